@@ -1,0 +1,85 @@
+"""The five methods an attention backend has, and the data they work on.
+
+Terms: T tokens in the step, S sequences, H query heads, K KV heads, D head size, B block size. A *slot* is a place for
+one token in the cache: block id * B + offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroupSpec:
+    """Layers whose caches are allocated, shared and freed together (one block table for all of them)."""
+
+    kind: str
+    """`full`; `sliding` and `recurrent` have their place here."""
+    layers: tuple[int, ...]
+    num_kv_heads: int
+    head_dim: int
+    window: int | None = None
+
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        """Keys and values of one token in all layers of the group."""
+        return 2 * len(self.layers) * self.num_kv_heads * self.head_dim * dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One layer's keys and values; the backend chooses the layout in `allocate`."""
+
+    key: Tensor
+    value: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What one forward pass computes; tensors on the model's device, integers int32 unless said otherwise."""
+
+    token_ids: Tensor
+    """[T]"""
+    positions: Tensor
+    """[T] int64, the token's place in its sequence."""
+    cu_query_lens: Tensor
+    """[S + 1], where each sequence's tokens begin in T."""
+    context_lens: Tensor
+    """[S], tokens of the sequence after this step, those of the step included."""
+    block_tables: tuple[Tensor, ...]
+    """For each KV group [S, max blocks]; entries beyond the context are undefined but valid block ids (0)."""
+    slot_mapping: tuple[Tensor, ...]
+    """For each KV group [T] int64: the slot each token's key and value are written to; -1: nowhere (padding)."""
+    sample_rows: Tensor
+    """[R] int64, indices into T whose hidden state gives logits."""
+    query_lens_host: tuple[int, ...]
+    """The same lengths on the host, so that nobody needs a device sync to know them."""
+    context_lens_host: tuple[int, ...]
+
+
+class AttentionBackend(Protocol):
+    """How attention is computed. Stateless between steps, except for scratch memory."""
+
+    name: str
+
+    def allocate(
+        self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> dict[int, LayerCache]:
+        """The cache of each layer of `group`, zeroed."""
+
+    def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
+        """What is the same for all layers of a group in one step, computed once."""
+
+    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:
+        """Put keys and values [T, K, D] into their slots."""
+
+    def attend(self, query: Tensor, cache: LayerCache, metadata: Any, scale: float) -> Tensor:
+        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
+
+    def scratch_bytes(
+        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+    ) -> int:
+        """An upper bound of the memory one call of `attend` needs besides its arguments and result."""

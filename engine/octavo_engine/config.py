@@ -1,0 +1,287 @@
+"""Every setting of the engine: its name, default, range and sentence of help, in one place.
+
+The command line, `OCTAVO_<NAME>` variables, the YAML of `--config` and the reference in docs/ are all made from these
+two classes, so that no limit can exist without a name. Names that mean the same as in vLLM are vLLM's.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from octavo_engine.errors import ConfigurationError
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)},
+    **{f"{p}B": 1000**n for n, p in enumerate("KMGT", 1)},
+}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `2GiB`, `512MiB`, `1.5GB` or a plain number; ValueError says what is allowed."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{text!r} is not a size: write a number with B, KiB, MiB, GiB or TiB, as in 2GiB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def format_size(size: float) -> str:
+    """`16.1 GiB` from bytes."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _boolean(text: str) -> bool:
+    value = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }.get(text.lower())
+    if value is None:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return value
+
+
+_PARSERS = {"int": int, "float": float, "bool": _boolean, "size": parse_size, "str": str, "path": Path}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of one setting besides its name and default."""
+
+    kind: str
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Any, ...] | None = None
+    metavar: str | None = None
+    repeated: bool = False
+
+    def parse(self, name: str, text: str) -> Any:
+        """The typed value of `text`; ConfigurationError names the setting and what it takes."""
+        try:
+            value = _PARSERS[self.kind](text)
+        except ValueError as error:
+            expected = {"int": "a whole number", "float": "a number"}.get(self.kind)
+            raise ConfigurationError(f"--{name}: {f'{text!r} is not {expected}' if expected else error}") from None
+        self.check(name, value)
+        return value
+
+    def check(self, name: str, value: Any) -> None:
+        """ConfigurationError unless `value` lies in the setting's range."""
+        if value is None:
+            return
+        if self.choices is not None and value not in self.choices:
+            raise ConfigurationError(f"--{name}: {value!r} is not one of {', '.join(map(str, self.choices))}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigurationError(f"--{name}: {value} is not a finite number")
+        if self.minimum is not None and value < self.minimum:
+            raise ConfigurationError(f"--{name}: {value} is below the smallest allowed value, {self.minimum:g}")
+        if self.maximum is not None and value > self.maximum:
+            raise ConfigurationError(f"--{name}: {value} is above the largest allowed value, {self.maximum:g}")
+
+
+def setting(default: Any, kind: str, help: str, **limits: Any) -> Any:
+    """A dataclass field that is also a flag, a variable and a key of the configuration file."""
+    metadata = {"setting": Setting(kind, help, **limits)}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """What the engine process needs to load a model and to batch requests."""
+
+    model: str
+    revision: str | None = setting(None, "str", "branch, tag or commit of a Hugging Face repository")
+    device: str = setting(
+        "auto", "str", "where to run: auto takes a GPU if there is one", choices=("auto", "cuda", "cpu")
+    )
+    dtype: str = setting(
+        "auto",
+        "str",
+        "type of weights and activations; auto takes the checkpoint's",
+        choices=("auto", "bfloat16", "float16", "float32"),
+    )
+    max_model_len: int | None = setting(
+        None,
+        "int",
+        "longest context in tokens, prompt and answer together; default: the model's, or what fits",
+        minimum=1,
+        maximum=16_777_216,
+    )
+    max_num_seqs: int = setting(256, "int", "most requests in one step", minimum=1, maximum=65_536)
+    max_num_batched_tokens: int = setting(
+        2048, "int", "most tokens in one step; longer prompts are cut into chunks", minimum=1, maximum=1_048_576
+    )
+    block_size: int = setting(16, "int", "tokens in one block of the KV cache", choices=(16, 32, 64, 128))
+    gpu_memory_utilization: float = setting(
+        0.90, "float", "share of the device's memory that the engine may take", minimum=0.05, maximum=1.0
+    )
+    kv_cache_memory: int | None = setting(
+        None, "size", "size of the KV cache; default: what --gpu-memory-utilization leaves", minimum=1, metavar="SIZE"
+    )
+    num_kv_blocks: int | None = setting(
+        None, "int", "number of KV blocks, instead of a computed one", minimum=2, maximum=1 << 31
+    )
+    kv_cache_dtype: str = setting(
+        "auto", "str", "type of cached keys and values; auto takes --dtype", choices=("auto", "fp8")
+    )
+    swap_space: int = setting(0, "size", "CPU memory for the KV cache of preempted requests", minimum=0, metavar="SIZE")
+    tensor_parallel_size: int = setting(1, "int", "GPUs that share each layer", minimum=1, maximum=64)
+    quantization: str | None = setting(None, "str", "quantize weights while loading", choices=("fp8", "awq", "gptq"))
+    enforce_eager: bool = setting(False, "bool", "never capture CUDA graphs")
+    enable_prefix_caching: bool = setting(
+        True, "bool", "keep the KV cache of finished prompts for requests that begin alike"
+    )
+    prefix_cache_policy: str = setting("lru", "str", "which cached blocks go first", choices=("lru", "lfu", "priority"))
+    prefix_cache_ttl: float | None = setting(
+        None, "float", "seconds after which an unused cached block goes", minimum=0
+    )
+    scheduling_policy: str = setting("fcfs", "str", "which waiting request comes first", choices=("fcfs", "priority"))
+    enable_lora: bool = setting(False, "bool", "serve LoRA adapters")
+    lora_modules: list[str] = setting([], "str", "adapters to load at start", metavar="NAME=PATH", repeated=True)
+    max_loras: int = setting(1, "int", "most adapters in one step", minimum=1, maximum=256)
+    max_lora_rank: int = setting(16, "int", "largest rank of an adapter", minimum=1, maximum=512)
+    speculative_config: str | None = setting(None, "str", "how to guess tokens ahead", metavar="JSON")
+    attention_backend: str = setting("auto", "str", "who computes attention", choices=("auto", "triton", "torch"))
+    seed: int = setting(0, "int", "seed of requests that bring none", minimum=0, maximum=(1 << 63) - 1)
+    watchdog_timeout: float = setting(
+        30.0,
+        "float",
+        "seconds without a finished step after which the engine counts as stalled (exit 5)",
+        minimum=1,
+        maximum=3600,
+    )
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigurationError(
+                f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs {self.max_num_seqs}: every running "
+                f"request needs a token in each step; raise the first to {self.max_num_seqs} or lower the second"
+            )
+        for name, default in _NOT_YET.items():
+            if getattr(self, name) != default:
+                raise ConfigurationError(
+                    f"--{flag_name(name)} is not supported by this version of Octavo yet; leave it away"
+                )
+
+
+# Flags of the contract whose behaviour comes with a later version: said at once rather than ignored.
+_NOT_YET: Mapping[str, Any] = {
+    "kv_cache_dtype": "auto",
+    "swap_space": 0,
+    "tensor_parallel_size": 1,
+    "quantization": None,
+    "prefix_cache_policy": "lru",
+    "prefix_cache_ttl": None,
+    "scheduling_policy": "fcfs",
+    "enable_lora": False,
+    "lora_modules": [],
+    "max_loras": 1,
+    "max_lora_rank": 16,
+    "speculative_config": None,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """What the HTTP process needs beside the engine's configuration."""
+
+    host: str = setting("0.0.0.0", "str", "address to listen on")
+    port: int = setting(8000, "int", "port to listen on", minimum=1, maximum=65_535)
+    served_model_name: list[str] = setting(
+        [], "str", "name of the model in the API; repeat for aliases; default: MODEL", metavar="NAME", repeated=True
+    )
+    api_key_file: Path | None = setting(
+        None, "path", "YAML file or folder of API keys; without it the API is open", metavar="PATH"
+    )
+    max_queued_requests: int = setting(
+        1024, "int", "most requests that wait; more are answered 503", minimum=0, maximum=1_000_000
+    )
+    max_queued_tokens: int = setting(
+        1_000_000, "int", "most prompt tokens that wait; more are answered 503", minimum=0, maximum=1 << 40
+    )
+    request_timeout: float = setting(
+        600.0, "float", "seconds a request may take, its wait included", minimum=0.001, maximum=86_400
+    )
+    drain_timeout: float = setting(
+        120.0, "float", "seconds that running answers get after SIGTERM", minimum=0, maximum=86_400
+    )
+    max_request_bytes: int = setting(
+        8 << 20, "size", "largest request body", minimum=1024, maximum=1 << 30, metavar="SIZE"
+    )
+    vllm_metrics: bool = setting(True, "bool", "export the vllm:* metric names beside octavo_*")
+    log_format: str = setting("text", "str", "shape of log lines", choices=("text", "json"))
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+
+
+def flag_name(name: str) -> str:
+    """`max-num-seqs` for `max_num_seqs`."""
+    return name.replace("_", "-")
+
+
+def settings_of(config: type) -> list[tuple[Field[Any], Setting]]:
+    """The fields of a configuration class that are settings, in order."""
+    return [(f, f.metadata["setting"]) for f in fields(config) if "setting" in f.metadata]
+
+
+def default_of(f: Field[Any]) -> Any:
+    """The default of a setting's field."""
+    return f.default_factory() if f.default_factory is not MISSING else f.default
+
+
+def _check_ranges(config: Any) -> None:
+    for f, known in settings_of(type(config)):
+        value = getattr(config, f.name)
+        if not known.repeated:
+            known.check(flag_name(f.name), value)
+
+
+def read_settings(
+    config: type, flags: Mapping[str, Any], environ: Mapping[str, str], file: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of `config`'s settings: a flag wins over OCTAVO_<NAME>, that over the file, that over the default.
+
+    `flags` holds typed values or None; `file` is the mapping of --config, keyed by flag name with - or _.
+    """
+    values: dict[str, Any] = {}
+    from_file = {str(key).replace("-", "_"): value for key, value in file.items()}
+    for f, known in settings_of(config):
+        name, variable = flag_name(f.name), f"OCTAVO_{f.name.upper()}"
+        if flags.get(f.name) is not None:
+            values[f.name] = flags[f.name]
+        elif variable in environ:
+            texts = environ[variable].split(",") if known.repeated else [environ[variable]]
+            values[f.name] = _parse_all(known, name, texts)
+        elif from_file.get(f.name) is not None:
+            raw = from_file[f.name]
+            values[f.name] = _parse_all(known, name, raw if isinstance(raw, list) else [raw])
+    return values
+
+
+def _parse_all(known: Setting, name: str, raw: Sequence[Any]) -> Any:
+    parsed = [known.parse(name, str(value)) for value in raw]
+    if known.repeated:
+        return parsed
+    if len(parsed) != 1:
+        raise ConfigurationError(f"--{name} takes one value, not {len(parsed)}")
+    return parsed[0]

@@ -1,0 +1,108 @@
+"""A request as the scheduler sees it: what was asked, how far it got, what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen and when to stop. Ranges are checked at the door (server, LLM), not here."""
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    """0 is greedy: the largest logit, the smallest token id among equals."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    """Drop tokens less likely than min_p times the likeliest."""
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    """Ends of sequence of the model included, unless the request ignores them."""
+    logprobs: int | None = None
+    """None: none; n: the chosen token's and the n likeliest tokens'."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log probabilities at one position, of the model's own distribution (before temperature and filters)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 for the likeliest token."""
+    top: tuple[tuple[int, float], ...]
+    """The likeliest tokens with their log probabilities, likeliest first."""
+
+
+class Status(Enum):
+    """Where a request is. PREEMPTED requests wait again, ahead of all that have never run."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class FinishReason(str, Enum):
+    """Why a request ended. The first two are answers, the others are told to the client as errors."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request from its arrival in the loop to its end.
+
+    `token_ids` holds the prompt and every sampled token that has reached the host. A launched step that samples adds one
+    to `in_flight` until its token arrives, so that the next step can be planned without waiting for it.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    sampling: SamplingParams
+    arrival: float
+    priority: int = 0
+    cache_salt: str = ""
+    deadline: float | None = None
+
+    prompt_len: int = field(init=False)
+    status: Status = Status.WAITING
+    computed: int = 0
+    """Tokens whose keys and values are in the cache, or will be once the launched steps end."""
+    in_flight: int = 0
+    cached: int = 0
+    """Prompt tokens that came from the prefix cache when the request was first admitted."""
+    row: int = -1
+    """Its row in the workers' state table while it runs."""
+    block_tables: list[list[int]] = field(default_factory=list)
+    """One list of block ids for each KV group."""
+    preemptions: int = 0
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None
+    scheduled_at: float | None = None
+    """When it first ran."""
+
+    def __post_init__(self) -> None:
+        self.prompt_len = len(self.token_ids)
+
+    @property
+    def known(self) -> int:
+        """Tokens there are to compute: those on the host and those in flight."""
+        return len(self.token_ids) + self.in_flight
+
+    @property
+    def num_output(self) -> int:
+        """Sampled tokens that reached the host."""
+        return len(self.token_ids) - self.prompt_len

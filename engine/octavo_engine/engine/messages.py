@@ -1,0 +1,91 @@
+"""What the HTTP process and the engine process say to each other: msgspec structs over an ipc socket, never pickle."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.step import RequestOutput, SchedulerStats
+
+
+class AddRequest(msgspec.Struct, tag="add", frozen=True):
+    """A tokenized, checked request. The id is made by the server, never by a client."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    priority: int = 0
+    cache_salt: str = ""
+    timeout: float | None = None
+    """Seconds from now after which it ends with finish_reason `timeout`."""
+
+
+class AbortRequests(msgspec.Struct, tag="abort", frozen=True):
+    """Requests nobody waits for any more. Unknown ids are fine: they have just ended."""
+
+    request_ids: list[str]
+
+
+class Ping(msgspec.Struct, tag="ping", frozen=True):
+    """Asks the loop itself, between two steps, to answer with a Pong."""
+
+    sequence: int
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
+    """End now; what runs is answered with finish_reason `abort`. Draining is the HTTP process's business."""
+
+
+ToEngine = AddRequest | AbortRequests | Ping | Shutdown
+
+
+class Loading(msgspec.Struct, tag="loading", frozen=True):
+    """How far loading is."""
+
+    phase: str
+    """pulling, loading, sizing or warmup."""
+    ratio: float
+    """0 to 1 over all phases; never falls."""
+    detail: str = ""
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True):
+    """The engine can take requests; what the server needs to know about it."""
+
+    max_model_len: int
+    vocab_size: int
+    """Width of the logits: no token id may reach it."""
+    block_size: int
+    num_kv_blocks: int
+    max_num_seqs: int
+    dtype: str
+    device: str
+    attention_backend: str
+    load_seconds: float
+
+
+class Outputs(msgspec.Struct, tag="outputs", frozen=True):
+    """News of requests after a step, and the scheduler's state."""
+
+    outputs: list[RequestOutput]
+    stats: SchedulerStats
+
+
+class Pong(msgspec.Struct, tag="pong", frozen=True):
+    """The loop's answer to a Ping."""
+
+    sequence: int
+
+
+class Failed(msgspec.Struct, tag="failed", frozen=True):
+    """Last words: the engine ends with this exit code."""
+
+    exit_code: int
+    message: str
+
+
+FromEngine = Loading | Ready | Outputs | Pong | Failed
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode

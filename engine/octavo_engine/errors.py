@@ -1,0 +1,36 @@
+"""What can go wrong, and the exit code a process ends with when it does.
+
+Every error says, in one message a person can act on, what was needed, what there was and which knob to turn.
+"""
+
+from __future__ import annotations
+
+
+class OctavoError(Exception):
+    """Base of all errors that end in a message rather than in a traceback."""
+
+    exit_code = 1
+
+
+class ConfigurationError(OctavoError):
+    """A flag, an environment variable or a configuration file says what cannot be (exit 2)."""
+
+    exit_code = 2
+
+
+class ModelLoadError(OctavoError):
+    """The model is not there, or is not what it says it is (exit 3)."""
+
+    exit_code = 3
+
+
+class DoesNotFitError(OctavoError):
+    """Weights, one step and a useful KV cache do not fit into memory together (exit 4)."""
+
+    exit_code = 4
+
+
+class EngineDeadError(OctavoError):
+    """The engine process stalled or died (exit 5)."""
+
+    exit_code = 5

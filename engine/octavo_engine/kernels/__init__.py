@@ -1,0 +1,1 @@
+"""Triton kernels, each with its launcher. Nothing here knows of requests, models or configuration."""

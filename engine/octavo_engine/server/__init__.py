@@ -1,0 +1,1 @@
+"""The HTTP process: OpenAI's routes, authentication, limits, health and metrics."""
