@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Status(Enum):
     FINISHED = "finished"
 
 
-class FinishReason(str, Enum):
+class FinishReason(StrEnum):
     """Why a request ended. The first two are answers, the others are told to the client as errors."""
 
     STOP = "stop"
@@ -65,8 +65,8 @@ class FinishReason(str, Enum):
 class Request:
     """A request from its arrival in the loop to its end.
 
-    `token_ids` holds the prompt and every sampled token that has reached the host. A launched step that samples adds one
-    to `in_flight` until its token arrives, so that the next step can be planned without waiting for it.
+    `token_ids` holds the prompt and every sampled token that has reached the host. A launched step that samples adds
+    one to `in_flight` until its token arrives, so that the next step can be planned without waiting for it.
     """
 
     request_id: str
@@ -87,7 +87,11 @@ class Request:
     row: int = -1
     """Its row in the workers' state table while it runs."""
     block_tables: list[list[int]] = field(default_factory=list)
-    """One list of block ids for each KV group."""
+    """One list of block ids for each KV group; empty while it holds none."""
+    block_hashes: list[bytes] = field(default_factory=list)
+    """The prefix cache's chain over its full blocks, as far as it was needed."""
+    remembered: int = 0
+    """Blocks of its tables that the prefix cache was told of."""
     preemptions: int = 0
     finish_reason: FinishReason | None = None
     stop_token: int | None = None

@@ -1,0 +1,81 @@
+"""The blocks of one KV group: who holds which, and which can be taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from octavo_engine.core.prefix_cache import PrefixCache
+
+
+class BlockPool:
+    """Blocks 0..n-1, each *free*, *used* (referenced by requests) or *cached* (unreferenced, its content still known).
+
+    Taking and giving back are O(1) a block. A cached block counts as available: it is taken, oldest first, when no free
+    one is left.
+    """
+
+    def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
+        self.num_blocks = num_blocks
+        self.cache = cache
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._references = [0] * num_blocks
+
+    @property
+    def available(self) -> int:
+        """Blocks that `take` can give now."""
+        return len(self._free) + (self.cache.num_unused if self.cache else 0)
+
+    @property
+    def used(self) -> int:
+        """Blocks that requests hold."""
+        return self.num_blocks - self.available
+
+    def take(self, count: int) -> list[int]:
+        """`count` blocks with one reference each. The caller has looked at `available`."""
+        blocks = []
+        for _ in range(count):
+            block = self._free.pop() if self._free else self._evict()
+            self._references[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """One more reference to blocks that are used or cached."""
+        for block in blocks:
+            if self._references[block] == 0 and self.cache is not None:
+                self.cache.use(block)
+            self._references[block] += 1
+
+    def give_back(self, blocks: Iterable[int]) -> None:
+        """One reference less. Blocks later in a sequence go first, so that beginnings stay cached longest."""
+        for block in reversed(list(blocks)):
+            self._references[block] -= 1
+            if self._references[block] > 0:
+                continue
+            if self.cache is not None and self.cache.knows(block):
+                self.cache.rest(block)
+            else:
+                self._free.append(block)
+
+    def _evict(self) -> int:
+        if self.cache is None:
+            raise RuntimeError("no block is available: look at `available` before `take`")
+        return self.cache.evict()
+
+    def check_integrity(self, held: Sequence[int]) -> None:
+        """RuntimeError unless free + cached + used = all, and references are those of `held` (with repetitions)."""
+        counts = [0] * self.num_blocks
+        for block in held:
+            counts[block] += 1
+        if counts != self._references:
+            wrong = [block for block in range(self.num_blocks) if counts[block] != self._references[block]]
+            raise RuntimeError(f"blocks {wrong[:8]} have other reference counts than requests hold")
+        resting = self.cache.unused_blocks() if self.cache else set()
+        free = set(self._free)
+        used = {block for block, count in enumerate(counts) if count}
+        if len(free) != len(self._free) or free & used or free & resting or resting & used:
+            raise RuntimeError("a block is in two states at once")
+        if len(free) + len(resting) + len(used) != self.num_blocks:
+            raise RuntimeError(
+                f"{self.num_blocks} blocks, but {len(free)} free + {len(resting)} cached + {len(used)} used"
+            )
