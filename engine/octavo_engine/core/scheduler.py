@@ -77,6 +77,10 @@ class Scheduler:
         late = [r.request_id for r in self._requests.values() if r.deadline is not None and r.deadline <= now]
         return [output for request_id in late if (output := self.abort(request_id, FinishReason.TIMEOUT))]
 
+    def next_deadline(self) -> float:
+        """The earliest deadline of all requests; infinity if none has one."""
+        return min((r.deadline for r in self._requests.values() if r.deadline is not None), default=float("inf"))
+
     @property
     def has_work(self) -> bool:
         """Whether any request is waiting or running."""

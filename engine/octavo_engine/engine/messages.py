@@ -55,6 +55,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     max_model_len: int
     vocab_size: int
     """Width of the logits: no token id may reach it."""
+    eos_token_ids: list[int]
     block_size: int
     num_kv_blocks: int
     max_num_seqs: int

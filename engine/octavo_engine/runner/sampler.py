@@ -153,12 +153,10 @@ def _logprobs(logits: Tensor, tokens: Tensor, rows: Sequence[SampleRow]) -> dict
     logprobs = torch.log_softmax(logits[index], dim=-1)
     chosen = logprobs.gather(1, tokens[index].unsqueeze(1))
     ranks = (logprobs > chosen).sum(dim=-1) + 1
-    top = logprobs.topk(max(1, max(rows[i].params.logprobs or 0 for i in asked)), dim=-1)
+    counts = [rows[i].params.logprobs or 0 for i in asked]
+    top = logprobs.topk(max(1, *counts), dim=-1)
+    host = (tokens[index], chosen[:, 0], ranks, top.indices, top.values)
     found: dict[int, TokenLogprobs] = {}
-    details = zip(
-        tokens[index].tolist(), chosen[:, 0].tolist(), ranks.tolist(), top.indices.tolist(), top.values.tolist()
-    )
-    for i, (token, logprob, rank, ids, values) in zip(asked, details, strict=True):
-        count = rows[i].params.logprobs or 0
+    for i, count, token, logprob, rank, ids, values in zip(asked, counts, *(t.tolist() for t in host), strict=True):
         found[i] = TokenLogprobs(token, logprob, rank, tuple(zip(ids[:count], values[:count], strict=True)))
     return found

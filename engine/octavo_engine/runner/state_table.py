@@ -1,7 +1,7 @@
 """Device-resident state of the running requests: one stable row for each, filled by differences.
 
-The scheduler names rows; a step's inputs are gathered from them on the device, and a sampled token is written back to its
-row there, so that the next step never waits for the host. The idea is that of vLLM's model runner V2.
+The scheduler names rows; a step's inputs are gathered from them on the device, and a sampled token is written back to
+its row there, so that the next step never waits for the host. The idea is that of vLLM's model runner V2.
 """
 
 from __future__ import annotations

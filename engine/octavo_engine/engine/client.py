@@ -1,0 +1,219 @@
+"""The HTTP process's end of the engine: starts its process, sends requests, hands out results, notices its death.
+
+Imports neither torch nor anything that does, so that the HTTP process answers /health and /metrics within a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    Failed,
+    Loading,
+    Outputs,
+    Ping,
+    Pong,
+    Ready,
+    Shutdown,
+    ToEngine,
+    decode_from_engine,
+    encode,
+)
+from octavo_engine.engine.watchdog import Watchdog
+from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError, OctavoError
+
+_PING_INTERVAL = 1.0
+_STOP_GRACE = 5.0
+_ERRORS = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}
+
+
+@dataclass(slots=True)
+class EngineState:
+    """What is known of the engine; read freely, written by the client alone."""
+
+    phase: str = "starting"
+    """starting, loading, ready or dead."""
+    progress: Loading = field(default_factory=lambda: Loading("starting", 0.0))
+    ready: Ready | None = None
+    failed: Failed | None = None
+    stats: SchedulerStats = field(default_factory=SchedulerStats)
+
+
+def error_of(failed: Failed) -> OctavoError:
+    """The exception that the engine's last words stand for."""
+    return _ERRORS.get(failed.exit_code, EngineDeadError)(failed.message)
+
+
+class EngineClient:
+    """One engine process, seen from asyncio."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.state = EngineState()
+        self.on_step: Callable[[Outputs], None] | None = None
+        self.watchdog = Watchdog(config.watchdog_timeout)
+        self._streams: dict[str, asyncio.Queue[RequestOutput | Failed]] = {}
+        self._settled = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Start the engine process; it loads while this returns."""
+        self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # mode 0700: nobody else can connect
+        endpoint = f"ipc://{Path(self._folder.name) / 'engine'}"
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.set_hwm(0)
+        self._socket.bind(endpoint)
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "octavo_engine.engine.process", endpoint, stdin=asyncio.subprocess.PIPE
+        )
+        if self._process.stdin is None:
+            raise RuntimeError("the engine process has no standard input")
+        self._process.stdin.write(msgspec.json.encode(self.config) + b"\n")
+        await self._process.stdin.drain()
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch_process())]
+
+    async def wait_ready(self) -> Ready:
+        """The engine's description once it is loaded; the error that stood in the way otherwise."""
+        await self._settled.wait()
+        if self.state.ready is None or self.state.failed is not None:
+            raise error_of(self.state.failed or Failed(EngineDeadError.exit_code, "the engine was stopped"))
+        return self.state.ready
+
+    async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        """The request's news until it ends. Closing the generator early aborts it; EngineDeadError if the engine dies."""
+        if self.state.phase != "ready":
+            raise EngineDeadError(self.state.failed.message if self.state.failed else "the engine is not ready")
+        queue: asyncio.Queue[RequestOutput | Failed] = asyncio.Queue()
+        self._streams[request.request_id] = queue
+        try:
+            await self._send(request)
+            while True:
+                output = await queue.get()
+                if isinstance(output, Failed):
+                    raise EngineDeadError(output.message)
+                if output.finish_reason is not None:
+                    self._streams.pop(request.request_id, None)
+                yield output
+                if output.finish_reason is not None:
+                    return
+        finally:
+            if self._streams.pop(request.request_id, None) is not None and self.state.phase == "ready":
+                await self._send(AbortRequests([request.request_id]))
+
+    async def closed(self) -> Failed | None:
+        """Wait until the engine process has ended; its last words if it was not asked to."""
+        await self._ended.wait()
+        return self.state.failed
+
+    async def stop(self) -> None:
+        """End the engine process and everything that belongs to it."""
+        self._stopping = True
+        if not self._ended.is_set():
+            with contextlib.suppress(zmq.ZMQError):
+                await self._send(Shutdown())
+            try:
+                # A process that is still loading cannot listen: it has nothing to lose.
+                grace = _STOP_GRACE if self.state.phase == "ready" else 0.1
+                await asyncio.wait_for(self._ended.wait(), grace)
+            except TimeoutError:
+                self._kill()
+                await self._ended.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close(linger=0)
+        self._context.term()
+        self._folder.cleanup()
+
+    async def _send(self, message: ToEngine) -> None:
+        await self._socket.send(encode(message))
+
+    async def _read(self) -> None:
+        while True:
+            message = decode_from_engine(await self._socket.recv())
+            match message:
+                case Loading():
+                    self.state.phase, self.state.progress = "loading", message
+                case Ready():
+                    self.state.ready, self.state.phase = message, "ready"
+                    self._settled.set()
+                    self._tasks.append(asyncio.create_task(self._ping()))
+                case Outputs():
+                    self._deliver(message)
+                case Pong():
+                    self.watchdog.answer(message.sequence)
+                case Failed():
+                    self._fail(message)
+
+    def _deliver(self, message: Outputs) -> None:
+        self.state.stats = message.stats
+        for output in message.outputs:
+            if (queue := self._streams.get(output.request_id)) is not None:
+                queue.put_nowait(output)
+        if self.on_step is not None:
+            self.on_step(message)
+
+    async def _ping(self) -> None:
+        while True:
+            if (sequence := self.watchdog.next_ping()) is not None:
+                await self._send(Ping(sequence))
+            await asyncio.sleep(min(_PING_INTERVAL, self.config.watchdog_timeout / 2))
+            if self.watchdog.stalled and self.state.phase == "ready":
+                self._fail(Failed(EngineDeadError.exit_code, self._stall_message()))
+                self._kill()
+
+    def _stall_message(self) -> str:
+        return (
+            f"the engine stalled: no step ended for {self.watchdog.silence:.0f} s (--watchdog-timeout "
+            f"{self.config.watchdog_timeout:g}); {self.state.stats.running} requests were running. If steps can take so "
+            f"long here, raise --watchdog-timeout or lower --max-num-batched-tokens"
+        )
+
+    async def _watch_process(self) -> None:
+        code = await self._process.wait()
+        await asyncio.sleep(0.05)  # last words may still be on their way
+        if not self._stopping and self.state.failed is None:
+            self._fail(Failed(EngineDeadError.exit_code, _obituary(code)))
+        self.state.phase = "dead"
+        self._settled.set()
+        self._ended.set()
+
+    def _fail(self, failed: Failed) -> None:
+        """Remember the first cause and tell every stream."""
+        if self.state.failed is None:
+            self.state.failed = failed
+        self.state.phase = "dead"
+        for queue in self._streams.values():
+            queue.put_nowait(self.state.failed)
+        self._settled.set()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGKILL)
+
+
+def _obituary(code: int) -> str:
+    if code >= 0:
+        return f"the engine process ended with exit code {code}"
+    name = signal.Signals(-code).name
+    hint = ", as the kernel does when memory runs out" if -code == signal.SIGKILL else ""
+    return f"the engine process was killed by {name}{hint}"

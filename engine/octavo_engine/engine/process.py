@@ -1,0 +1,182 @@
+"""The engine process: receives requests, runs the loop, sends results. Started by `EngineClient` alone.
+
+The configuration comes as the first line of standard input, which then stays open: when it closes, the parent is gone
+and so is the reason to live.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+
+import msgspec
+import zmq
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine.loop import EngineLoop
+from octavo_engine.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    Failed,
+    FromEngine,
+    Loading,
+    Outputs,
+    Ping,
+    Pong,
+    Ready,
+    Shutdown,
+    ToEngine,
+    decode_to_engine,
+    encode,
+)
+from octavo_engine.engine.startup import start_engine
+from octavo_engine.errors import EngineDeadError, OctavoError
+
+_IDLE_POLL_MS = 1000
+_LOADING_INTERVAL = 0.1
+
+log = logging.getLogger("octavo.engine")
+
+
+class Connection:
+    """The socket to the HTTP process."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.set_hwm(0)
+        self._socket.connect(endpoint)
+
+    def send(self, message: FromEngine) -> None:
+        """Queue a message; never blocks."""
+        self._socket.send(encode(message))
+
+    def receive(self, wait_ms: int) -> list[ToEngine]:
+        """All messages that are there, after waiting for the first one at most `wait_ms`."""
+        messages: list[ToEngine] = []
+        if not self._socket.poll(wait_ms):
+            return messages
+        while True:
+            try:
+                frame = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return messages
+            try:
+                messages.append(decode_to_engine(frame))
+            except msgspec.DecodeError as error:  # not from our client: harms nobody
+                log.warning("ignored a message that is none of ours: %s", error)
+
+    def close(self) -> None:
+        """Send what is queued, for at most a second."""
+        self._socket.close(linger=1000)
+        self._context.term()
+
+
+def serve_loop(loop: EngineLoop, connection: Connection) -> None:
+    """Run until told to shut down."""
+    checked = True
+    while True:
+        wait = 0 if loop.has_work else _IDLE_POLL_MS
+        for message in connection.receive(wait):
+            if isinstance(message, Shutdown):
+                return
+            handle(message, loop, connection)
+        if loop.has_work:
+            outputs = loop.step()
+            connection.send(Outputs(outputs, loop.report()))
+            checked = False
+        elif not checked:
+            loop.check_integrity()
+            checked = True
+
+
+def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
+    """One message's effect. A Ping is answered here, between two steps, so a Pong proves that the loop turns."""
+    match message:
+        case AddRequest():
+            loop.add(
+                message.request_id,
+                message.prompt_token_ids,
+                message.sampling,
+                priority=message.priority,
+                cache_salt=message.cache_salt,
+                timeout=message.timeout,
+            )
+        case AbortRequests():
+            loop.abort(message.request_ids)
+        case Ping():
+            connection.send(Pong(message.sequence))
+
+
+def _ready(loop: EngineLoop) -> Ready:
+    info = loop.info
+    return Ready(
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+        eos_token_ids=list(info.eos_token_ids),
+        block_size=info.block_size,
+        num_kv_blocks=info.num_kv_blocks,
+        max_num_seqs=info.max_num_seqs,
+        dtype=info.dtype,
+        device=info.device,
+        attention_backend=info.attention_backend,
+        load_seconds=info.load_seconds,
+    )
+
+
+def _run(config: EngineConfig, connection: Connection) -> None:
+    last_sent = 0.0
+    last_phase = ""
+
+    def progress(phase: str, ratio: float, detail: str) -> None:
+        nonlocal last_sent, last_phase
+        now = time.monotonic()
+        if phase != last_phase or now - last_sent > _LOADING_INTERVAL or ratio >= 1.0:
+            connection.send(Loading(phase, ratio, detail))
+            last_sent, last_phase = now, phase
+
+    loop = start_engine(config, progress)
+    connection.send(_ready(loop))
+    try:
+        serve_loop(loop, connection)
+    finally:
+        loop.close()
+
+
+def _die_with_parent() -> None:
+    sys.stdin.buffer.read()  # ends when the parent does
+    os._exit(EngineDeadError.exit_code)
+
+
+def main() -> int:
+    """Entry point: `python -m octavo_engine.engine.process ENDPOINT` with the configuration on standard input."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the HTTP process's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a pod's SIGTERM likewise: it drains, then sends Shutdown
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    connection = Connection(sys.argv[1])
+    failed: Failed | None = None
+    try:
+        _run(config, connection)
+    except OctavoError as error:
+        failed = Failed(error.exit_code, str(error))
+    except Exception as error:  # noqa: BLE001  (the last boundary: what nobody foresaw is told before the end)
+        traceback.print_exc()
+        failed = Failed(EngineDeadError.exit_code, f"the engine died: {type(error).__name__}: {error}")
+    if failed is not None:
+        connection.send(failed)
+    connection.close()
+    return failed.exit_code if failed is not None else 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the thread that waits for the parent must not hold the process back

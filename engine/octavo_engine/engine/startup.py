@@ -1,0 +1,159 @@
+"""From a configuration to a running loop: find the model, plan the memory, load, size, put together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+import torch
+
+from octavo_engine.attention.backend import AttentionBackend, LayerCache
+from octavo_engine.attention.select import select_backend
+from octavo_engine.config import EngineConfig, format_size
+from octavo_engine.core.kv_groups import KVGroup, KVMemory
+from octavo_engine.core.scheduler import Scheduler, SchedulerLimits
+from octavo_engine.engine.loop import EngineInfo, EngineLoop
+from octavo_engine.errors import ConfigurationError, DoesNotFitError
+from octavo_engine.model.footprint import kv_bytes_per_token, step_bytes, weight_bytes
+from octavo_engine.model.source import ModelFiles, resolve_model
+from octavo_engine.model.spec import ModelSpec, read_spec
+from octavo_engine.model.weights import load_model
+from octavo_engine.runner.executor import InlineExecutor
+from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, device_memory, plan_memory
+from octavo_engine.runner.state_table import StateTable
+from octavo_engine.runner.worker import KVCache, Worker
+
+log = logging.getLogger(__name__)
+
+LoadProgress = Callable[[str, float, str], None]
+"""Phase, ratio 0 to 1 over all phases, detail."""
+
+# Where each phase begins and ends on the one scale from 0 to 1.
+_PHASES = {"pulling": (0.0, 0.5), "loading": (0.5, 0.95), "sizing": (0.95, 0.97), "warmup": (0.97, 1.0)}
+
+
+def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
+    """Load the model and put the engine together; an OctavoError says what stands in the way."""
+    started = time.perf_counter()
+    report = _overall(progress)
+    device = choose_device(config.device)
+    _use_cores(device)
+    files = resolve_model(config.model, config.revision, report)
+    spec = read_spec(files)
+    dtype = choose_dtype(config.dtype, spec, device)
+    report("sizing", 0.0, "")
+    plan = plan_memory(memory_need(spec, dtype, config), device_memory(device), memory_limits(config, spec, device))
+    log.info("memory plan: %s", plan.describe())
+    backend = select_backend(config.attention_backend, device)
+    worker = _load(config, files, spec, dtype, device, backend, plan, report)
+    scheduler = _scheduler(config, spec, plan)
+    info = EngineInfo(
+        max_model_len=plan.max_model_len,
+        vocab_size=spec.vocab_size,
+        block_size=config.block_size,
+        num_kv_blocks=plan.num_kv_blocks,
+        max_num_seqs=config.max_num_seqs,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        attention_backend=backend.name,
+        eos_token_ids=spec.eos_token_ids,
+        load_seconds=time.perf_counter() - started,
+    )
+    report("warmup", 1.0, "")
+    return EngineLoop(scheduler, InlineExecutor(worker), info)
+
+
+def _overall(progress: LoadProgress) -> LoadProgress:
+    """Phases' own ratios on one scale that never falls."""
+    highest = 0.0
+
+    def report(phase: str, ratio: float, detail: str) -> None:
+        nonlocal highest
+        first, last = _PHASES[phase]
+        highest = max(highest, first + (last - first) * min(1.0, max(0.0, ratio)))
+        progress(phase, highest, detail)
+
+    return report
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is a GPU if there is one."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ConfigurationError("--device cuda: there is no CUDA GPU here; use --device cpu, or give the pod a GPU")
+    return torch.device("cuda" if name != "cpu" and available else "cpu")
+
+
+def _use_cores(device: torch.device) -> None:
+    if device.type == "cpu":  # the cores this process may use, not all the machine has
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0))))
+
+
+def choose_dtype(name: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
+    """`auto` is the checkpoint's type; half precision without bfloat16's range is left to those who ask for it."""
+    if name == "auto":
+        return torch.bfloat16 if spec.dtype in {torch.bfloat16, torch.float16} and device.type == "cpu" else spec.dtype
+    return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
+
+
+def memory_need(spec: ModelSpec, dtype: torch.dtype, config: EngineConfig) -> MemoryNeed:
+    """What the model takes with these settings."""
+    return MemoryNeed(
+        weights=weight_bytes(spec, dtype),
+        step=step_bytes(spec, dtype, config.max_num_batched_tokens, config.max_num_seqs),
+        kv_per_token=kv_bytes_per_token(spec, dtype),
+    )
+
+
+def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> MemoryLimits:
+    """What the settings allow; ConfigurationError if they ask for more context than the model has."""
+    if config.max_model_len is not None and config.max_model_len > spec.max_position:
+        raise ConfigurationError(
+            f"--max-model-len {config.max_model_len} is above the {spec.max_position} tokens that the model was made "
+            f"for; lower it to {spec.max_position}"
+        )
+    return MemoryLimits(
+        utilization=config.gpu_memory_utilization,
+        block_size=config.block_size,
+        max_num_seqs=config.max_num_seqs,
+        model_max_len=spec.max_position,
+        max_model_len=config.max_model_len,
+        kv_cache_memory=config.kv_cache_memory,
+        num_kv_blocks=config.num_kv_blocks,
+        on_cpu=device.type == "cpu",
+    )
+
+
+def _load(
+    config: EngineConfig,
+    files: ModelFiles,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    backend: AttentionBackend,
+    plan: MemoryPlan,
+    report: LoadProgress,
+) -> Worker:
+    try:
+        decoder = load_model(files, spec, device, dtype, report)
+        layers: dict[int, LayerCache] = {}
+        for group in spec.kv_groups:
+            layers |= backend.allocate(group, plan.num_kv_blocks, config.block_size, dtype, device)
+        table = StateTable(config.max_num_seqs, plan.max_model_len, config.block_size, len(spec.kv_groups), device)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        have: DeviceMemory = device_memory(device)
+        raise DoesNotFitError(
+            f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free on "
+            f"{have.name} now: lower --gpu-memory-utilization from {config.gpu_memory_utilization:g} ({error})"
+        ) from None
+    cache = KVCache(spec.kv_groups, config.block_size, (plan.num_kv_blocks,) * len(spec.kv_groups), layers)
+    return Worker(decoder, backend, cache, table, config.seed)
+
+
+def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan) -> Scheduler:
+    groups = [KVGroup(plan.num_kv_blocks, group.kind) for group in spec.kv_groups]
+    memory = KVMemory(groups, config.block_size, prefix_caching=config.enable_prefix_caching)
+    limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, plan.max_model_len)
+    return Scheduler(limits, memory)

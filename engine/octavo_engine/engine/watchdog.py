@@ -1,0 +1,42 @@
+"""Tells a busy engine from a stuck one: pings go through the loop, and an answer must come within the time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Watchdog:
+    """Which ping is unanswered since when. A step may take long; nothing but a finished step answers."""
+
+    timeout: float
+    clock: Callable[[], float] = time.monotonic
+    _sequence: int = 0
+    _unanswered_since: float | None = None
+    last_answer: float = field(default=float("-inf"))
+
+    def next_ping(self) -> int | None:
+        """The number of the ping to send now; None while one is still on its way."""
+        if self._unanswered_since is not None:
+            return None
+        self._sequence += 1
+        self._unanswered_since = self.clock()
+        return self._sequence
+
+    def answer(self, sequence: int) -> None:
+        """The loop answered ping `sequence`."""
+        if sequence == self._sequence:
+            self._unanswered_since = None
+            self.last_answer = self.clock()
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the oldest unanswered ping was sent; 0 if every ping was answered."""
+        return 0.0 if self._unanswered_since is None else self.clock() - self._unanswered_since
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the loop has been silent for too long."""
+        return self.silence > self.timeout

@@ -1,0 +1,182 @@
+"""How much memory there is, and how it is shared between weights, one step and the KV cache.
+
+All of it is arithmetic done before anything is loaded, so that what cannot fit is said at once: need, have, which knob
+to turn and by how much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from octavo_engine.config import format_size
+from octavo_engine.errors import DoesNotFitError
+
+CPU_KV_CACHE = 4 << 30
+"""The KV cache on CPU unless --kv-cache-memory says otherwise: a machine's memory is seldom all ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes of a device, or of the container's limit on CPU."""
+
+    total: int
+    free: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """What a model takes, in bytes."""
+
+    weights: int
+    step: int
+    """Upper bound of one step's activations, logits included."""
+    kv_per_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """What the user allows; None where nothing was said."""
+
+    utilization: float
+    block_size: int
+    max_num_seqs: int
+    model_max_len: int
+    max_model_len: int | None = None
+    kv_cache_memory: int | None = None
+    num_kv_blocks: int | None = None
+    on_cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """The outcome: sizes in bytes, and what they allow."""
+
+    need: MemoryNeed
+    budget: int
+    kv_bytes: int
+    num_kv_blocks: int
+    block_size: int
+    max_model_len: int
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV cache holds."""
+        return self.num_kv_blocks * self.block_size
+
+    def describe(self) -> str:
+        """One line for the log."""
+        full = self.kv_tokens / self.max_model_len
+        return (
+            f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)} + KV cache "
+            f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV, "
+            f"{full:.1f} sequences of {self.max_model_len:,} tokens"
+        )
+
+
+def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) -> MemoryPlan:
+    """Size the KV cache; DoesNotFitError unless it holds at least one sequence of --max-model-len tokens."""
+    used_by_others = memory.total - memory.free
+    budget = int(memory.total * limits.utilization) - used_by_others
+    left = budget - need.weights - need.step
+    per_block = need.kv_per_token * limits.block_size
+    wanted = limits.max_model_len or limits.model_max_len
+    blocks = _blocks(left, per_block, wanted, limits)
+    capacity = blocks * limits.block_size
+    max_model_len = limits.max_model_len or min(wanted, capacity)
+    if max_model_len < 1 or capacity < max_model_len or blocks * per_block > left:
+        raise DoesNotFitError(_explain(need, memory, limits, budget, left, max(1, max_model_len)))
+    return MemoryPlan(need, budget, blocks * per_block, blocks, limits.block_size, max_model_len)
+
+
+def _blocks(left: int, per_block: int, wanted: int, limits: MemoryLimits) -> int:
+    if limits.num_kv_blocks is not None:
+        return limits.num_kv_blocks
+    if limits.kv_cache_memory is not None:
+        return limits.kv_cache_memory // per_block
+    most_of_use = -(-wanted // limits.block_size) * limits.max_num_seqs
+    allowed = min(left, max(CPU_KV_CACHE, wanted * per_block // limits.block_size)) if limits.on_cpu else left
+    return max(0, min(allowed // per_block, most_of_use))
+
+
+def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget: int, left: int, length: int) -> str:
+    kv = -(-length // limits.block_size) * limits.block_size * need.kv_per_token
+    if limits.num_kv_blocks is not None and limits.num_kv_blocks * limits.block_size < length:
+        return (
+            f"--num-kv-blocks {limits.num_kv_blocks} holds {limits.num_kv_blocks * limits.block_size} tokens, fewer "
+            f"than --max-model-len {length}; raise the first to {-(-length // limits.block_size)} or lower the second"
+        )
+    if limits.kv_cache_memory is not None and limits.kv_cache_memory < kv:
+        return (
+            f"--kv-cache-memory {format_size(limits.kv_cache_memory)} holds fewer than --max-model-len {length} "
+            f"tokens: one sequence needs {format_size(kv)}; raise the first to that or lower the second"
+        )
+    if limits.num_kv_blocks is not None:
+        kv = limits.num_kv_blocks * limits.block_size * need.kv_per_token
+    elif limits.kv_cache_memory is not None:
+        kv = limits.kv_cache_memory
+    total = need.weights + need.step + kv
+    return (
+        f"does not fit into {memory.name}: needs {format_size(total)} (weights {format_size(need.weights)} + one step "
+        f"{format_size(need.step)} + KV cache {format_size(kv)} for {length} tokens); there are {format_size(budget)} "
+        f"(--gpu-memory-utilization {limits.utilization:g} of {format_size(memory.total)}, "
+        f"{format_size(memory.total - memory.free)} of it taken by others). "
+        + _advice(need, memory, limits, left, total)
+    )
+
+
+def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, left: int, total: int) -> str:
+    tips = []
+    if limits.num_kv_blocks is not None and left >= need.kv_per_token * limits.block_size:
+        tips.append(f"--num-kv-blocks {left // (need.kv_per_token * limits.block_size)} (fits)")
+    if limits.kv_cache_memory is not None and left > 0:
+        tips.append(f"--kv-cache-memory {left >> 20}MiB (fits)")
+    fitting = max(0, left) // need.kv_per_token // limits.block_size * limits.block_size
+    if fitting >= limits.block_size and limits.num_kv_blocks is None and limits.kv_cache_memory is None:
+        tips.append(f"--max-model-len {fitting} (fits)")
+    share = (total + memory.total - memory.free) / memory.total
+    if limits.utilization < share <= 0.98:
+        tips.append(f"--gpu-memory-utilization {share + 0.005:.2f}")
+    if need.weights + need.step > memory.free:
+        missing = total - memory.free
+        tips.append(f"a device with {format_size(missing)} more memory, more GPUs, or a smaller --dtype")
+    elif left <= 0:
+        tips.append("a smaller --max-num-batched-tokens")
+    return "Try " + ", or ".join(tips) + "." if tips else "Take a larger device."
+
+
+def device_memory(device: torch.device) -> DeviceMemory:
+    """What there is on `device` now."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return DeviceMemory(total, free, torch.cuda.get_device_name(device))
+    return _host_memory()
+
+
+def _host_memory() -> DeviceMemory:
+    meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    total, free = (int(meminfo[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
+    limit, used = _cgroup()
+    if limit is not None and limit < total:
+        return DeviceMemory(limit, max(0, min(limit - used, free)), "this container's memory limit")
+    return DeviceMemory(total, free, "this machine's memory")
+
+
+def _cgroup() -> tuple[int | None, int]:
+    """The container's limit and its use without what the kernel can drop (cgroup v2, then v1)."""
+    root = Path("/sys/fs/cgroup")
+    for folder, limit_name, usage_name, droppable in (
+        (root, "memory.max", "memory.current", "inactive_file"),
+        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            limit = (folder / limit_name).read_text().strip()
+            used = int((folder / usage_name).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        except OSError:
+            continue
+        return (None if limit == "max" else int(limit)), max(0, used - int(stat.get(droppable, 0)))
+    return None, 0
