@@ -1,0 +1,129 @@
+"""Sampling: each row by its own parameters, seed and history alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.runner.sampler import SampleRow, needs_history, sample, uniform
+
+VOCAB = 4000
+
+
+def row(position: int = 5, prompt_len: int = 5, seed: int = 7, **params: object) -> SampleRow:
+    return SampleRow(SamplingParams(max_tokens=9, **params), seed, position, prompt_len)  # type: ignore[arg-type]
+
+
+def logits(seed: int, rows: int = 1, vocab: int = VOCAB) -> torch.Tensor:
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def draw(values: torch.Tensor, count: int, **params: object) -> Counter[int]:
+    """How often each token comes over `count` positions."""
+    counts: Counter[int] = Counter()
+    for start in range(0, count, 500):
+        rows = [row(position=start + i, **params) for i in range(500)]
+        counts.update(sample(values.expand(500, -1), rows, [None] * 500).tokens.tolist())
+    return counts
+
+
+def test_greedy_takes_the_largest_logit() -> None:
+    values = logits(1, rows=3)
+    sampled = sample(values, [row(temperature=0.0)] * 3, [None] * 3)
+    assert sampled.tokens.tolist() == values.argmax(-1).tolist()
+
+
+def test_tokens_come_as_often_as_their_probability() -> None:
+    values = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    counts = draw(values, 20_000, temperature=0.7)
+    probs = torch.softmax(values[0] / 0.7, -1).tolist()
+    chi2 = sum((counts[i] - 20_000 * p) ** 2 / (20_000 * p) for i, p in enumerate(probs))
+    assert chi2 < 16.3, f"chi-squared {chi2:.1f} with 3 degrees of freedom (p < 0.001)"
+
+
+@pytest.mark.parametrize(
+    ("params", "allowed"),
+    [
+        ({"top_k": 2}, {0, 1}),
+        ({"top_p": 0.6}, {0}),
+        ({"top_p": 0.7}, {0, 1}),
+        ({"min_p": 0.3}, {0, 1}),
+        ({"top_k": 3, "top_p": 0.95}, {0, 1, 2}),
+    ],
+)
+def test_filters_keep_exactly_the_tokens_they_should(params: dict[str, float], allowed: set[int]) -> None:
+    """Probabilities 0.643, 0.237, 0.087, 0.032."""
+    assert set(draw(torch.tensor([[2.0, 1.0, 0.0, -1.0]]), 4000, **params)) == allowed
+
+
+def test_top_p_beyond_the_sorted_candidates_still_holds_its_mass() -> None:
+    """A nearly flat distribution: 90 % of the mass needs far more tokens than are sorted at first."""
+    values = logits(2) * 0.01
+    counts = draw(values, 20_000, top_p=0.9)
+    kept = values[0].argsort(descending=True)[: math.ceil(0.93 * VOCAB)].tolist()
+    assert set(counts) <= set(kept)
+    assert len(counts) > 3000
+
+
+def test_a_token_depends_on_seed_and_position_and_nothing_else() -> None:
+    values = logits(3, rows=8)
+    rows = [row(position=10 + i, seed=i, temperature=0.9, top_p=0.9) for i in range(8)]
+    together = sample(values, rows, [None] * 8).tokens.tolist()
+    alone = [sample(values[i : i + 1], [rows[i]], [None]).tokens.item() for i in range(8)]
+    mixed = sample(values, [row(temperature=0.0), *rows[1:]], [None] * 8).tokens.tolist()
+    assert together == alone
+    assert mixed[1:] == alone[1:]
+
+
+def test_random_numbers_are_even_and_differ_by_seed_and_position() -> None:
+    numbers = [uniform(seed, position) for seed in range(100) for position in range(100)]
+    assert len(set(numbers)) == 10_000
+    buckets = Counter(int(number * 10) for number in numbers)
+    assert all(abs(buckets[i] - 1000) < 110 for i in range(10))
+
+
+def test_penalties_are_those_of_their_papers() -> None:
+    values = torch.tensor([[1.0, 2.0, -1.0, 0.5]])
+    history = torch.tensor([0, 1, 2, 1, 1], dtype=torch.int32)
+    params = {"temperature": 0.0, "repetition_penalty": 2.0, "frequency_penalty": 0.25, "presence_penalty": 0.5}
+    asked = row(position=5, prompt_len=2, logprobs=4, **params)
+    assert needs_history(asked.params)
+    # repetition over all: 0.5, 1.0, -2.0; frequency and presence over the answer 2, 1, 1: token 1 -1.0, token 2 -0.75
+    assert sample(values, [asked], [history]).tokens.tolist() == [0]
+    assert values.tolist() == [[1.0, 2.0, -1.0, 0.5]], "the model's own logits must stay as they are"
+
+
+def test_bias_and_min_tokens() -> None:
+    values = torch.tensor([[1.0, 2.0, -1.0]])
+    assert sample(values, [row(temperature=0.0, logit_bias=((2, 5.0),))], [None]).tokens.item() == 2
+    stop = {"temperature": 0.0, "stop_token_ids": (1,), "min_tokens": 2}
+    chosen = [sample(values, [row(position=p, prompt_len=5, **stop)], [None]).tokens.item() for p in (5, 6, 7)]
+    assert chosen == [0, 0, 1]
+
+
+def test_logprobs_are_the_models_own_and_hold_the_chosen_token() -> None:
+    values = logits(4, rows=2)
+    rows = [row(temperature=0.0, logprobs=3), row(temperature=1.5, logprobs=0)]
+    sampled = sample(values, rows, [None] * 2)
+    expected = torch.log_softmax(values, -1)
+    first, second = sampled.logprobs[0], sampled.logprobs[1]
+    assert first.rank == 1
+    assert [token for token, _ in first.top] == values[0].topk(3).indices.tolist()
+    assert first.top[0] == (first.token_id, pytest.approx(first.logprob))
+    assert second.top == ()
+    assert second.logprob == pytest.approx(expected[1, second.token_id].item())
+    assert second.rank == int((values[1] > values[1, second.token_id]).sum()) + 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_only_the_row_with_broken_logits_is_broken(value: float) -> None:
+    values = logits(5, rows=3)
+    values[1, 17] = value
+    for temperature in (0.0, 1.0):
+        sampled = sample(values, [row(temperature=temperature)] * 3, [None] * 3)
+        assert sampled.broken == {1}
+        alone = sample(values[:1], [row(temperature=temperature)], [None])
+        assert sampled.tokens[0] == alone.tokens[0]
