@@ -22,3 +22,32 @@ help: ## this list
 
 .PHONY: setup
 setup: .venv/.installed ## .venv with octavo-engine and octavo-operator
+
+.PHONY: demo serve
+demo: setup ## a real model answers, without a cluster
+	@$(BIN)/python -m demo
+
+serve: setup ## the same, and stays up
+	@$(BIN)/python -m demo --stay
+
+.PHONY: test lint format manifests
+test: setup ## all tests, the real cluster included
+	$(BIN)/python -m pytest
+
+lint: setup ## ruff, mypy --strict, import-linter, hadolint, chart and manifest checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
+
+format: setup ## let ruff write the code's form
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+
+.PHONY: cluster bench
+cluster: setup ## a real Kubernetes on this machine, in the foreground
+	@exec $(BIN)/python -m tests.cluster
+
+bench: setup ## Octavo and its peers side by side, into bench/results/
+	$(BIN)/python -m bench.compare

@@ -1,0 +1,140 @@
+"""The command line: every setting of config.py is a flag; what a command does lies elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from octavo_engine import __version__, bench, chat
+from octavo_engine.cli_config import read_engine_config, read_server_config
+from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, format_size, settings_of
+from octavo_engine.errors import ConfigurationError, OctavoError
+
+_MODEL_HELP = "a Hugging Face id, a directory in its layout, a .gguf file, or smollm2 (the demo model)"
+
+
+class _Parser(argparse.ArgumentParser):
+    """One sentence instead of a page of usage, and the nearest flag for a mistyped one."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(ConfigurationError.exit_code, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def suggest(self, unknown: Sequence[str]) -> NoReturn:
+        flags = [option for action in self._actions for option in action.option_strings]
+        name = unknown[0].split("=")[0]
+        close = difflib.get_close_matches(name, flags, 1)
+        kind = "flag" if name.startswith("-") else "argument"
+        self.error(f"unknown {kind} {name}" + (f", did you mean {close[0]}?" if close else ""))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `octavo-engine` with all commands and flags."""
+    parser = _Parser(prog="octavo-engine", description="Octavo's engine: serves a language model.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    serve = commands.add_parser("serve", help="serve MODEL over an OpenAI-compatible API", allow_abbrev=False)
+    _add_model(serve)
+    _add_settings(serve, "engine", EngineConfig)
+    _add_settings(serve, "server", ServerConfig)
+    generate = commands.add_parser("generate", help="answer a file of prompts, offline", allow_abbrev=False)
+    _add_model(generate)
+    generate.add_argument(
+        "--input", required=True, type=Path, metavar="FILE", help="JSON lines with prompt or messages"
+    )
+    generate.add_argument(
+        "--output", required=True, type=Path, metavar="FILE", help="JSON lines; resumes what is there"
+    )
+    _add_settings(generate, "engine", EngineConfig)
+    plan = commands.add_parser(
+        "plan", help="what MODEL needs and whether it fits, without loading it", allow_abbrev=False
+    )
+    _add_model(plan)
+    plan.add_argument("--gpu-memory", required=True, metavar="SIZE", help="memory of one GPU, as in 80GiB")
+    _add_settings(plan, "engine", EngineConfig)
+    pull = commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False)
+    _add_model(pull)
+    pull.add_argument("--revision", default=None, help="branch, tag or commit")
+    chat.add_arguments(commands.add_parser("chat", help="talk to a running server", allow_abbrev=False))
+    bench.add_arguments(commands.add_parser("bench", help="measure a running server", allow_abbrev=False))
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+
+
+def _add_settings(parser: argparse.ArgumentParser, title: str, config: type) -> None:
+    if title == "engine":
+        parser.add_argument("--config", type=Path, metavar="FILE", help="YAML whose keys are these flags' names")
+    group = parser.add_argument_group(f"{title} (each flag is also OCTAVO_<NAME> in the environment)")
+    for field, known in settings_of(config):
+        default = default_of(field)
+        shown = format_size(default) if known.kind == "size" and default else default
+        text = known.help + (f" (default: {shown})" if default not in (None, [], False) else "")
+        kwargs: dict[str, Any] = {"dest": field.name, "default": None, "help": text.replace("%", "%%")}
+        if known.kind == "bool":
+            kwargs["action"] = argparse.BooleanOptionalAction
+        else:
+            kwargs["metavar"] = known.metavar or ("|".join(map(str, known.choices)) if known.choices else "N")
+            if known.repeated:
+                kwargs["action"] = "append"
+        group.add_argument(f"--{flag_name(field.name)}", **kwargs)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from octavo_engine.server.run import serve  # noqa: PLC0415  (each command loads only what it needs)
+
+    return serve(read_engine_config(args, os.environ), read_server_config(args, os.environ))
+
+
+def _generate(args: argparse.Namespace) -> int:
+    from octavo_engine.generate import run  # noqa: PLC0415
+
+    return run(read_engine_config(args, os.environ), args.input, args.output)
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from octavo_engine.plan import run  # noqa: PLC0415
+
+    return run(args, os.environ)
+
+
+def _pull(args: argparse.Namespace) -> int:
+    from octavo_engine.plan import pull  # noqa: PLC0415
+
+    return pull(args.model, args.revision)
+
+
+_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "serve": _serve,
+    "generate": _generate,
+    "plan": _plan,
+    "pull": _pull,
+    "chat": chat.run,
+    "bench": bench.run,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `octavo-engine`; the exit codes are those of errors.py."""
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        chosen = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices[args.command]
+        chosen.suggest(unknown)
+    try:
+        return _COMMANDS[args.command](args)
+    except OctavoError as error:
+        sys.stderr.write(f"octavo-engine: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
