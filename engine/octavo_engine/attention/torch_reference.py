@@ -1,0 +1,254 @@
+"""Attention in plain PyTorch: the exact reference, and the way it is computed on CPUs.
+
+Blocks are gathered into contiguous keys and values, then PyTorch's scaled dot product attention (its CPU kernel is
+flash attention, arXiv 2205.14135) does the rest. The heads that share a KV head are stacked as if they were queries,
+so that keys and values are read once. Sequences that decode go together, sorted into buckets of similar length;
+those that prefill go one by one, in tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo_engine.attention.backend import KVGroupSpec, LayerCache, StepInputs
+
+_QUERY_TILE = 512
+"""Query tokens attended at once in a prefill; bounds the mask."""
+_BUCKET_TOKENS = 1 << 16
+"""Context tokens gathered at once in a decode, unless a single sequence has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBucket:
+    """N sequences with one query token each and similar contexts."""
+
+    rows: Tensor
+    """[N] int64, their query tokens in T."""
+    blocks: Tensor
+    """[N * M] int64, M block ids each, those beyond the context replaced by the sequence's own first."""
+    mask: Tensor
+    """[N, 1, 1, M * B] bool, True where the token is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillTile:
+    """Consecutive query tokens of one sequence and the blocks that hold all they see."""
+
+    first_row: int
+    num_rows: int
+    blocks: Tensor
+    """[M] int64."""
+    query_offset: int
+    """Position of the first query token, counted from the first gathered token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchMetadata:
+    """One step of one KV group."""
+
+    slots: Tensor
+    """[W] int64, where keys and values go."""
+    slot_rows: Tensor | None
+    """[W] int64, the tokens of T that are written; None: all."""
+    new_blocks: Tensor
+    """Blocks whose first slot is written in this step."""
+    decodes: tuple[DecodeBucket, ...]
+    prefills: tuple[PrefillTile, ...]
+    window: int | None
+
+
+class TorchAttention:
+    """Backend `torch`. Caches are [num_blocks, B, K, D]."""
+
+    name = "torch"
+
+    def allocate(
+        self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> dict[int, LayerCache]:
+        """The cache of each layer of `group`, zeroed."""
+        return allocate_blocks(group, num_blocks, block_size, dtype, device)
+
+    def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> TorchMetadata:
+        """Sort the step's sequences into decode buckets and prefill tiles."""
+        slots = inputs.slot_mapping[group]
+        written = slots >= 0
+        whole = bool(written.all())
+        slots = slots if whole else slots[written]
+        first_of_block = slots[slots % block_size == 0]
+        lens = list(zip(inputs.query_lens_host, inputs.context_lens_host, strict=True))
+        starts = [0]
+        for query_len, _ in lens:
+            starts.append(starts[-1] + query_len)
+        decoding = [s for s, (query_len, context) in enumerate(lens) if query_len == 1 and context > 0]
+        table = inputs.block_tables[group].long()
+        plan = _Plan(table, lens, starts, block_size, window)
+        return TorchMetadata(
+            slots=slots,
+            slot_rows=None if whole else written.nonzero().flatten(),
+            new_blocks=first_of_block // block_size,
+            decodes=tuple(plan.bucket(sequences) for sequences in plan.by_length(decoding)),
+            prefills=tuple(tile for s, (query_len, _) in enumerate(lens) if query_len > 1 for tile in plan.tiles(s)),
+            window=window,
+        )
+
+    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: TorchMetadata) -> None:
+        """Put keys and values [T, K, D] into their slots."""
+        if metadata.slot_rows is not None:
+            key, value = key[metadata.slot_rows], value[metadata.slot_rows]
+        for blocks, new in ((cache.key, key), (cache.value, value)):
+            # What an earlier owner left must not be read: a masked NaN is a NaN still.
+            blocks.index_fill_(0, metadata.new_blocks, 0)
+            blocks.flatten(0, 1).index_copy_(0, metadata.slots, new)
+
+    def attend(self, query: Tensor, cache: LayerCache, metadata: TorchMetadata, scale: float) -> Tensor:
+        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
+        output = torch.zeros_like(query)
+        for bucket in metadata.decodes:
+            output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, scale)
+        for tile in metadata.prefills:
+            rows = slice(tile.first_row, tile.first_row + tile.num_rows)
+            output[rows] = _prefill(query[rows], cache, tile, metadata.window, scale)
+        return output
+
+    def scratch_bytes(
+        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+    ) -> int:
+        """Gathered keys and values, masks, and a padded copy of the queries; counted in float32."""
+        token = group.num_kv_heads * group.head_dim * 4
+        context = max_context + 128  # whole blocks
+        decode = min(max_seqs * 2 * context, max(_BUCKET_TOKENS, context))
+        gathered = 2 * token * max(decode, context)
+        masks = 5 * max(decode, min(_QUERY_TILE, max_tokens) * context) + max_seqs * 2 * context
+        queries = 3 * max_tokens * num_heads * group.head_dim * 4
+        return gathered + masks + queries
+
+
+def allocate_blocks(
+    group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> dict[int, LayerCache]:
+    """Zeroed keys and values [num_blocks, B, K, D] for each layer of `group`."""
+    shape = (num_blocks, block_size, group.num_kv_heads, group.head_dim)
+    return {
+        layer: LayerCache(
+            torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device)
+        )
+        for layer in group.layers
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What `prepare` knows while it sorts."""
+
+    table: Tensor
+    lens: list[tuple[int, int]]
+    starts: list[int]
+    block_size: int
+    window: int | None
+
+    def first_block(self, position: int) -> int:
+        """The first block that a query at `position` of its sequence sees."""
+        return 0 if self.window is None else max(0, position - self.window + 1) // self.block_size
+
+    def num_blocks(self, sequence: int) -> int:
+        """Blocks a decoding sequence needs."""
+        context = self.lens[sequence][1]
+        return -(-context // self.block_size) - self.first_block(context - 1)
+
+    def by_length(self, sequences: list[int]) -> list[list[int]]:
+        """Sequences in buckets: none longer than twice the shortest beside it, none over the size limit."""
+        buckets: list[list[int]] = []
+        for sequence in sorted(sequences, key=self.num_blocks):
+            blocks = self.num_blocks(sequence)
+            bucket = buckets[-1] if buckets else []
+            fits = bool(bucket) and blocks <= 2 * self.num_blocks(bucket[0])
+            if fits and blocks * (len(bucket) + 1) * self.block_size <= _BUCKET_TOKENS:
+                bucket.append(sequence)
+            else:
+                buckets.append([sequence])
+        return buckets
+
+    def bucket(self, sequences: list[int]) -> DecodeBucket:
+        device = self.table.device
+        contexts = torch.tensor([self.lens[s][1] for s in sequences], device=device)
+        firsts = torch.tensor([self.first_block(self.lens[s][1] - 1) for s in sequences], device=device)
+        width = max(self.num_blocks(s) for s in sequences)
+        columns = firsts[:, None] + torch.arange(width, device=device)
+        inside = columns * self.block_size < contexts[:, None]
+        # Beyond the context stands the sequence's own first block: masked, and nobody else's numbers.
+        columns = torch.where(inside, columns, firsts[:, None])
+        blocks = self.table[torch.tensor(sequences, device=device)].gather(1, columns)
+        positions = firsts[:, None] * self.block_size + torch.arange(width * self.block_size, device=device)
+        seen = positions < contexts[:, None]
+        if self.window is not None:
+            seen &= positions >= contexts[:, None] - self.window
+        rows = torch.tensor([self.starts[s] for s in sequences], device=device)
+        return DecodeBucket(rows, blocks.flatten(), seen[:, None, None, :])
+
+    def tiles(self, sequence: int) -> list[PrefillTile]:
+        query_len, context = self.lens[sequence]
+        tiles = []
+        for offset in range(0, query_len, _QUERY_TILE):
+            size = min(_QUERY_TILE, query_len - offset)
+            position = context - query_len + offset
+            first, last = self.first_block(position), -(-(position + size) // self.block_size)
+            tiles.append(
+                PrefillTile(
+                    first_row=self.starts[sequence] + offset,
+                    num_rows=size,
+                    blocks=self.table[sequence, first:last],
+                    query_offset=position - first * self.block_size,
+                )
+            )
+        return tiles
+
+
+def _gather(blocks: Tensor, indices: Tensor) -> Tensor:
+    """[len(indices), B, K, D]; whole blocks are copied, which is as quick as memory."""
+    return blocks.flatten(1).index_select(0, indices).view(-1, *blocks.shape[1:])
+
+
+def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, scale: float) -> Tensor:
+    """One query token [N, H, D] for each sequence of the bucket."""
+    count, heads, head_dim = query.shape
+    kv_heads = cache.key.shape[2]
+    key, value = (
+        _gather(blocks, bucket.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
+        for blocks in (cache.key, cache.value)
+    )
+    stacked = query.view(count, kv_heads, heads // kv_heads, head_dim)
+    output = F.scaled_dot_product_attention(stacked, key, value, attn_mask=bucket.mask, scale=scale)
+    return output.reshape(count, heads, head_dim)
+
+
+def _prefill(query: Tensor, cache: LayerCache, tile: PrefillTile, window: int | None, scale: float) -> Tensor:
+    """The query tokens [Q, H, D] of one tile."""
+    count, heads, kv_heads = *query.shape[:2], cache.key.shape[2]
+    length = tile.query_offset + count
+    key, value = (
+        _gather(blocks, tile.blocks).flatten(0, 1)[:length].transpose(0, 1)[None] for blocks in (cache.key, cache.value)
+    )
+    causal = tile.query_offset == 0 and window is None
+    mask = None if causal else _tile_mask(tile, count, length, window, query.device)
+    output = F.scaled_dot_product_attention(
+        query.transpose(0, 1)[None],
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=heads != kv_heads,
+    )
+    return output[0].transpose(0, 1)
+
+
+def _tile_mask(tile: PrefillTile, count: int, length: int, window: int | None, device: torch.device) -> Tensor:
+    """[Q, L] bool, True where the query sees the token."""
+    queries = tile.query_offset + torch.arange(count, device=device)[:, None]
+    tokens = torch.arange(length, device=device)[None]
+    seen = tokens <= queries
+    return seen if window is None else seen & (tokens > queries - window)

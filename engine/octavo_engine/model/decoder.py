@@ -1,0 +1,91 @@
+"""A whole decoder on one page: tokens in, hidden states out, logits from those.
+
+The order of operations is Hugging Face transformers', so that float32 answers are the same token for token.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo_engine.attention.backend import StepInputs
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.mlp import GatedMLP
+from octavo_engine.model.layers.norm import RMSNorm
+from octavo_engine.model.layers.rope import RotaryEmbedding, rotate
+from octavo_engine.model.spec import ModelSpec
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over the paged cache (arXiv 2305.13245)."""
+
+    def __init__(self, spec: ModelSpec, layer: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.layer, self.head_dim, self.scale = layer, spec.head_dim, spec.head_dim**-0.5
+        self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
+        query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        self.qkv = Linear(spec.hidden_size, (query, key, key), bias=spec.attention_bias, dtype=dtype, device=device)
+        self.output = Linear(query, (spec.hidden_size,), bias=spec.attention_output_bias, dtype=dtype, device=device)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
+        """[T, hidden] to the same."""
+        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        turned = rotate(heads[:, : self.num_heads + self.num_kv_heads], cos, sin)
+        query, key = turned[:, : self.num_heads], turned[:, self.num_heads :]
+        value = heads[:, self.num_heads + self.num_kv_heads :]
+        attended = attention.attend(self.layer, query, key, value, self.scale)
+        output: Tensor = self.output(attended.reshape(x.shape[0], -1))
+        return output
+
+
+class DecoderLayer(nn.Module):
+    """Attention and feed-forward, each normalised before and added to what came in."""
+
+    def __init__(self, spec: ModelSpec, layer: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, dtype=dtype, device=device)
+        self.attention = Attention(spec, layer, dtype=dtype, device=device)
+        self.mlp_norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, dtype=dtype, device=device)
+        self.mlp = GatedMLP(spec, dtype=dtype, device=device)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
+        """[T, hidden] to the same."""
+        x = x + self.attention(self.attention_norm(x), cos, sin, attention)
+        mixed: Tensor = self.mlp(self.mlp_norm(x))
+        return x + mixed
+
+
+class Decoder(nn.Module):
+    """A causal language model. Parameters are uninitialised until the loader fills them."""
+
+    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = nn.Parameter(
+            torch.empty(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device), requires_grad=False
+        )
+        self.rope = RotaryEmbedding(spec.rope, spec.head_dim, device)
+        self.layers = nn.ModuleList(
+            DecoderLayer(spec, layer, dtype=dtype, device=device) for layer in range(spec.num_layers)
+        )
+        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, dtype=dtype, device=device)
+        self.lm_head = (
+            self.embedding
+            if spec.tie_word_embeddings
+            else nn.Parameter(torch.empty_like(self.embedding), requires_grad=False)
+        )
+
+    def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
+        """The normalised hidden states of the rows that are sampled, [R, hidden]."""
+        x = F.embedding(inputs.token_ids, self.embedding)
+        cos, sin = self.rope(inputs.positions)
+        for layer in self.layers:
+            x = layer(x, cos, sin, attention)
+        hidden: Tensor = self.norm(x[inputs.sample_rows])
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]."""
+        return F.linear(hidden, self.lm_head).float()

@@ -1,0 +1,9 @@
+"""The supported families, one small file each."""
+
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.llama import LLAMA
+
+FAMILIES: dict[str, Family] = {family.architecture: family for family in (LLAMA,)}
+"""By the architecture's name in config.json."""
+
+__all__ = ["FAMILIES", "Family"]

@@ -1,0 +1,90 @@
+"""Typed, bounded access to a mapping that came from a file: what is wrong with it is said by the field's name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_engine.errors import ModelLoadError
+
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of one JSON object or one GGUF header. Absent and null are the same."""
+
+    origin: str
+    """Where the mapping comes from, as messages name it."""
+    values: Mapping[str, Any]
+    prefix: str = ""
+    """What to put before a field's name in messages, as in `rope_scaling.`."""
+
+    def integer(self, name: str, low: int, high: int, default: Any = _REQUIRED) -> int:
+        """A whole number in [low, high]; ModelLoadError otherwise."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(name, value, "is not a whole number")
+        if not low <= value <= high:
+            raise self.wrong(name, value, f"is not between {low} and {high}")
+        return value
+
+    def number(self, name: str, low: float, high: float, default: Any = _REQUIRED) -> float:
+        """A finite number in [low, high]; ModelLoadError otherwise."""
+        value = self._get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.wrong(name, value, "is not a number")
+        if not low <= value <= high:
+            raise self.wrong(name, value, f"is not between {low:g} and {high:g}")
+        return float(value)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """True or false; ModelLoadError otherwise."""
+        value = self._get(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "is neither true nor false")
+        return value
+
+    def text(self, name: str, default: Any = _REQUIRED) -> str:
+        """A string; ModelLoadError otherwise."""
+        value = self._get(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, value, "is not a string")
+        return value
+
+    def mapping(self, name: str) -> Fields | None:
+        """The object under `name`, or None if there is none; ModelLoadError if it is something else."""
+        value = self._get(name, None)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.wrong(name, value, "is not an object")
+        return Fields(self.origin, value, f"{self.prefix}{name}.")
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A whole number or a list of them, as a tuple; empty if absent; ModelLoadError otherwise."""
+        value = self._get(name, None)
+        items = value if isinstance(value, list) else [] if value is None else [value]
+        if any(isinstance(item, bool) or not isinstance(item, int) for item in items):
+            raise self.wrong(name, value, "is neither a whole number nor a list of them")
+        return tuple(items)
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.values.get(name) is not None
+
+    def wrong(self, name: str, value: Any, why: str) -> ModelLoadError:
+        """The error to raise about a field."""
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        return ModelLoadError(f"{self.origin}: {self.prefix}{name} {shown} {why}")
+
+    def _get(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        if value is not None:
+            return value
+        if default is _REQUIRED:
+            raise ModelLoadError(f"{self.origin}: {self.prefix}{name} is missing")
+        return default

@@ -1,0 +1,67 @@
+"""How much memory a model needs, by arithmetic alone: nothing is loaded, nothing is measured.
+
+These are the numbers behind the sizing at start, behind `plan`, and behind the message that something does not fit.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from octavo_engine.model.gguf_file import read_gguf
+from octavo_engine.model.safetensors_file import read_headers
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import ModelSpec
+
+_FLOAT32_BYTES = 4
+
+
+def num_parameters(spec: ModelSpec) -> int:
+    """Weights of the model, a tied embedding counted once."""
+    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    attention = hidden * (query + 2 * key) + query * hidden
+    attention += (query + 2 * key) * spec.attention_bias + hidden * spec.attention_output_bias
+    mlp = 3 * hidden * inner + (2 * inner + hidden) * spec.mlp_bias
+    embeddings = spec.vocab_size * hidden * (1 if spec.tie_word_embeddings else 2)
+    return spec.num_layers * (attention + mlp + 2 * hidden) + hidden + embeddings
+
+
+def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes of the loaded weights in `dtype`."""
+    return num_parameters(spec) * dtype.itemsize
+
+
+def checkpoint_bytes(files: ModelFiles) -> int:
+    """Bytes of the tensors in the files, from their headers alone; ModelLoadError if those are broken."""
+    if files.gguf is not None:
+        return sum(tensor.num_bytes for tensor in read_gguf(files.gguf).tensors.values())
+    if files.directory is None:
+        return 0
+    return sum(tensor.num_bytes for header in read_headers(files.directory) for tensor in header.tensors.values())
+
+
+def kv_bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes one token takes in the KV cache, all groups together."""
+    return sum(group.bytes_per_token(dtype) for group in spec.kv_groups)
+
+
+def logits_bytes(spec: ModelSpec, dtype: torch.dtype, max_seqs: int) -> int:
+    """Bytes of one step's logits, as computed and in float32."""
+    return max_seqs * (spec.hidden_size * dtype.itemsize + spec.vocab_size * (dtype.itemsize + _FLOAT32_BYTES))
+
+
+def step_bytes(spec: ModelSpec, dtype: torch.dtype, max_tokens: int, max_seqs: int, attention_scratch: int = 0) -> int:
+    """An upper bound of what one forward pass allocates besides weights and KV cache, its logits included.
+
+    `attention_scratch` is the backend's `scratch_bytes`. The sampler's own copies of the logits are not counted.
+    """
+    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    hidden, inner, size = spec.hidden_size, spec.intermediate_size, dtype.itemsize
+    stream = 3 * hidden * size  # the residual stream, before and after a layer's part, and that part's result
+    norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
+    turned = 4 * (query + key) * _FLOAT32_BYTES  # rotation works in float32: the halves, products and their sum
+    attention = (hidden + 2 * (query + 2 * key) + 2 * query) * size + turned
+    mlp = (hidden + 3 * inner) * size
+    angles = 4 * spec.head_dim * _FLOAT32_BYTES
+    per_token = stream + max(norm, attention, mlp) + angles
+    return max_tokens * per_token + attention_scratch + logits_bytes(spec, dtype, max_seqs)

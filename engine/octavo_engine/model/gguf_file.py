@@ -1,0 +1,210 @@
+"""GGUF files: the header read with every size checked against the file, tensors dequantized piece by piece.
+
+The format is llama.cpp's (ggml/docs/gguf.md), versions 2 and 3, little-endian. The `gguf` package's own reader takes
+seconds for a large vocabulary and trusts the counts in the file (an array that claims 2^60 numbers keeps it busy for
+good), so the header is read here; the arithmetic of the quantized types is the package's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo_engine.errors import ModelLoadError
+
+_MAGIC = b"GGUF"
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_MAX_DIMENSIONS = 4
+_MAX_ARRAY_DEPTH = 4
+_PIECE_ELEMENTS = 1 << 20
+"""Elements dequantized at once: small enough for the processor's cache, large enough to make the calls few."""
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFTensor:
+    """Where one tensor lies in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Outermost dimension first, as in PyTorch (the file has it the other way round)."""
+    type_name: str
+    """ggml's name of the element type, such as `Q4_1`."""
+    block_elements: int
+    """Elements in one quantized block; 1 for plain types."""
+    block_bytes: int
+    start: int
+    """Byte offset in the file."""
+    num_bytes: int
+
+    @property
+    def num_elements(self) -> int:
+        """The product of the shape."""
+        return self.num_bytes // self.block_bytes * self.block_elements
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFFile:
+    """The header of a GGUF file: metadata by key (arrays as lists) and tensors by name."""
+
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, GGUFTensor]
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, or an empty string."""
+        value = self.metadata.get("general.architecture")
+        return value if isinstance(value, str) else ""
+
+
+def read_gguf(path: Path) -> GGUFFile:
+    """Metadata and tensor table of the file at `path`; ModelLoadError if it is cut, random or lies about sizes."""
+    try:
+        data = np.memmap(path, mode="r", dtype=np.uint8)
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path}: cannot be read as a GGUF file: {error}") from None
+    try:
+        return _Parser(memoryview(data.data), path).file()
+    except (struct.error, UnicodeDecodeError, RecursionError) as error:
+        raise ModelLoadError(f"{path}: not a whole GGUF file (its header is cut or broken: {error})") from None
+
+
+class _Parser:
+    """A cursor over the file's bytes; everything it reads lies within them or is a ModelLoadError."""
+
+    def __init__(self, data: memoryview, path: Path) -> None:
+        self.data, self.path, self.offset = data, path, 0
+
+    def file(self) -> GGUFFile:
+        if bytes(self.data[:4]) != _MAGIC:
+            raise ModelLoadError(f"{self.path}: not a GGUF file (it does not begin with the letters GGUF)")
+        self.offset = 4
+        version = self.scalar("I")
+        if version not in (2, 3):
+            raise ModelLoadError(f"{self.path}: GGUF version {version} is not supported, only 2 and 3, little-endian")
+        tensor_count, key_count = self.count("tensors", 24), self.count("metadata keys", 12)
+        metadata: dict[str, Any] = {}
+        for _ in range(key_count):
+            key = self.string()
+            metadata[key] = self.value(self.scalar("I"))
+        infos = [self.tensor_info() for _ in range(tensor_count)]
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise ModelLoadError(f"{self.path}: general.alignment {alignment!r} is not a power of two")
+        start = -(-self.offset // alignment) * alignment
+        tensors = [self.place(name, shape, kind, start + offset) for name, shape, kind, offset in infos]
+        self.check_layout(tensors)
+        return GGUFFile(self.path, metadata, {tensor.name: tensor for tensor in tensors})
+
+    def scalar(self, code: str) -> Any:
+        (value,) = struct.unpack_from(f"<{code}", self.data, self.offset)
+        self.offset += struct.calcsize(f"<{code}")
+        return value
+
+    def count(self, what: str, least_bytes: int) -> int:
+        """A 64-bit count of things of at least `least_bytes` each, which must still fit into the file."""
+        value: int = self.scalar("Q")
+        if value * least_bytes > len(self.data) - self.offset:
+            raise ModelLoadError(
+                f"{self.path}: not a whole GGUF file: it claims {value} {what} but has only "
+                f"{len(self.data) - self.offset} bytes left"
+            )
+        return value
+
+    def string(self) -> str:
+        length = self.count("bytes of text", 1)
+        text = str(self.data[self.offset : self.offset + length], "utf-8")
+        self.offset += length
+        return text
+
+    def value(self, kind: int, depth: int = 0) -> Any:
+        if kind in _SCALARS:
+            return self.scalar(_SCALARS[kind])
+        if kind == _STRING:
+            return self.string()
+        if kind != _ARRAY or depth == _MAX_ARRAY_DEPTH:
+            raise ModelLoadError(f"{self.path}: broken GGUF header: value type {kind} at byte {self.offset}")
+        item = self.scalar("I")
+        if item in _SCALARS:
+            code = _SCALARS[item]
+            length = self.count("array items", struct.calcsize(f"<{code}"))
+            values = struct.unpack_from(f"<{length}{code}", self.data, self.offset)
+            self.offset += struct.calcsize(f"<{length}{code}")
+            return list(values)
+        length = self.count("array items", 8)
+        return [self.value(item, depth + 1) for _ in range(length)]
+
+    def tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
+        name, dimensions = self.string(), self.scalar("I")
+        if dimensions > _MAX_DIMENSIONS:
+            raise ModelLoadError(f"{self.path}: tensor {name!r} claims {dimensions} dimensions")
+        shape = tuple(reversed([self.scalar("Q") for _ in range(dimensions)]))
+        return name, shape, self.scalar("I"), self.scalar("Q")
+
+    def place(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> GGUFTensor:
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        try:
+            quantization = GGMLQuantizationType(kind)
+            block_elements, block_bytes = GGML_QUANT_SIZES[quantization]
+        except (ValueError, KeyError):
+            raise ModelLoadError(f"{self.path}: tensor {name!r} has the unknown element type {kind}") from None
+        elements = 1
+        for dimension in shape:
+            elements *= dimension
+        if elements == 0 or not shape or shape[-1] % block_elements:
+            raise ModelLoadError(
+                f"{self.path}: tensor {name!r} of shape {list(shape)} cannot be made of {quantization.name} blocks of "
+                f"{block_elements}"
+            )
+        size = elements // block_elements * block_bytes
+        if start + size > len(self.data):
+            raise ModelLoadError(
+                f"{self.path}: cut short: tensor {name!r} ends at byte {start + size}, the file at {len(self.data)}; "
+                "fetch it again"
+            )
+        return GGUFTensor(name, shape, quantization.name, block_elements, block_bytes, start, size)
+
+    def check_layout(self, tensors: list[GGUFTensor]) -> None:
+        """No tensor twice, and none over another."""
+        seen: set[str] = set()
+        end, before = 0, ""
+        for tensor in sorted(tensors, key=lambda tensor: tensor.start):
+            if tensor.name in seen:
+                raise ModelLoadError(f"{self.path}: tensor {tensor.name!r} is there twice")
+            if tensor.start < end:
+                raise ModelLoadError(f"{self.path}: tensors {before!r} and {tensor.name!r} overlap")
+            seen.add(tensor.name)
+            end, before = tensor.start + tensor.num_bytes, tensor.name
+
+
+def row_pieces(tensor: GGUFTensor) -> Iterator[tuple[int, int]]:
+    """Ranges of the outermost dimension (all of a vector) that together are the tensor, of bounded size each."""
+    rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+    step = max(1, _PIECE_ELEMENTS * rows // tensor.num_elements)
+    for first in range(0, rows, step):
+        yield first, min(rows, first + step)
+
+
+def dequantize_rows(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
+    """Rows [first, last) of `tensor` as float32 [last - first, ...]; a vector is one row."""
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+    row_bytes = tensor.num_bytes // rows
+    raw = np.asarray(data[tensor.start + first * row_bytes : tensor.start + last * row_bytes])
+    try:
+        # One long row: the package would otherwise go through the rows in groups of 16, many times slower.
+        values = dequantize(raw.reshape(1, -1), GGMLQuantizationType[tensor.type_name])
+    except NotImplementedError:
+        raise ModelLoadError(f"tensor {tensor.name!r}: elements of type {tensor.type_name} are not supported") from None
+    shape = (last - first, *tensor.shape[1:]) if len(tensor.shape) > 1 else tensor.shape
+    result: np.ndarray[Any, Any] = values.reshape(shape)
+    return result if result.flags.writeable else result.copy()

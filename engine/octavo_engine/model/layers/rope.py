@@ -1,0 +1,57 @@
+"""Rotary position embedding (arXiv 2104.09864): pairs of dimensions (i, i + D/2) turn with the position."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.model.spec import RopeSpec
+
+
+def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
+    """Radians per position of each pair, float32 [head_dim / 2], on the CPU."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
+    frequencies = 1.0 / (rope.theta**exponents)
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "llama3":
+        return _llama3(frequencies, rope)
+    if rope.kind == "factors":
+        return frequencies / torch.tensor(rope.factors, dtype=torch.float32, device="cpu")
+    return frequencies
+
+
+def _llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
+    """Llama 3.1 (its reference code): long waves are stretched by `factor`, short ones stay, others are in between."""
+    wavelengths = 2 * math.pi / frequencies
+    longest, shortest = (rope.original_max_position / f for f in (rope.low_freq_factor, rope.high_freq_factor))
+    stretched = torch.where(wavelengths > longest, frequencies / rope.factor, frequencies)
+    smooth = (rope.original_max_position / wavelengths - rope.low_freq_factor) / (
+        rope.high_freq_factor - rope.low_freq_factor
+    )
+    blended = (1 - smooth) * stretched / rope.factor + smooth * stretched
+    between = (wavelengths >= shortest) & (wavelengths <= longest)
+    return torch.where(between, blended, stretched)
+
+
+class RotaryEmbedding(nn.Module):
+    """The angles of a step's positions, computed once for all layers."""
+
+    inv_freq: Tensor
+
+    def __init__(self, rope: RopeSpec, head_dim: int, device: torch.device) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", inverse_frequencies(rope, head_dim).to(device), persistent=False)
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions [T] to cosines and sines, float32 [T, 1, head_dim / 2]."""
+        angles = positions.to(torch.float32)[:, None, None] * self.inv_freq
+        return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the heads of x [T, heads, D] by the angles of `RotaryEmbedding`, in float32, back in x's dtype."""
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

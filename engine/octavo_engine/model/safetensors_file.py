@@ -1,0 +1,156 @@
+"""safetensors headers, read and checked before any of their numbers is trusted.
+
+The format: 8 bytes of header length, little-endian, a JSON object of tensors, then their bytes. The library checks
+it again when it opens the file; here the answer is a sentence, and sizes are known before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo_engine.errors import ModelLoadError
+
+_MAX_HEADER_BYTES = 100_000_000
+"""The library's own limit."""
+_DTYPE_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    """One tensor as the header describes it."""
+
+    dtype: str
+    """safetensors' name, such as `BF16`."""
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SafetensorsHeader:
+    """One file's tensors by name."""
+
+    path: Path
+    tensors: dict[str, TensorHeader]
+
+
+def weight_files(directory: Path) -> tuple[Path, ...]:
+    """The safetensors files of a model directory, from its index if it has one; ModelLoadError if some are missing."""
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        return tuple(directory / name for name in _indexed_names(index))
+    single = directory / "model.safetensors"
+    if single.is_file():
+        return (single,)
+    found = sorted(directory.glob("*.safetensors"))
+    if len(found) == 1:
+        return tuple(found)
+    if found:
+        raise ModelLoadError(f"{directory}: {len(found)} safetensors files but no {index.name} that says what is where")
+    pickled = [*directory.glob("*.bin"), *directory.glob("*.pt"), *directory.glob("*.pth")]
+    reason = (
+        f"only {pickled[0].name}, a pickle, which can run code and is never loaded; convert it to safetensors"
+        if pickled
+        else "neither model.safetensors nor model.safetensors.index.json"
+    )
+    raise ModelLoadError(f"{directory}: no weights: there is {reason}")
+
+
+def _indexed_names(index: Path) -> list[str]:
+    try:
+        value = json.loads(index.read_bytes())
+        names = sorted(set(value["weight_map"].values()))
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise ModelLoadError(f"{index}: no valid index (an object with weight_map): {error!r}") from None
+    for name in names:
+        # The index comes with the model: it may name files beside it, nothing else.
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise ModelLoadError(f"{index}: weight_map names {name!r}, which is no safetensors file beside the index")
+    missing = [name for name in names if not (index.parent / name).is_file()]
+    if missing or not names:
+        shown = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+        raise ModelLoadError(
+            f"{index.parent}: {len(missing)} of {len(names)} weight files are missing ({shown}); fetch them again"
+        )
+    return names
+
+
+def read_headers(directory: Path) -> tuple[SafetensorsHeader, ...]:
+    """The headers of all weight files; ModelLoadError if one is cut, lies, or repeats another's tensor."""
+    headers = tuple(read_header(path) for path in weight_files(directory))
+    owner: dict[str, Path] = {}
+    for header in headers:
+        for name in header.tensors:
+            if name in owner:
+                raise ModelLoadError(f"{header.path}: tensor {name!r} is also in {owner[name].name}")
+            owner[name] = header.path
+    return headers
+
+
+def read_header(path: Path) -> SafetensorsHeader:
+    """One file's header; ModelLoadError unless its tensors lie one after another and fill the file exactly."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            if size < 8:
+                raise ModelLoadError(f"{path}: {size} bytes is too short for a safetensors file; fetch it again")
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > min(size - 8, _MAX_HEADER_BYTES):
+                raise ModelLoadError(
+                    f"{path}: claims a header of {length} bytes in a file of {size}: cut short, or no safetensors file"
+                )
+            values = json.loads(file.read(length))
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path}: the header is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ModelLoadError(f"{path}: the header is a JSON {type(values).__name__}, not an object")
+    values.pop("__metadata__", None)
+    return SafetensorsHeader(path, _check_tensors(path, values, size - 8 - length))
+
+
+def _check_tensors(path: Path, values: dict[str, Any], data_bytes: int) -> dict[str, TensorHeader]:
+    tensors: dict[str, TensorHeader] = {}
+    ranges: list[tuple[int, int, str]] = []
+    for name, value in values.items():
+        try:
+            dtype, shape, (begin, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
+            whole = isinstance(dtype, str) and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise ModelLoadError(f"{path}: tensor {name!r} has no valid dtype, shape and data_offsets")
+        if dtype not in _DTYPE_BYTES:
+            raise ModelLoadError(f"{path}: tensor {name!r} has the unknown dtype {dtype!r}")
+        needed = _DTYPE_BYTES[dtype]
+        for dimension in shape:
+            needed *= dimension
+        if end - begin != needed:
+            raise ModelLoadError(
+                f"{path}: tensor {name!r} of {dtype} {list(shape)} needs {needed} bytes but has {end - begin}"
+            )
+        tensors[name] = TensorHeader(dtype, shape, needed)
+        ranges.append((begin, end, name))
+    position = 0
+    for begin, end, name in sorted(ranges):
+        if end > data_bytes:
+            raise ModelLoadError(
+                f"{path}: cut short: tensor {name!r} ends at byte {end} of the data, which has only {data_bytes}; "
+                "fetch the file again"
+            )
+        if begin != position:
+            fault = "overlaps another" if begin < position else "comes after a hole"
+            raise ModelLoadError(f"{path}: tensor {name!r} {fault} (byte {begin}, expected {position})")
+        position = end
+    if position != data_bytes:
+        raise ModelLoadError(f"{path}: {data_bytes - position} bytes at the end belong to no tensor")
+    return tensors

@@ -1,0 +1,203 @@
+"""From checkpoint files to a decoder: every tensor checked by name and shape first, then read straight into place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from octavo_engine.config import format_size
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.decoder import Decoder, DecoderLayer
+from octavo_engine.model.families import FAMILIES
+from octavo_engine.model.gguf_file import GGUFFile, GGUFTensor, dequantize_rows, read_gguf, row_pieces
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.safetensors_file import SafetensorsHeader, read_headers
+from octavo_engine.model.source import ModelFiles, Progress
+from octavo_engine.model.spec import ModelSpec
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_DEQUANTIZE_THREADS = 4
+
+
+def load_model(
+    files: ModelFiles, spec: ModelSpec, device: torch.device, dtype: torch.dtype, progress: Progress
+) -> Decoder:
+    """The decoder of `spec` with the weights of `files` in `dtype` on `device`.
+
+    Nothing is allocated before the headers agree with the spec. ModelLoadError names the tensors that do not.
+    """
+    blueprint = Decoder(spec, dtype=dtype, device=torch.device("meta"))
+    expected = {name: tuple(target.shape) for name, target in destinations(blueprint).items()}
+    if files.gguf is not None:
+        source = read_gguf(files.gguf)
+        names = _gguf_names(spec, expected)
+        found = {names.get(name, name): tensor.shape for name, tensor in source.tensors.items()}
+        found.pop("rope_freqs.weight", None)  # read with the spec
+        _check_names(files.gguf, spec, expected, found)
+        decoder = Decoder(spec, dtype=dtype, device=device)
+        _load_gguf(source, names, spec, destinations(decoder), progress)
+        return decoder
+    assert files.directory is not None  # noqa: S101 - one of the two is set
+    headers = read_headers(files.directory)
+    _check_names(
+        files.directory, spec, expected, {name: t.shape for header in headers for name, t in header.tensors.items()}
+    )
+    decoder = Decoder(spec, dtype=dtype, device=device)
+    _load_safetensors(headers, destinations(decoder), progress)
+    return decoder
+
+
+def destinations(decoder: Decoder) -> dict[str, Tensor]:
+    """For each tensor of a Hugging Face checkpoint the part of a parameter it fills (a view)."""
+    targets: dict[str, Tensor] = {
+        "model.embed_tokens.weight": decoder.embedding,
+        "model.norm.weight": decoder.norm.weight,
+    }
+    if decoder.lm_head is not decoder.embedding:
+        targets["lm_head.weight"] = decoder.lm_head
+    for index, layer in enumerate(cast("list[DecoderLayer]", decoder.layers)):
+        prefix = f"model.layers.{index}"
+        targets[f"{prefix}.input_layernorm.weight"] = layer.attention_norm.weight
+        targets[f"{prefix}.post_attention_layernorm.weight"] = layer.mlp_norm.weight
+        for names, linear in (
+            (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), layer.attention.qkv),
+            (("self_attn.o_proj",), layer.attention.output),
+            (("mlp.gate_proj", "mlp.up_proj"), layer.mlp.gate_up),
+            (("mlp.down_proj",), layer.mlp.down),
+        ):
+            targets.update(_parts(prefix, names, linear))
+    return targets
+
+
+def _parts(prefix: str, names: tuple[str, ...], linear: Linear) -> Iterator[tuple[str, Tensor]]:
+    for kind, parameter in (("weight", linear.weight), ("bias", linear.bias)):
+        if parameter is not None:
+            for name, part in zip(names, torch.split(parameter, list(linear.parts)), strict=True):
+                yield f"{prefix}.{name}.{kind}", part
+
+
+def _check_names(
+    where: Path, spec: ModelSpec, expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
+) -> None:
+    """ModelLoadError unless the checkpoint holds exactly the expected tensors, in the expected shapes."""
+    wrong = [
+        f"{name} is {list(found[name])}, expected {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    if wrong:
+        raise ModelLoadError(f"{where}: the weights do not have the shapes of the configuration: {_some(wrong)}")
+    if missing := [name for name in expected if name not in found]:
+        raise ModelLoadError(f"{where}: {len(missing)} of {len(expected)} tensors are missing: {_some(missing)}")
+    if unexpected := [name for name in found if name not in expected and not _ignorable(name, spec)]:
+        raise ModelLoadError(
+            f"{where}: {len(unexpected)} tensors that {spec.architecture} with this configuration does not have, so "
+            f"its answers would be wrong: {_some(unexpected)}"
+        )
+
+
+def _ignorable(name: str, spec: ModelSpec) -> bool:
+    """Tables older checkpoints carry, and a copy of the embedding that is tied to it anyway."""
+    return name.endswith("rotary_emb.inv_freq") or (spec.tie_word_embeddings and name == "lm_head.weight")
+
+
+def _some(items: list[str]) -> str:
+    return "; ".join(items[:4]) + (f"; and {len(items) - 4} more" if len(items) > 4 else "")
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Bytes of the checkpoint read so far."""
+
+    total: int
+    progress: Progress
+    done: int = 0
+
+    def add(self, num_bytes: int) -> None:
+        self.done += num_bytes
+        self.progress(
+            "loading", self.done / max(1, self.total), f"{format_size(self.done)} of {format_size(self.total)}"
+        )
+
+
+def _load_safetensors(headers: tuple[SafetensorsHeader, ...], targets: dict[str, Tensor], progress: Progress) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    meter = _Meter(sum(t.num_bytes for header in headers for t in header.tensors.values()), progress)
+    meter.add(0)
+    for header in headers:
+        try:
+            with safe_open(header.path, framework="pt", device="cpu") as file:
+                for name, tensor in header.tensors.items():
+                    if name in targets:
+                        if tensor.dtype not in _FLOATS:
+                            raise ModelLoadError(
+                                f"{header.path}: tensor {name!r} is {tensor.dtype}, not floating point"
+                            )
+                        targets[name].copy_(file.get_tensor(name))
+                    meter.add(tensor.num_bytes)
+        except (SafetensorError, OSError) as error:
+            raise ModelLoadError(f"{header.path}: cannot be read: {error}") from None
+
+
+def _gguf_names(spec: ModelSpec, expected: dict[str, tuple[int, ...]]) -> dict[str, str]:
+    """GGUF tensor name to the Hugging Face name, for the tensors expected."""
+    import gguf
+
+    architectures = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
+    mapping = gguf.get_tensor_name_map(architectures[FAMILIES[spec.architecture].gguf_architecture], spec.num_layers)
+    names = {mapping.get_name(name, try_suffixes=(".weight", ".bias")): name for name in expected}
+    return {theirs: ours for theirs, ours in names.items() if theirs is not None}
+
+
+def _load_gguf(
+    source: GGUFFile, names: dict[str, str], spec: ModelSpec, targets: dict[str, Tensor], progress: Progress
+) -> None:
+    """Dequantize piece by piece on a few threads (numpy lets go of the interpreter), each piece straight into place."""
+    data = np.memmap(source.path, mode="r", dtype=np.uint8)
+    wanted = [tensor for name, tensor in source.tensors.items() if name in names]
+    meter = _Meter(sum(tensor.num_bytes for tensor in wanted), progress)
+    meter.add(0)
+
+    def fill(tensor: GGUFTensor, first: int, last: int) -> int:
+        name = names[tensor.name]
+        values = torch.from_numpy(dequantize_rows(data, tensor, first, last))
+        order = _row_order(name, spec)
+        if order is None:
+            targets[name][first : last if len(tensor.shape) > 1 else None].copy_(values)
+        else:
+            # `order` is a bijection of rows, so pieces never write the same one.
+            rows = order[first:last] if len(tensor.shape) > 1 else order
+            targets[name][rows.to(targets[name].device)] = values.to(targets[name])
+        return tensor.num_bytes * (last - first) // (tensor.shape[0] if len(tensor.shape) > 1 else 1)
+
+    with ThreadPoolExecutor(_DEQUANTIZE_THREADS, thread_name_prefix="dequantize") as pool:
+        pieces = [pool.submit(fill, tensor, *piece) for tensor in wanted for piece in row_pieces(tensor)]
+        try:
+            for piece in as_completed(pieces):
+                meter.add(piece.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _row_order(name: str, spec: ModelSpec) -> Tensor | None:
+    """Where each row of a GGUF tensor belongs, or None where it stays.
+
+    llama.cpp keeps the rows of q and k so that the two of a rotated pair are neighbours; in Hugging Face's order they
+    are half a head apart (convert_hf_to_gguf.py, `permute`; this is its inverse).
+    """
+    if not FAMILIES[spec.architecture].gguf_interleaves_rope:
+        return None
+    heads = spec.num_heads if ".q_proj." in name else spec.num_kv_heads if ".k_proj." in name else None
+    if heads is None:
+        return None
+    rows = torch.arange(heads * spec.head_dim).view(heads, 2, spec.head_dim // 2)
+    return rows.transpose(1, 2).reshape(-1)

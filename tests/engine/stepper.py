@@ -1,0 +1,94 @@
+"""Drives a Decoder by hand, as the runner does: sequences, block tables, steps. Used by several tests."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import AttentionBackend, StepInputs
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.torch_reference import TorchAttention
+from octavo_engine.model.decoder import Decoder
+
+
+def step_inputs(
+    rows: list[tuple[list[int], int, list[int]]], block_size: int, vocab: list[list[int]] | None = None
+) -> StepInputs:
+    """One KV group's inputs from (token ids of the step, tokens before them, block table) per sequence.
+
+    Every token's row is sampled.
+    """
+    tokens = [token for ids, _, _ in rows for token in ids]
+    positions = [start + i for ids, start, _ in rows for i in range(len(ids))]
+    slots = [
+        table[(start + i) // block_size] * block_size + (start + i) % block_size
+        for ids, start, table in rows
+        for i in range(len(ids))
+    ]
+    query_lens = [len(ids) for ids, _, _ in rows]
+    contexts = [start + len(ids) for ids, start, _ in rows]
+    width = max(len(table) for _, _, table in rows)
+    return StepInputs(
+        token_ids=torch.tensor(tokens, dtype=torch.int32),
+        positions=torch.tensor(positions),
+        cu_query_lens=torch.tensor([0, *query_lens]).cumsum(0).int(),
+        context_lens=torch.tensor(contexts, dtype=torch.int32),
+        block_tables=(torch.tensor([t + [0] * (width - len(t)) for _, _, t in rows], dtype=torch.int32),),
+        slot_mapping=(torch.tensor(slots),),
+        sample_rows=torch.arange(len(tokens)),
+        query_lens_host=tuple(query_lens),
+        context_lens_host=tuple(contexts),
+    )
+
+
+@dataclass
+class Sequence:
+    """Tokens of a sequence, how many are computed, and the blocks they are in."""
+
+    tokens: list[int]
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+
+
+class Stepper:
+    """A decoder with a paged cache; `step` computes the next tokens of some sequences and returns their logits."""
+
+    def __init__(
+        self, decoder: Decoder, *, num_blocks: int = 128, block_size: int = 16, backend: AttentionBackend | None = None
+    ) -> None:
+        self.decoder, self.block_size = decoder, block_size
+        self.backend = backend or TorchAttention()
+        dtype = decoder.embedding.dtype
+        (group,) = decoder.spec.kv_groups
+        self.window = group.window
+        self.caches = self.backend.allocate(group, num_blocks, block_size, dtype, torch.device("cpu"))
+        for cache in self.caches.values():
+            # Whatever an earlier owner may have left must not matter.
+            cache.key.fill_(float("nan"))
+            cache.value.fill_(float("nan"))
+        self.free = list(range(num_blocks))
+        random.Random(0).shuffle(self.free)
+
+    @torch.inference_mode()
+    def step(self, work: list[tuple[Sequence, int]]) -> list[Tensor]:
+        """Compute n more tokens of each sequence; their logits [n, vocab]."""
+        rows = []
+        for sequence, count in work:
+            ids = sequence.tokens[sequence.computed : sequence.computed + count]
+            assert len(ids) == count
+            while len(sequence.blocks) * self.block_size < sequence.computed + count:
+                sequence.blocks.append(self.free.pop())
+            rows.append((ids, sequence.computed, sequence.blocks))
+            sequence.computed += count
+        inputs = step_inputs(rows, self.block_size)
+        context = AttentionContext(
+            backend=self.backend,
+            caches=self.caches,
+            metadata=(self.backend.prepare(inputs, 0, self.block_size, self.window),),
+            group_of_layer=self.decoder.spec.group_of_layer,
+        )
+        logits = self.decoder.logits(self.decoder(inputs, context))
+        return list(logits.split([count for _, count in work]))
