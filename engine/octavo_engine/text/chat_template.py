@@ -1,0 +1,132 @@
+"""A model's chat template: messages in, the prompt's text out, with Hugging Face's semantics.
+
+A template is part of a model's files, that is, a stranger's program. It runs in Jinja's immutable sandbox, on plain
+data, with bounds on what goes in and what comes out. Follows `render_jinja_template` of transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_TEMPLATE_CHARS = 1 << 20
+MAX_OUTPUT_CHARS = 16 << 20
+
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
+"""Names that a request's own variables may not take, besides those of the special tokens."""
+
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+class ChatTemplateError(ValueError):
+    """The template refuses these messages, or there is something wrong with it."""
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant said; it matters in training only."""
+
+    tags = {"generation"}  # noqa: RUF012  (Jinja's own way to declare it)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: object) -> None:
+    raise TemplateError(str(message))
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)  # local time, as templates are written for
+
+
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    # Jinja's own filter escapes HTML, which would change the prompt.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+class ChatTemplate:
+    """A compiled chat template. `special_tokens` are given to it by name (`bos_token`, `eos_token`, ...)."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        if len(source) > MAX_TEMPLATE_CHARS:
+            raise ChatTemplateError(f"the chat template has {len(source)} characters, more than {MAX_TEMPLATE_CHARS}")
+        try:
+            self._template = _environment().from_string(source)
+        except (TemplateError, RecursionError) as error:
+            raise ChatTemplateError(f"the chat template is broken: {error}") from None
+        self.source = source
+        self.special_tokens = dict(special_tokens)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt of `messages` (`role` and `content` as plain text); ChatTemplateError says what it refuses.
+
+        `variables` are the request's own, such as `enable_thinking`; they cannot replace what the server gives.
+        """
+        given = dict(variables or {})
+        if clash := sorted(given.keys() & (RESERVED | self.special_tokens.keys())):
+            raise ChatTemplateError(f"chat_template_kwargs may not set {', '.join(clash)}")
+        chat = [dict(message) for message in messages]
+        if continue_final_message:
+            chat[-1]["content"] += _TAG
+        context = {
+            **given,
+            **self.special_tokens,
+            "messages": chat,
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._run(context)
+        return _cut_at_tag(text) if continue_final_message else text
+
+    def _run(self, context: Mapping[str, Any]) -> str:
+        parts: list[str] = []
+        size = 0
+        try:
+            for part in self._template.generate(context):
+                size += len(part)
+                if size > MAX_OUTPUT_CHARS:
+                    raise ChatTemplateError(f"the chat template wrote more than {MAX_OUTPUT_CHARS} characters")
+                parts.append(part)
+        except ChatTemplateError:
+            raise
+        except Exception as error:  # noqa: BLE001  (a template can raise anything; it concerns this request alone)
+            raise ChatTemplateError(f"the model's chat template refuses these messages: {error}") from None
+        return "".join(parts)
+
+
+def _cut_at_tag(text: str) -> str:
+    position = text.rfind(_TAG.strip())
+    if position < 0:
+        raise ChatTemplateError("the chat template leaves out the final message, so it cannot be continued")
+    cut = text[:position]
+    # A template that trims contents has taken the tag's space away, and would have taken the message's.
+    return cut if text[position:].startswith(_TAG) else cut.rstrip()

@@ -1,0 +1,184 @@
+"""The tokenizer that a GGUF file's metadata describes, rebuilt with the `tokenizers` library.
+
+A GGUF file has no tokenizer.json: it names llama.cpp's tokenizer (`gpt2`: byte-level BPE, `llama`: SentencePiece BPE),
+the way it cuts text into words (`tokenizer.ggml.pre`), the vocabulary and the merges. Sources: llama.cpp's
+`llama-vocab.cpp` for the names and what they mean, transformers' `gguf_tokenizer_mapping.py` for their counterparts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gguf import GGUFReader
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from octavo_engine.text.parts import TokenizerParts
+
+_CONTROL, _USER_DEFINED = 3, 4
+_PREFIX = "tokenizer.ggml."
+_TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_LLAMA3 = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}{_TAIL}"
+_QWEN2 = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{_TAIL}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}{_CASED}"
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIXES}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIXES}?"
+    rf"|\p{{N}}{{1,3}}{_CASED}"
+)
+_SPLITS = {
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx", "smaug-bpe", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    "tekken": _TEKKEN,
+}
+_DIGITS_APART = frozenset({"smollm", "refact", "starcoder", "command-r", "codeshell", "exaone"})
+_GPT2 = frozenset({"default", "gpt-2", "mpt", "olmo", "jais", "phi-2"})
+_WHOLE_WORDS = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken", "llama4", "gpt-4o"})
+"""Pre-tokenizers whose words are looked up whole before merges are tried."""
+_BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken"})
+
+
+def read_gguf(path: Path) -> TokenizerParts:
+    """ValueError says what the file lacks or has wrong."""
+    metadata = _read_metadata(path)
+    tokens = _strings(metadata, "tokens")
+    kind = metadata.get("model")
+    if kind == "gpt2":
+        backend = _byte_level(metadata, tokens)
+    elif kind == "llama":
+        backend = _sentencepiece(metadata, tokens)
+    else:
+        raise ValueError(f"its metadata names the tokenizer {kind!r}; this version knows 'gpt2' and 'llama'")
+    _add_tokens(backend, tokens, metadata)
+    bos, eos = _token_id(metadata, "bos", tokens), _token_id(metadata, "eos", tokens)
+    by_default = kind == "llama" or metadata.get("pre") in _BOS_BY_DEFAULT
+    if bos is not None and metadata.get("add_bos_token", by_default):
+        backend.post_processor = processors.TemplateProcessing(
+            single=[tokens[bos], "$A"], special_tokens=[(tokens[bos], bos)]
+        )
+    ends = [eos, *(_token_id(metadata, name, tokens) for name in ("eot", "eom"))]
+    named = {"bos_token": bos, "eos_token": eos}
+    named |= {
+        f"{short}_token": _token_id(metadata, name, tokens) for short, name in (("unk", "unknown"), ("pad", "padding"))
+    }
+    return TokenizerParts(
+        backend=backend,
+        special_tokens={name: tokens[token_id] for name, token_id in named.items() if token_id is not None},
+        bos=bos,
+        eos=tuple(dict.fromkeys(token_id for token_id in ends if token_id is not None)),
+        chat_template=metadata.get("chat_template"),
+    )
+
+
+def _read_metadata(path: Path) -> dict[str, Any]:
+    try:
+        fields = GGUFReader(path).fields
+        found = {key: field.contents() for key, field in fields.items() if key.startswith("tokenizer.")}
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error}") from None
+    except Exception as error:  # noqa: BLE001  (the library raises whatever a lying length leads to)
+        raise ValueError(f"its GGUF metadata is cut or broken ({type(error).__name__}: {error})") from None
+    return {key.removeprefix(_PREFIX).removeprefix("tokenizer."): value for key, value in found.items()}
+
+
+def _strings(metadata: dict[str, Any], name: str) -> list[str]:
+    value = metadata.get(name)
+    if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
+        raise ValueError(f"its metadata has no {_PREFIX}{name}")
+    return value
+
+
+def _token_id(metadata: dict[str, Any], name: str, tokens: Sequence[str]) -> int | None:
+    value = metadata.get(f"{name}_token_id")
+    return value if isinstance(value, int) and 0 <= value < len(tokens) else None
+
+
+def _byte_level(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
+    merges = [(left, right) for left, _, right in (m.partition(" ") for m in _strings(metadata, "merges"))]
+    pre = metadata.get("pre", "default")
+    model = models.BPE(vocab=_by_id(tokens), merges=merges, ignore_merges=pre in _WHOLE_WORDS)
+    backend = Backend(model)
+    backend.decoder = decoders.ByteLevel()
+    backend.pre_tokenizer = _pre_tokenizer(pre)
+    return backend
+
+
+def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
+    if (split := _SPLITS.get(pre)) is not None:
+        return pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(split), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if pre in _DIGITS_APART:
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    if pre in _GPT2:
+        return words
+    known = ", ".join(sorted({*_SPLITS, *_DIGITS_APART, *_GPT2}))
+    raise ValueError(f"its metadata names the pre-tokenizer {pre!r}; this version knows {known}")
+
+
+def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
+    vocabulary = _by_id(tokens)
+    if "merges" in metadata:
+        merges = [(left, right) for left, _, right in (m.partition(" ") for m in _strings(metadata, "merges"))]
+    else:
+        merges = _merges_from_scores(vocabulary, tokens, metadata.get("scores"))
+    unknown = _token_id(metadata, "unknown", tokens)
+    backend = Backend(
+        models.BPE(
+            vocab=vocabulary,
+            merges=merges,
+            fuse_unk=True,
+            byte_fallback=True,
+            unk_token=tokens[unknown] if unknown is not None else None,
+        )
+    )
+    prefix = bool(metadata.get("add_space_prefix", True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement="▁", prepend_scheme="first" if prefix else "never", split=False
+    )
+    steps: list[decoders.Decoder] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if prefix:
+        steps.append(decoders.Strip(content=" ", left=1))
+    backend.decoder = decoders.Sequence(steps)
+    return backend
+
+
+def _merges_from_scores(vocabulary: dict[str, int], tokens: Sequence[str], scores: Any) -> list[tuple[str, str]]:
+    """SentencePiece merges whatever pair makes the piece of the best score: the merges, best first."""
+    if not isinstance(scores, list) or len(scores) != len(tokens):
+        raise ValueError(f"its metadata has neither {_PREFIX}merges nor {_PREFIX}scores for each token")
+    found: list[tuple[float, int, int, str, str]] = []
+    for token, score in zip(tokens, scores, strict=True):
+        cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
+        pairs = sorted(
+            ((left, right) for left, right in cuts if left in vocabulary and right in vocabulary),
+            key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]),
+        )
+        found.extend((float(score), len(left), len(right), left, right) for left, right in pairs)
+    found.sort(key=lambda merge: merge[:3], reverse=True)
+    return [(left, right) for *_, left, right in found]
+
+
+def _by_id(tokens: Sequence[str]) -> dict[str, int]:
+    return {token: token_id for token_id, token in enumerate(tokens)}
+
+
+def _add_tokens(backend: Backend, tokens: Sequence[str], metadata: dict[str, Any]) -> None:
+    """Tokens that are found whole in a text, whatever surrounds them: control tokens and the user's own."""
+    kinds = metadata.get("token_type")
+    if not isinstance(kinds, list):
+        return
+    pairs = list(zip(tokens, kinds, strict=False))
+    control = [token for token, kind in pairs if kind == _CONTROL]
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in control])
+    own = [token for token, kind in pairs if kind == _USER_DEFINED]
+    backend.add_tokens([AddedToken(token, normalized=False, special=False) for token in own])

@@ -1,0 +1,84 @@
+"""Text to token ids and back, with what the model's files say about special tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer as Backend
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.text.chat_template import ChatTemplate, ChatTemplateError
+from octavo_engine.text.hf_files import read_directory
+from octavo_engine.text.parts import TokenizerParts
+from octavo_engine.text.pieces import spelling_of
+
+
+class Tokenizer:
+    """A loaded tokenizer. Methods may be called from several threads at once."""
+
+    def __init__(self, parts: TokenizerParts) -> None:
+        self._backend: Backend = parts.backend
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        vocabulary = self._backend.get_vocab(with_added_tokens=True)
+        added = self._backend.get_added_tokens_decoder()
+        self._spell = spelling_of(self._backend)
+        self._added = {token_id: token.content.encode() for token_id, token in added.items()}
+        self._control = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._bytes: dict[int, bytes] = {}
+        self.bos_token_id: int | None = parts.bos
+        """The token that begins a text, if the model has one."""
+        self.eos_token_ids: tuple[int, ...] = parts.eos
+        """Tokens that end an answer; may be empty."""
+        self.chat_template: ChatTemplate | None = None
+        if parts.chat_template is not None:
+            self.chat_template = ChatTemplate(parts.chat_template, parts.special_tokens)
+        self.vocab_size = max(vocabulary.values(), default=-1) + 1
+        """One more than the largest token id."""
+        self.longest_token = max((len(piece.encode()) for piece in vocabulary), default=1)
+        """Most bytes that one token can stand for: bounds the work on a text that cannot fit anyway."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; special tokens written in it are taken as such.
+
+        Releases the interpreter lock while it works (`encode` of the library does not, `encode_batch` does).
+        """
+        return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of `token_ids`; ids beyond the vocabulary stand for nothing."""
+        return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token steers the model rather than being text."""
+        return token_id in self._control
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token, which may end within a character; empty for ids beyond the vocabulary."""
+        if (known := self._bytes.get(token_id)) is not None:
+            return known
+        if (spelled := self._added.get(token_id)) is None:
+            piece = self._backend.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+            spelled = self._spell(piece) if piece is not None else b""
+        self._bytes[token_id] = spelled
+        return spelled
+
+    def token_text(self, token_id: int) -> str:
+        """One token for people to read; broken characters show as U+FFFD."""
+        return self.token_bytes(token_id).decode(errors="replace")
+
+
+def load_tokenizer(files: ModelFiles) -> Tokenizer:
+    """The tokenizer of a model on this machine; ModelLoadError says what is missing or broken."""
+    place = files.gguf or files.directory
+    try:
+        if files.gguf is not None:
+            from octavo_engine.text.gguf_metadata import read_gguf
+
+            return Tokenizer(read_gguf(files.gguf))
+        if files.directory is not None:
+            return Tokenizer(read_directory(files.directory))
+    except (ChatTemplateError, ValueError) as error:
+        raise ModelLoadError(f"the tokenizer of {place} cannot be used: {error}") from None
+    raise ModelLoadError(f"{files.name} has no files to read a tokenizer from")
