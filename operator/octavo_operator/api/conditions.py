@@ -1,0 +1,68 @@
+"""Condition types and reasons: the closed sets that dashboards, alerts and scripts may rely on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ConditionType(StrEnum):
+    """The seven conditions. All are always present, so that none has to be told from missing."""
+
+    READY = "Ready"
+    AVAILABLE = "Available"
+    PROGRESSING = "Progressing"
+    DEGRADED = "Degraded"
+    MODEL_LOADED = "ModelLoaded"
+    SCALING_ACTIVE = "ScalingActive"
+    ROLLOUT_BLOCKED = "RolloutBlocked"
+
+
+class Reason(StrEnum):
+    """Why a condition is as it is."""
+
+    # Ready and Available
+    SERVING = "Serving"
+    ROLLING_OUT = "RollingOut"
+    NO_READY_REPLICA = "NoReadyReplica"
+    SUSPENDED = "Suspended"
+    SCALED_TO_ZERO = "ScaledToZero"
+    # Progressing
+    DEPLOYING = "Deploying"
+    DEPLOYED = "Deployed"
+    PAUSED = "Paused"
+    WAITING_FOR_GPU = "WaitingForGPU"
+    UNSCHEDULABLE = "Unschedulable"
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+    # Degraded
+    AS_EXPECTED = "AsExpected"
+    FIELDS_NOT_YET_ACTED_ON = "FieldsNotYetActedOn"
+    CONFIGURATION_ERROR = "ConfigurationError"
+    MODEL_NOT_FOUND = "ModelNotFound"
+    OUT_OF_MEMORY = "OutOfMemory"
+    ENGINE_STALLED = "EngineStalled"
+    CRASH_LOOP = "CrashLoop"
+    PULL_FAILED = "PullFailed"
+    SECRET_MISSING = "SecretMissing"  # noqa: S105 - a reason
+    POLICY_DENIED = "PolicyDenied"
+    APPLY_FAILED = "ApplyFailed"
+    NAME_TAKEN = "NameTaken"
+    INVALID = "Invalid"
+    # ModelLoaded
+    LOADED = "Loaded"
+    NOT_LOADED = "NotLoaded"
+    # ScalingActive
+    FIXED_REPLICAS = "FixedReplicas"
+    # RolloutBlocked
+    NOT_BLOCKED = "NotBlocked"
+    NO_GPU_FOR_SURGE = "NoGPUForSurge"
+
+
+class LoadingPhase(StrEnum):
+    """How far the replica that is furthest along has come."""
+
+    PENDING = "Pending"
+    PULLING = "Pulling"
+    LOADING = "Loading"
+    WARMUP = "Warmup"
+    SERVING = "Serving"
+    SUSPENDED = "Suspended"

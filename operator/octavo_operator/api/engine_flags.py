@@ -1,0 +1,25 @@
+"""Which flags of `octavo-engine serve` may stand in `engine.extraArgs`, and which the operator renders itself.
+
+A test compares both sets with the engine's own parser, so that each flag of the engine is in exactly one of them.
+"""
+
+from __future__ import annotations
+
+RENDERED = frozenset({
+    "host", "port", "served-model-name", "api-key-file", "revision", "device", "dtype", "max-model-len", "max-num-seqs",
+    "gpu-memory-utilization", "tensor-parallel-size", "quantization", "max-queued-requests", "drain-timeout",
+})  # fmt: skip
+"""Set from fields of the spec: giving them twice would make the spec lie."""
+
+RESERVED = frozenset({"config", "enable-lora", "lora-modules", "max-loras", "max-lora-rank", "help", "model"})
+"""Not for extraArgs: a file that would hide flags, and what spec.adapters decides."""
+
+EXTRA = (
+    "attention-backend", "block-size", "enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager",
+    "no-enforce-eager", "kv-cache-dtype", "kv-cache-memory", "log-format", "max-num-batched-tokens",
+    "max-queued-tokens",
+    "max-request-bytes", "num-kv-blocks", "prefix-cache-policy", "prefix-cache-ttl", "request-timeout",
+    "scheduling-policy", "seed", "speculative-config", "swap-space", "vllm-metrics", "no-vllm-metrics",
+    "watchdog-timeout",
+)  # fmt: skip
+"""Fine tuning that has no field of its own."""

@@ -1,0 +1,72 @@
+"""Field types shared by the parts of a spec, each with its bound and its sentence."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from octavo_operator.api.schema import Rule, pattern
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+
+Dns1123Name = Annotated[
+    str,
+    Field(min_length=1, max_length=253),
+    pattern(rf"{_LABEL}(\.{_LABEL})*", "must be a Kubernetes object name: lower case letters, digits, '-' and '.'"),
+]
+ObjectKey = Annotated[
+    str,
+    Field(min_length=1, max_length=253),
+    pattern("[-._a-zA-Z0-9]+", "must be a key of a Secret or ConfigMap: letters, digits, '-', '_' and '.'"),
+]
+ShortName = Annotated[
+    str,
+    Field(min_length=1, max_length=63),
+    pattern(
+        _LABEL, "must be a short name: lower case letters, digits and '-', starting and ending with one of the first"
+    ),
+]
+ModelName = Annotated[
+    str,
+    Field(min_length=1, max_length=253),
+    pattern("[A-Za-z0-9][A-Za-z0-9._:/-]*", "must be a model name: letters, digits, '.', '_', ':', '/' and '-'"),
+]
+ImageReference = Annotated[
+    str,
+    Field(min_length=1, max_length=512),
+    pattern(
+        "[a-z0-9][A-Za-z0-9._:/@-]*", "must be an image reference such as registry.example/octavo:1.0 or ...@sha256:..."
+    ),
+]
+HttpUrl = Annotated[
+    str,
+    Field(max_length=1024),
+    pattern("https?://[A-Za-z0-9.:_-]+(/[A-Za-z0-9._~/-]*)?", "must be a URL such as https://hub.example"),
+]
+_NO_PARENT = Rule(
+    "!self.split('/').exists(part, part == '..')",
+    "must stay inside the volume: '..' is not allowed",
+    lambda path: ".." not in path.split("/"),
+)
+VolumePath = Annotated[
+    str,
+    Field(max_length=512),
+    pattern("[A-Za-z0-9._/-]*", "must be a path of letters, digits, '.', '_', '-' and '/'"),
+    _NO_PARENT,
+]
+AbsolutePath = Annotated[
+    str,
+    Field(max_length=512),
+    pattern("/[A-Za-z0-9._/-]*", "must be an absolute path of letters, digits, '.', '_', '-' and '/'"),
+    _NO_PARENT,
+]
+Duration = Annotated[
+    str,
+    Field(min_length=2, max_length=16),
+    pattern("([0-9]+h)?([0-9]+m)?([0-9]+s)?", "must be a duration such as 15s, 30m or 2h"),
+]
+StringMap = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)]
+LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
+FreeForm = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+"""A part of another API that is handed on as it is; the API server judges it when it is applied."""

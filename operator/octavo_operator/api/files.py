@@ -1,0 +1,49 @@
+"""LLMServices in files: what `check`, `render` and `local` read, with everything that is wrong said at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from octavo_operator.api.manifest import Document, ManifestError, read
+from octavo_operator.api.names import GROUP, KIND
+from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse
+
+
+@dataclass
+class Inspection:
+    """What a file holds: its valid LLMServices, sentences about the others, and the kinds passed over."""
+
+    services: list[LLMService] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def inspect(path: Path) -> Inspection:
+    """Reads and judges one file; never raises for what is in it."""
+    found = Inspection()
+    try:
+        documents = read(path)
+    except OSError as error:
+        found.problems.append(f"cannot be read: {error.strerror or error}")
+        return found
+    except ManifestError as error:
+        found.problems.append(str(error))
+        return found
+    for document in documents:
+        _judge(document, found, f"document {document.position}: " if len(documents) > 1 else "")
+    if not found.services and not found.problems:
+        found.problems.append(f"holds no {KIND}")
+    return found
+
+
+def _judge(document: Document, found: Inspection, prefix: str) -> None:
+    kind, api_version = document.content.get("kind"), document.content.get("apiVersion")
+    ours = str(api_version).startswith(f"{GROUP}/") or "llmservice" in str(kind).lower()
+    if kind and api_version and not ours:
+        found.skipped.append(f"{prefix}{kind} is no {KIND}")
+        return
+    try:
+        found.services.append(parse(document.content))
+    except InvalidLLMServiceError as error:
+        found.problems.extend(f"{prefix}{problem}" for problem in error.problems)

@@ -1,0 +1,407 @@
+"""The LLMService: everything a platform engineer writes, with its bounds and rules. The CRD is made from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from octavo_operator.api.corev1 import (
+    EnvFromSource,
+    EnvVar,
+    LocalReference,
+    ScalingBehavior,
+    Toleration,
+    TopologySpreadConstraint,
+)
+from octavo_operator.api.engine_flags import EXTRA
+from octavo_operator.api.fields import (
+    AbsolutePath,
+    Dns1123Name,
+    Duration,
+    FreeForm,
+    ImageReference,
+    LabelMap,
+    ModelName,
+    ShortName,
+    StringMap,
+)
+from octavo_operator.api.quantity import Quantity, Size, parse_quantity
+from octavo_operator.api.schema import ListType, Rule, SpecModel, pattern, section
+from octavo_operator.api.source import ModelSource, SecretReference
+
+
+class Model(SpecModel):
+    """What is served."""
+
+    name: ModelName | None = Field(None, description="Name in the OpenAI API. Default: the LLMService's own name.")
+    aliases: Annotated[list[ModelName], Field(max_length=8), ListType()] = Field(
+        default_factory=list, description="More names under which the same model answers."
+    )
+    source: ModelSource = Field(description="Where the weights come from: exactly one member.")
+
+
+class Adapter(SpecModel):
+    """A LoRA adapter, served under its own name."""
+
+    name: ModelName = Field(description="Name in the OpenAI API.")
+    source: ModelSource = Field(description="Where the adapter's weights come from: exactly one member.")
+
+
+_EXTRA_FLAG = f"--({'|'.join(EXTRA)})(=.*)?"
+
+
+class Engine(SpecModel):
+    """Settings of the engine in each pod."""
+
+    image: ImageReference | None = Field(
+        None, description="Image of the engine. Default: the operator's, pinned in status.engineImage at first sight."
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field("IfNotPresent", description="When to pull.")
+    image_pull_secrets: Annotated[list[LocalReference], Field(max_length=8), ListType("name")] = Field(
+        default_factory=list, description="Secrets for pulling the image."
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="Type of weights and activations; auto takes the checkpoint's."
+    )
+    quantization: Literal["fp8", "awq", "gptq"] | None = Field(None, description="Quantize weights while loading.")
+    max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
+        None, description="Longest context in tokens, prompt and answer together. Default: the model's, or what fits."
+    )
+    max_concurrent_requests: Annotated[int, Field(ge=1, le=2048)] = Field(
+        64, description="Requests that one replica computes at the same time; autoscaling reads it."
+    )
+    max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        256, description="Requests that may wait at one replica; more are answered 503 with Retry-After."
+    )
+    gpu_memory_utilization: Annotated[
+        str,
+        Field(max_length=8),
+        pattern(r"0\.(0[5-9]|[1-9])[0-9]{0,3}|1(\.0{1,4})?", 'must be a share from "0.05" to "1", in quotes'),
+    ] = Field("0.90", description="Share of the GPU's memory that the engine may take, as a string.")
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None, description="GPUs that share each layer. Default: accelerator.count."
+    )
+    extra_args: Annotated[
+        list[Annotated[str, Field(max_length=1024)]],
+        Field(max_length=32),
+        Rule(
+            "self.all(arg, arg.startsWith('--'))",
+            "each argument is one item, written --flag or --flag=value",
+            lambda args: all(arg.startswith("--") for arg in args),
+        ),
+        Rule(
+            f"self.all(arg, !arg.startsWith('--') || arg.matches(r'^{_EXTRA_FLAG}$'))",
+            "has a flag that is set by another field of the spec (as --port, --model or --max-model-len are) or that"
+            " the engine does not know; allowed are --" + ", --".join(EXTRA),
+            lambda args: all(not arg.startswith("--") or pattern(_EXTRA_FLAG, "").holds(arg) for arg in args),
+        ),
+    ] = Field(default_factory=list, description="More flags of octavo-engine serve, each written --flag=value.",
+              json_schema_extra={"x-kubernetes-list-type": "atomic"})  # fmt: skip
+    env: Annotated[list[EnvVar], Field(max_length=64), ListType("name")] = Field(
+        default_factory=list, description="More variables of the engine's environment."
+    )
+    env_from: Annotated[list[EnvFromSource], Field(max_length=16)] = Field(
+        default_factory=list, description="Secrets and ConfigMaps whose keys become variables.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )  # fmt: skip
+
+
+class ResourceClaim(SpecModel):
+    """A device claim of Dynamic Resource Allocation."""
+
+    rules = (
+        Rule(
+            "has(self.resourceClaimName) != has(self.resourceClaimTemplateName)",
+            "exactly one of resourceClaimName or resourceClaimTemplateName must be set",
+            lambda claim: (claim.resource_claim_name is None) != (claim.resource_claim_template_name is None),
+        ),
+    )
+    name: ShortName = Field(description="Name of the claim within the pod.")
+    resource_claim_name: Dns1123Name | None = Field(None, description="A ResourceClaim shared by all pods.")
+    resource_claim_template_name: Dns1123Name | None = Field(None, description="A template: one claim for each pod.")
+
+
+class Accelerator(SpecModel):
+    """The GPUs of one replica."""
+
+    rules = (
+        Rule(
+            "!(has(self.claims) && has(self.resourceName))",
+            "set claims or resourceName, not both",
+            lambda accelerator: accelerator.claims is None or accelerator.resource_name is None,
+        ),
+    )
+    resource_name: (
+        Annotated[
+            str,
+            Field(max_length=253),
+            pattern("[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "must be a resource such as nvidia.com/gpu"),
+        ]
+        | None
+    ) = Field(None, description="Resource that a device plugin offers. Default: nvidia.com/gpu.")
+    count: Annotated[int, Field(ge=0, le=64)] = Field(1, description="GPUs of one replica; 0 runs on CPU.")
+    claims: Annotated[list[ResourceClaim], Field(min_length=1, max_length=8), ListType("name")] | None = Field(
+        None, description="Device claims instead of a counted resource."
+    )
+
+
+ResourceMap = Annotated[
+    dict[str, Quantity],
+    Field(max_length=16),
+    Rule(
+        "self.all(name, !name.endsWith('/gpu'))",
+        "GPUs are asked for by spec.accelerator, not here",
+        lambda resources: not any(name.endswith("/gpu") for name in resources),
+    ),
+]
+
+
+def _requests_within_limits(resources: Resources) -> bool:
+    return all(
+        parse_quantity(amount) <= parse_quantity(resources.limits[name])
+        for name, amount in resources.requests.items()
+        if name in resources.limits
+    )
+
+
+class Resources(SpecModel):
+    """CPU and memory of one replica."""
+
+    rules = (
+        Rule(
+            "!has(self.requests) || !has(self.limits) || self.requests.all(r, !(r in self.limits) || "
+            "quantity(string(self.requests[r])).compareTo(quantity(string(self.limits[r]))) <= 0)",
+            "a request must not be larger than the limit of the same name",
+            _requests_within_limits,
+        ),
+    )
+    requests: ResourceMap = Field(default_factory=dict, description="What the scheduler reserves, such as cpu: 4.")
+    limits: ResourceMap = Field(default_factory=dict, description="What a pod may never exceed, such as memory: 32Gi.")
+
+
+_BOTH_CLAIMS = "self.type != 'PersistentVolumeClaim' || oldSelf.type != 'PersistentVolumeClaim' || "
+
+
+class Cache(SpecModel):
+    """Where downloaded weights and compiled kernels are kept."""
+
+    rules = (
+        Rule(
+            "self.type != 'PersistentVolumeClaim' || has(self.size)",
+            "a cache of type PersistentVolumeClaim needs a size",
+            lambda cache: cache.type != "PersistentVolumeClaim" or cache.size is not None,
+        ),
+        Rule(
+            "(self.type == 'HostPath') == has(self.hostPath)",
+            "hostPath must be set with type HostPath, and only with it",
+            lambda cache: (cache.type == "HostPath") == (cache.host_path is not None),
+        ),
+        Rule(
+            f"{_BOTH_CLAIMS}(has(self.storageClassName) == has(oldSelf.storageClassName) && "
+            "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName))",
+            "storageClassName cannot change: a claim keeps its class; delete the LLMService or use another name",
+            None,
+        ),
+        Rule(
+            f"{_BOTH_CLAIMS}!has(self.size) || !has(oldSelf.size) || "
+            "quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",
+            "size may grow but not shrink",
+            None,
+        ),
+    )
+    type: Literal["Ephemeral", "PersistentVolumeClaim", "HostPath"] = Field(
+        "Ephemeral", description="Ephemeral is lost with the pod; a claim is shared by all replicas."
+    )
+    size: Size | None = Field(None, description="Size of the cache; may grow, not shrink.")
+    storage_class_name: Dns1123Name | None = Field(None, description="Class of the claim. Default: the cluster's.")
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = Field(
+        "ReadWriteMany", description="ReadWriteOnce ties all replicas to one node."
+    )
+    host_path: AbsolutePath | None = Field(None, description="Folder of the node for type HostPath.")
+    shared_memory_size: Size = Field("8Gi", description="Size of /dev/shm; counts to the memory limit.")
+
+
+class Schedule(SpecModel):
+    """Other bounds for a time of the day or the week."""
+
+    rules = (
+        Rule(
+            "self.minReplicas <= self.maxReplicas",
+            "minReplicas must not be larger than maxReplicas",
+            lambda schedule: schedule.min_replicas <= schedule.max_replicas,
+        ),
+    )
+    name: ShortName = Field(description="Name of the schedule.")
+    time_zone: Annotated[
+        str, Field(max_length=64), pattern("[A-Za-z][A-Za-z0-9_+/-]*", "must be a time zone such as Europe/Berlin")
+    ] = Field("UTC", description="Time zone of start.")
+    start: Annotated[
+        str,
+        Field(max_length=64),
+        pattern(
+            r"[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}", "must be a cron expression of five fields, as in 0 8 * * 1-5"
+        ),
+    ] = Field(description="When it starts, as a cron expression.")
+    duration: Duration = Field(description="How long it lasts, such as 10h.")
+    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(description="Fewest replicas meanwhile.")
+    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas meanwhile.")
+
+
+class Autoscaling(SpecModel):
+    """How the number of replicas follows the load. Exclusive with replicas."""
+
+    rules = (
+        Rule(
+            "self.minReplicas <= self.maxReplicas",
+            "minReplicas must not be larger than maxReplicas",
+            lambda autoscaling: autoscaling.min_replicas <= autoscaling.max_replicas,
+        ),
+    )
+    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Fewest replicas.")
+    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas.")
+    target_queue_depth: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        4, description="Waiting requests per replica to aim for."
+    )
+    target_concurrency_percent: Annotated[int, Field(ge=1, le=100)] = Field(
+        80, description="Share of engine.maxConcurrentRequests to aim for, running and waiting."
+    )
+    metrics_source: Literal["Auto", "Builtin", "Prometheus", "KEDA"] = Field(
+        "Auto", description="Who answers the autoscaler; Builtin is Octavo's own metrics API."
+    )
+    behavior: ScalingBehavior | None = Field(None, description="How fast to scale, as in autoscaling/v2.")
+    schedules: Annotated[list[Schedule], Field(max_length=16), ListType("name")] = Field(
+        default_factory=list, description="Other bounds at given times."
+    )
+
+
+class Rollout(SpecModel):
+    """How a change reaches the pods."""
+
+    rules = (
+        Rule(
+            "!(self.maxSurge == 0 && self.maxUnavailable == 0)",
+            "maxSurge and maxUnavailable must not both be 0: no pod could ever be replaced",
+            lambda rollout: rollout.max_surge > 0 or rollout.max_unavailable > 0,
+        ),
+    )
+    strategy: Literal["Auto", "Surge", "InPlace"] = Field(
+        "Auto", description="Surge starts new pods first, InPlace stops old ones first, Auto surges if a GPU is free."
+    )
+    max_surge: Annotated[int, Field(ge=0, le=100)] = Field(1, description="Pods above the number of replicas.")
+    max_unavailable: Annotated[int, Field(ge=0, le=100)] = Field(0, description="Pods that may be missing meanwhile.")
+    surge_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
+        300, description="How long a surge pod may wait for a GPU before Auto goes on in place."
+    )
+    drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = Field(
+        120, description="Time for running answers after a pod is asked to stop."
+    )
+    startup_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
+        1800, description="Time to load the model before a pod counts as failed."
+    )
+    paused: bool = Field(False, description="Holds changes back until it is false again.")
+
+
+class Scheduling(SpecModel):
+    """Where the pods may run."""
+
+    node_selector: LabelMap = Field(default_factory=dict, description="Labels that a node must have.")
+    tolerations: Annotated[list[Toleration], Field(max_length=32)] = Field(
+        default_factory=list, description="Taints that the pods tolerate, beside the GPU's own.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )  # fmt: skip
+    affinity: FreeForm | None = Field(None, description="Affinity, as in a pod.")
+    topology_spread_constraints: Annotated[list[TopologySpreadConstraint], Field(max_length=8)] | None = Field(
+        None, description="How pods are spread. Default: over nodes and zones where possible.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )  # fmt: skip
+    priority_class_name: Dns1123Name | None = Field(None, description="Priority of the pods.")
+    runtime_class_name: Dns1123Name | None = Field(None, description="Container runtime of the pods.")
+    scheduler_name: Dns1123Name | None = Field(None, description="Scheduler of the pods.")
+
+
+class Disruption(SpecModel):
+    """What voluntary disruptions, such as a node's drain, may take away."""
+
+    max_unavailable: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Pods that may be missing.")
+
+
+class ServiceSettings(SpecModel):
+    """The Service in front of the pods."""
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field("ClusterIP", description="Type of the Service.")
+    port: Annotated[int, Field(ge=1, le=65_535)] = Field(80, description="Port of the Service.")
+    annotations: StringMap = Field(default_factory=dict, description="Annotations of the Service.")
+    app_protocol: Annotated[
+        str, Field(max_length=253), pattern("[a-z0-9][A-Za-z0-9./-]*", "must be a protocol such as http")
+    ] = Field("http", description="Protocol that load balancers and meshes are told.")
+
+
+class Auth(SpecModel):
+    """Who may use the API."""
+
+    api_keys_secret_ref: SecretReference = Field(
+        description="Secret whose every key is one API key: its name is the tenant, its value the key."
+    )
+
+
+class Monitoring(SpecModel):
+    """What the Prometheus Operator is told, where there is one."""
+
+    enabled: Literal["Auto", "Always", "Never"] = Field("Auto", description="Auto: only if its CRDs exist.")
+    interval: Duration = Field("15s", description="Time between two scrapes.")
+    labels: LabelMap = Field(default_factory=dict, description="Labels by which Prometheus selects monitors.")
+    alerts: bool = Field(True, description="Whether to install alerting rules.")
+
+
+_TENSOR_PARALLEL = (
+    "!has(self.engine.tensorParallelSize) || has(self.accelerator.claims) || self.engine.tensorParallelSize == "
+    "(self.accelerator.count == 0 ? 1 : self.accelerator.count)"
+)
+
+
+class LLMServiceSpec(SpecModel):
+    """What should be."""
+
+    rules = (
+        Rule(
+            "!(has(self.replicas) && has(self.autoscaling))",
+            "set replicas or autoscaling, not both",
+            lambda spec: spec.replicas is None or spec.autoscaling is None,
+        ),
+        Rule(
+            _TENSOR_PARALLEL,
+            "engine.tensorParallelSize must equal accelerator.count (1 on CPU): each GPU of a replica holds one shard",
+            lambda spec: (
+                spec.engine.tensor_parallel_size is None
+                or spec.accelerator.claims is not None
+                or spec.engine.tensor_parallel_size == max(1, spec.accelerator.count)
+            ),
+        ),
+    )
+    model: Model = Field(description="What is served.")
+    adapters: Annotated[list[Adapter], Field(max_length=64), ListType("name")] = Field(
+        default_factory=list, description="LoRA adapters."
+    )
+    engine: Engine = section(Engine, "Settings of the engine in each pod.")
+    accelerator: Accelerator = section(Accelerator, "The GPUs of one replica.")
+    resources: Resources = section(Resources, "CPU and memory of one replica.")
+    cache: Cache = section(Cache, "Where downloads and compiled kernels are kept.")
+    replicas: Annotated[int, Field(ge=0, le=1000)] | None = Field(
+        None, description="Number of pods. Default: 1. Exclusive with autoscaling."
+    )
+    autoscaling: Autoscaling | None = Field(None, description="Follow the load. Exclusive with replicas.")
+    rollout: Rollout = section(Rollout, "How a change reaches the pods.")
+    scheduling: Scheduling = section(Scheduling, "Where the pods may run.")
+    disruption: Disruption | None = Field(
+        default_factory=lambda: Disruption.model_validate({}),
+        description="What voluntary disruptions may take away; null: anything.",
+        json_schema_extra={"default": {}, "nullable": True},
+    )
+    service: ServiceSettings = section(ServiceSettings, "The Service in front of the pods.")
+    auth: Auth | None = Field(None, description="Who may use the API. Default: everyone who reaches it.")
+    monitoring: Monitoring = section(Monitoring, "What the Prometheus Operator is told.")
+    pod_template: FreeForm | None = Field(
+        None, description="Metadata and spec merged over the rendered pod template (strategic merge): the last word."
+    )
+    suspend: bool = Field(False, description="Runs no pod but keeps the cache; wins over replicas and autoscaling.")

@@ -1,0 +1,34 @@
+"""Names and labels: the API group, what children are called, and how they are found again."""
+
+from __future__ import annotations
+
+GROUP = "octavo.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "LLMService"
+PLURAL = "llmservices"
+
+FIELD_MANAGER = "octavo-operator"
+SERVICE_LABEL = f"{GROUP}/llmservice"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+
+
+def labels(service_name: str) -> dict[str, str]:
+    """The labels of every child of the LLMService called `service_name`."""
+    return {
+        "app.kubernetes.io/name": "octavo",
+        "app.kubernetes.io/instance": service_name,
+        MANAGED_BY_LABEL: FIELD_MANAGER,
+        "app.kubernetes.io/component": "engine",
+        SERVICE_LABEL: service_name,
+    }
+
+
+def selector(service_name: str) -> dict[str, str]:
+    """The label that selects the pods of a service: it never changes, since a Deployment's selector cannot."""
+    return {SERVICE_LABEL: service_name}
+
+
+def cache_claim(service_name: str) -> str:
+    """The PersistentVolumeClaim that keeps downloads."""
+    return f"{service_name}-cache"

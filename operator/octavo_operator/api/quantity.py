@@ -1,0 +1,63 @@
+"""Kubernetes quantities (`500m`, `16Gi`, `4`): the same judgement as `isQuantity` and `quantity()` in CEL."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from octavo_operator.api.schema import Rule
+
+_SYNTAX = re.compile(r"\+?(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d+))?")
+_BINARY = {f"{letter}i": Decimal(1024) ** n for n, letter in enumerate("KMGTPE", 1)}
+_DECIMAL = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": Decimal("1e3"), "M": Decimal("1e6"),
+    "G": Decimal("1e9"), "T": Decimal("1e12"), "P": Decimal("1e15"), "E": Decimal("1e18"),
+}  # fmt: skip
+
+
+def parse_quantity(value: str | int) -> Decimal:
+    """The number that a quantity stands for (bytes, cores); ValueError if it is none or negative."""
+    match = _SYNTAX.fullmatch(str(value))
+    if match is None:
+        raise ValueError(f"{value!r} is not a quantity")
+    number, binary, decimal, exponent = match.groups()
+    factor = _BINARY[binary] if binary else _DECIMAL[decimal] if decimal else Decimal(10) ** int(exponent or 0)
+    return Decimal(number) * factor
+
+
+def _is_quantity(value: Any) -> bool:
+    try:
+        parse_quantity(value)
+    except (ValueError, ArithmeticError):
+        return False
+    return True
+
+
+_SENTENCE = "must be a Kubernetes quantity that is not negative, such as 500m, 4 or 16Gi"
+
+Quantity = Annotated[
+    str | int,
+    WithJsonSchema(
+        {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 32}
+    ),
+    Rule(
+        "type(self) == int ? self >= 0 : (isQuantity(self) && !quantity(self).isLessThan(quantity('0')))",
+        _SENTENCE,
+        _is_quantity,
+    ),
+]
+"""A quantity written as a string or as a whole number, as in a pod's resources."""
+
+Size = Annotated[
+    str,
+    Field(min_length=1, max_length=32),
+    Rule(
+        "isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
+        "must be a Kubernetes quantity above zero, such as 16Gi",
+        lambda text: _is_quantity(text) and parse_quantity(text) > 0,
+    ),
+]
+"""A size of storage or memory."""

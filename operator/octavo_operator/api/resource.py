@@ -1,0 +1,137 @@
+"""A whole LLMService object, and the reading of one with errors that a person understands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from octavo_operator.api.fields import ShortName
+from octavo_operator.api.llmservice import LLMServiceSpec
+from octavo_operator.api.names import API_VERSION, KIND
+from octavo_operator.api.schema import Rule, SpecModel
+
+_NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
+
+NAME_RULE = Rule(
+    f"self.metadata.name.size() <= 40 && self.metadata.name.matches('^{_NAME}$')",
+    "the name of an LLMService must have at most 40 characters: lower case letters, digits and '-', beginning with a "
+    "letter (the names of its pods and Service derive from it)",
+    lambda service: len(service.metadata.name) <= 40 and re.fullmatch(_NAME, service.metadata.name) is not None,
+)
+
+
+class Metadata(BaseModel):
+    """An object's metadata: what Octavo reads is typed, the rest is Kubernetes' own and only known by name."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel, frozen=True)
+    name: str
+    namespace: ShortName | None = None
+    uid: str | None = None
+    generation: int = 1
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    generate_name: Any = None
+    creation_timestamp: Any = None
+    deletion_timestamp: Any = None
+    deletion_grace_period_seconds: Any = None
+    finalizers: Any = None
+    managed_fields: Any = None
+    owner_references: Any = None
+    resource_version: Any = None
+    self_link: Any = None
+
+
+class LLMService(SpecModel):
+    """A large language model served on Kubernetes by Octavo: what is asked for (spec) and what is (status)."""
+
+    rules = (NAME_RULE,)
+    api_version: Literal["octavo.dev/v1alpha1"]
+    kind: Literal["LLMService"]
+    metadata: Metadata
+    spec: LLMServiceSpec
+    status: dict[str, Any] | None = Field(None)
+
+    @property
+    def name(self) -> str:
+        """Its name, which is also that of its children."""
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace; `default` where a file names none."""
+        return self.metadata.namespace or "default"
+
+    @property
+    def served_name(self) -> str:
+        """The model's name in the OpenAI API."""
+        return self.spec.model.name or self.metadata.name
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with an LLMService: where, and what in a sentence."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class InvalidLLMServiceError(ValueError):
+    """An object is no valid LLMService; `problems` says all that is wrong with it."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+def parse(manifest: Mapping[str, Any]) -> LLMService:
+    """The LLMService that `manifest` describes; InvalidLLMServiceError lists every problem with its path."""
+    try:
+        return LLMService.model_validate(dict(manifest))
+    except ValidationError as error:
+        raise InvalidLLMServiceError(list(_problems(error))) from None
+
+
+def _problems(error: ValidationError) -> Iterator[Problem]:
+    for detail in error.errors(include_url=False):
+        path = _path(detail["loc"])
+        yield Problem(path, _sentence(detail["type"], detail["msg"], detail["input"], detail["loc"]))
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return path.removeprefix(".")
+
+
+_SENTENCES = {
+    "missing": "is required",
+    "extra_forbidden": "is not a field of an LLMService",
+    "string_type": "must be a string: put it in quotes",
+    "int_type": "must be a whole number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+}
+
+
+def _sentence(kind: str, message: str, value: Any, location: tuple[int | str, ...]) -> str:
+    if kind in ("rule", "duplicate"):
+        return message if isinstance(value, dict | list) else f"{value!r} {message}"
+    if kind == "literal_error" and location in (("apiVersion",), ("kind",)):
+        return f"{value!r} is not {API_VERSION if location == ('apiVersion',) else KIND}"
+    if kind in ("missing", "extra_forbidden"):
+        return _SENTENCES[kind]
+    sentence = _SENTENCES.get(kind) or message.replace("Input should", "must").replace("Value should", "must")
+    shown = "" if isinstance(value, dict | list) else f"{str(value)[:80]!r} "
+    return f"{shown}{sentence[0].lower()}{sentence[1:]}"

@@ -1,0 +1,108 @@
+"""How one declaration serves both judges: pydantic here (`check`, `render`, `local`) and the API server (CEL, OpenAPI).
+
+A `Rule` holds its CEL expression and the same test in Python side by side, so that neither can be changed alone. It is
+used in two places: in `Annotated[...]` on a field, or in the `rules` of a model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+VALIDATIONS = "x-kubernetes-validations"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule and the sentence said when it is broken.
+
+    `holds` is None for transition rules (those that read `oldSelf`): only the API server knows the old object.
+    """
+
+    cel: str
+    message: str
+    holds: Callable[[Any], bool] | None
+
+    def check(self, value: Any) -> Any:
+        """`value` itself; PydanticCustomError with the sentence if the rule is broken."""
+        if self.holds is not None and not self.holds(value):
+            raise PydanticCustomError("rule", "{sentence}", {"sentence": self.message})
+        return value
+
+    def as_validation(self) -> dict[str, str]:
+        """The rule as the API server wants it."""
+        return {"rule": self.cel, "message": self.message}
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        inner = handler(schema)
+        return {**inner, VALIDATIONS: [*inner.get(VALIDATIONS, []), self.as_validation()]}
+
+
+def pattern(expression: str, message: str) -> Rule:
+    """A rule that the whole string matches `expression` (RE2 and Python alike), with a sentence instead of a regex."""
+    return Rule(
+        cel=f"self.matches(r'^(?:{expression})$')",
+        message=message,
+        holds=lambda text: re.fullmatch(expression, text) is not None,
+    )
+
+
+@dataclass(frozen=True)
+class ListType:
+    """A list whose items are told apart by `key` (`map`) or by themselves (`set`, key None); duplicates are refused."""
+
+    key: str | None = None
+
+    def check(self, items: list[Any]) -> list[Any]:
+        """`items` itself; PydanticCustomError names the first duplicate."""
+        seen = set()
+        for item in items:
+            value = getattr(item, self.key) if self.key else item
+            if value in seen:
+                raise PydanticCustomError("duplicate", "{value} appears twice", {"value": repr(value)})
+            seen.add(value)
+        return items
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        inner = handler(schema)
+        if self.key is None:
+            return {**inner, "x-kubernetes-list-type": "set"}
+        return {**inner, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [to_camel(self.key)]}
+
+
+class SpecModel(BaseModel):
+    """Base of everything in a spec: camelCase outside, strict types, unknown fields refused, rules obeyed."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel, validate_by_name=True, frozen=True)
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _obey_rules(self) -> SpecModel:
+        for rule in self.rules:
+            rule.check(self)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        inner = handler.resolve_ref_schema(handler(schema))
+        if cls.rules:
+            inner[VALIDATIONS] = [rule.as_validation() for rule in cls.rules]
+        return inner
+
+
+def section(model: type[SpecModel], description: str) -> Any:
+    """A sub-object that is always there: `default: {}` lets the API server fill in its defaults and rules read it."""
+    return Field(default_factory=model, description=description, json_schema_extra={"default": {}})

@@ -1,0 +1,66 @@
+"""The status of an LLMService: what is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
+from octavo_operator.api.schema import ListType
+
+# Closed sets here, but plain strings in the CRD: a newer operator must be able to report to an older CRD.
+OpenString = WithJsonSchema({"type": "string", "maxLength": 64})
+
+
+class StatusModel(BaseModel):
+    """Base of the status: camelCase outside, written only by the operator."""
+
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True)
+
+
+class Condition(StatusModel):
+    """One observation, in the shape that all of Kubernetes uses."""
+
+    type: Annotated[ConditionType, OpenString] = Field(description="What is observed.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    reason: Annotated[Reason, OpenString] = Field(description="Why, in one word.")
+    message: str = Field(description="Why, in a sentence.", max_length=32768)
+    observed_generation: int = Field(description="Generation of the spec that was looked at.")
+    last_transition_time: str = Field(
+        description="When status last changed.", json_schema_extra={"format": "date-time"}
+    )
+
+
+class ModelStatus(StatusModel):
+    """The model as it is served."""
+
+    name: str = Field(description="Name in the OpenAI API.")
+
+
+class LoadingStatus(StatusModel):
+    """How far the replica that is furthest along has come."""
+
+    phase: Annotated[LoadingPhase, OpenString] = Field(
+        description="Pending, Pulling, Loading, Warmup, Serving or Suspended."
+    )
+    message: str = Field(description="What it waits for; empty: nothing.")
+
+
+class LLMServiceStatus(StatusModel):
+    """What is, as the operator last saw it."""
+
+    observed_generation: int = Field(description="Generation of the spec that this status describes.")
+    conditions: Annotated[list[Condition], ListType("type")] = Field(description="All seven, always.")
+    replicas: int = Field(description="Pods that should be.")
+    ready_replicas: int = Field(description="Pods that answer requests.")
+    available_replicas: int = Field(description="Pods that have answered long enough to count.")
+    updated_replicas: int = Field(description="Pods of the newest revision.")
+    selector: str = Field(description="Label selector of the pods, for the scale subresource.")
+    url: str = Field(description="Base URL of the OpenAI API within the cluster.")
+    engine_image: str = Field(
+        description="The operator's image at first sight, used where spec.engine.image names none; an upgrade keeps it."
+    )
+    model: ModelStatus = Field(description="The model as it is served.")
+    loading: LoadingStatus = Field(description="How far loading has come.")

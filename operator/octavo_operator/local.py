@@ -1,0 +1,320 @@
+"""One LLMService's engine as a process on this machine: the rendered container without a cluster.
+
+What a kubelet would do is done here in small: arguments, environment, volumes as folders, the three probes, SIGTERM and
+the time to drain. What differs from a pod: it listens on 127.0.0.1, there is no image, no resource limit and no preStop
+pause (no Service has to forget the process first), and a failed engine is not started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from octavo_operator.api.resource import LLMService
+from octavo_operator.render import RenderConfig, not_yet_acted_on
+from octavo_operator.render.children import render
+from octavo_operator.render.container import PRE_STOP_SECONDS
+
+HOST = "127.0.0.1"
+_POLL_SECONDS = 0.25
+_HEARTBEAT_SECONDS = 5.0
+
+Report = Callable[[str], None]
+
+
+class LocalError(Exception):
+    """The engine could not be run here; `exit_code` is what the program should end with."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class Command:
+    """The container as a process: what to execute, with which environment."""
+
+    argv: list[str]
+    env: dict[str, str]
+
+
+class LocalEngine:
+    """A running engine. `endpoint` is the base URL of its OpenAI API."""
+
+    def __init__(self, process: subprocess.Popen[bytes], container: Mapping[str, Any], port: int, grace: float) -> None:
+        self._process = process
+        self._container = container
+        self._port = port
+        self._grace_seconds = grace
+        self._stop_deadline: float | None = None
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    @property
+    def endpoint(self) -> str:
+        """Base URL for an OpenAI client."""
+        return f"http://{HOST}:{self._port}/v1"
+
+    @property
+    def pid(self) -> int:
+        """The engine's process id."""
+        return self._process.pid
+
+    def wait_ready(self, report: Report) -> None:
+        """Returns when the readiness probe passes; LocalError if the engine ends or its startup budget is spent."""
+        startup = self._container["startupProbe"]
+        budget = startup["periodSeconds"] * startup["failureThreshold"]
+        started = time.monotonic()
+        self._wait_for("startupProbe", report, started + budget, f"startup budget {budget} s")
+        report(f"model loaded after {time.monotonic() - started:.1f} s; waits for the readiness probe")
+        self._wait_for("readinessProbe", report, None, "waits for readiness")
+
+    def _wait_for(self, probe: str, report: Report, deadline: float | None, note: str) -> None:
+        began = last_report = time.monotonic()
+        while not self._passes(probe):
+            self._raise_if_ended()
+            now = time.monotonic()
+            if deadline is not None and now > deadline:
+                raise LocalError(f"not started within {now - began:.0f} s; raise rollout.startupTimeoutSeconds", 1)
+            if now - last_report >= _HEARTBEAT_SECONDS:
+                last_report = now
+                report(f"loading{self._progress()}, {now - began:.0f} s so far ({note})")
+            time.sleep(_POLL_SECONDS)
+
+    def supervise(self) -> int:
+        """Waits for the engine to end, watching its liveness; returns its exit code (128 + n for signal n)."""
+        probe = self._container["livenessProbe"]
+        failures, next_probe = 0, time.monotonic() + probe["periodSeconds"]
+        while self._process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+            self._kill_if_overdue()
+            if self._stop_deadline is None and time.monotonic() >= next_probe:
+                failures = 0 if self._passes("livenessProbe") else failures + 1
+                next_probe = time.monotonic() + probe["periodSeconds"]
+                if failures >= probe["failureThreshold"]:
+                    self.stop()
+        if failures >= probe["failureThreshold"]:
+            raise LocalError(f"the engine failed its liveness probe {failures} times in a row and was ended", 1)
+        return self._exit_code()
+
+    def stop(self) -> None:
+        """Asks the engine to drain and end; asked a second time, ends it at once."""
+        if self._process.poll() is not None:
+            return
+        if self._stop_deadline is None:
+            self._stop_deadline = time.monotonic() + self._grace_seconds
+            self._process.terminate()
+        else:
+            self._process.kill()
+
+    def close(self) -> None:
+        """Ends the engine and whatever it started."""
+        if self._process.poll() is None:
+            if self._stop_deadline is None:
+                self.stop()
+            while self._process.poll() is None:
+                self._kill_if_overdue()
+                time.sleep(_POLL_SECONDS / 5)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _kill_if_overdue(self) -> None:
+        if self._stop_deadline is not None and time.monotonic() > self._stop_deadline:
+            self._process.kill()
+
+    def _raise_if_ended(self) -> None:
+        self._kill_if_overdue()
+        if self._process.poll() is not None:
+            code = self._exit_code()
+            message = (
+                "ended while loading" if code == 0 else f"the engine ended with exit code {code} before it was ready"
+            )
+            raise LocalError(message, code)
+
+    def _exit_code(self) -> int:
+        code = self._process.returncode
+        return 128 - code if code < 0 else code
+
+    def _passes(self, probe: str) -> bool:
+        check = self._container[probe]
+        with contextlib.suppress(OSError, urllib.error.HTTPError):
+            url = f"http://{HOST}:{self._port}{check['httpGet']['path']}"
+            with self._opener.open(url, timeout=check["timeoutSeconds"]) as response:
+                return bool(200 <= response.status < 400)
+        return False
+
+    def _progress(self) -> str:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            self._opener.open(f"http://{HOST}:{self._port}/metrics", timeout=1) as response,
+        ):
+            for line in response.read().decode().splitlines():
+                if line.startswith("octavo_load_progress_ratio"):
+                    return f" {float(line.rsplit(' ', 1)[1]):.0%}"
+        return ""
+
+
+@contextlib.contextmanager
+def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | None = None) -> Iterator[LocalEngine]:
+    """Runs the engine of `service` while the block runs; afterwards no process and no folder is left.
+
+    `port` 0 takes any free one. `volumes` gives folders to volumes of the pod that cannot be made here. To be called
+    from a thread that lives as long as the engine: the kernel ends the engine with it. LocalError says what is missing.
+    """
+    if blocking := [row for row in not_yet_acted_on(service.spec) if row.blocks]:
+        raise LocalError("; ".join(map(str, blocking)))
+    manifests = render(service, RenderConfig(engine_image="local"))
+    pod = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    port = _claim_port(port)
+    with tempfile.TemporaryDirectory(prefix="octavo-local-") as root:
+        folders = _folders(pod["volumes"], Path(root), volumes or {})
+        command = translate(container, port, folders, os.environ)
+        process = subprocess.Popen(
+            command.argv, env=command.env, cwd=root, stdin=subprocess.DEVNULL, start_new_session=True,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call, no locks
+        )  # fmt: skip
+        engine = LocalEngine(process, container, port, pod["terminationGracePeriodSeconds"] - PRE_STOP_SECONDS)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+
+
+def translate(
+    container: Mapping[str, Any], port: int, folders: Mapping[str, Path], environ: Mapping[str, str]
+) -> Command:
+    """The process for `container`: its places become `folders` (by volume name), its port becomes `port`."""
+    places = [(mount["mountPath"], str(folders[mount["name"]])) for mount in container["volumeMounts"]]
+    places.sort(key=lambda place: len(place[0]), reverse=True)
+
+    def here(value: str) -> str:
+        for path, folder in places:
+            if value == path or value.startswith(f"{path}/"):
+                return folder + value[len(path) :]
+        return value
+
+    def argument(text: str) -> str:
+        if text.startswith("--host="):
+            return f"--host={HOST}"
+        if text.startswith("--port="):
+            return f"--port={port}"
+        flag, equals, value = text.partition("=")
+        return f"{flag}={here(value)}" if equals else here(text)
+
+    env = {name: value for name, value in environ.items() if not name.startswith("OCTAVO_")}
+    env["TMPDIR"] = str(folders["tmp"])
+    for variable in container["env"]:
+        value = here(variable["value"]) if "value" in variable else _referenced(variable, environ)
+        if value is not None:
+            env[variable["name"]] = value
+    arguments = [argument(text) for text in container["args"]]
+    return Command([_executable(container["command"][0]), *arguments], env)
+
+
+def _referenced(variable: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
+    name, source = variable["name"], variable.get("valueFrom") or {}
+    if name in environ:
+        return environ[name]
+    ((kind, reference),) = source.items() or [("value", {"optional": True})]
+    if reference.get("optional"):
+        return None
+    raise LocalError(f"the variable {name} comes from a {kind} ({reference}); set {name} in the environment")
+
+
+def _executable(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise LocalError(f"{name} is not installed beside this program; install octavo[engine]")
+    return found
+
+
+def _folders(volumes: Sequence[Mapping[str, Any]], root: Path, given: Mapping[str, Path]) -> dict[str, Path]:
+    """A folder for each volume: the one given, or a new one for what is empty at first anyway."""
+    names = {volume["name"] for volume in volumes}
+    if unknown := set(given) - names:
+        raise LocalError(f"--volume {min(unknown)}: the pod has no such volume; it has {', '.join(sorted(names))}")
+    folders = {}
+    for volume in volumes:
+        name = volume["name"]
+        if name in given:
+            folders[name] = given[name]
+        elif "emptyDir" in volume or name == "cache":
+            folders[name] = root / name
+            folders[name].mkdir()
+        else:
+            (kind,) = set(volume) - {"name"}
+            raise LocalError(f"the volume {name} is a {kind}, which exists only in a cluster; give --volume {name}=DIR")
+    return folders
+
+
+def parse_volumes(values: Sequence[str]) -> dict[str, Path]:
+    """Volumes by name from NAME=DIR; LocalError if one is written otherwise or is no folder."""
+    volumes = {}
+    for value in values:
+        name, _, folder = value.partition("=")
+        if not folder or not Path(folder).is_dir():
+            raise LocalError(f"--volume {value}: write NAME=DIR, where DIR is a folder of this machine")
+        volumes[name] = Path(folder).resolve()
+    return volumes
+
+
+def _claim_port(port: int) -> int:
+    """`port`, or a free one for 0; LocalError if another program has it."""
+    if not 0 <= port <= 65_535:
+        raise LocalError(f"--port {port}: must be from 0 to 65535")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise LocalError(f"port {port} of {HOST}: {error.strerror}; choose another, or --port 0 for any") from None
+        return int(probe.getsockname()[1])
+
+
+def main(service: LLMService, port: int, volumes: Mapping[str, Path]) -> int:
+    """The command: runs the engine until it ends or a signal asks for it; returns its exit code."""
+
+    def report(line: str) -> None:
+        sys.stderr.write(f"octavo-operator local: {line}\n")
+        sys.stderr.flush()
+
+    engine: LocalEngine | None = None
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        if engine is None:
+            raise SystemExit(128 + number)
+        report(f"{signal.Signals(number).name}: waits for running answers; again to end at once")
+        engine.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    for row in not_yet_acted_on(service.spec):
+        report(f"note: {row}")
+    with run_local(service, port, volumes) as engine:
+        report(f"starts the engine of {service.name} (process {engine.pid})")
+        engine.wait_ready(report)
+        sys.stdout.write(f"endpoint: {engine.endpoint}\n")
+        sys.stdout.flush()
+        return engine.supervise()

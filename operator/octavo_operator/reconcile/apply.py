@@ -1,0 +1,124 @@
+"""The only door to the API server for writing: server-side apply, and deletion of exactly what was seen.
+
+Built on the official client's transport (TLS, kubeconfig, rotating tokens); paths are ours, since all kinds are known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any, cast
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from octavo_operator.api.names import API_VERSION, FIELD_MANAGER
+from octavo_operator.reconcile.kinds import BY_NAME, Kind
+from octavo_operator.reconcile.queue import ExpectedError
+
+Object = dict[str, Any]
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_SECONDS = 30
+_CRD_POLL_SECONDS = 2
+
+
+class ApiError(ExpectedError):
+    """The API server refused, or could not be reached (`status` 0). `reason` is its word, `message` its sentence."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+
+class Cluster:
+    """The API server. Made by `connect`, ended by `close`."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+
+    @classmethod
+    async def connect(cls) -> Cluster:
+        """By the pod's service account, or by KUBECONFIG outside of a cluster."""
+        configuration = client.Configuration()
+        await config.load_config(client_configuration=configuration)
+        return cls(client.ApiClient(configuration))
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._api.close()
+
+    async def wait_for_crd(self) -> None:
+        """Returns once the API server knows LLMServices; says so while it does not."""
+        told = False
+        while True:
+            try:
+                await self._request("GET", f"/apis/{API_VERSION}")
+            except ApiError as error:
+                if not told:
+                    logger.warning("waiting for the CRD of %s (manifests/crd.yaml): %s", API_VERSION, error.message)
+                    told = True
+                await asyncio.sleep(_CRD_POLL_SECONDS)
+            else:
+                return
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """The live object, or None."""
+        try:
+            return await self._request("GET", kind.path(namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def apply(self, manifest: Object, subresource: str = "") -> Object:
+        """Creates `manifest` or takes its fields over (force: our fields are ours); returns the live object."""
+        metadata = manifest["metadata"]
+        path = BY_NAME[manifest["kind"]].path(metadata["namespace"], metadata["name"]) + subresource
+        query = [("fieldManager", FIELD_MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
+        return await self._request("PATCH", path, manifest, query, "application/apply-patch+yaml")
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Deletes the object of that uid and no other; one that is gone already is fine."""
+        options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        try:
+            await self._request("DELETE", kind.path(namespace, name), options)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        query: list[tuple[str, str]] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        request = await self._api.param_serialize(
+            method, path, query_params=query or [], header_params=headers, body=body, auth_settings=["BearerToken"]
+        )
+        try:
+            response = await self._api.call_api(
+                *request, _request_timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+            )
+            data = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(
+                0, "Unreachable", f"the API server cannot be reached: {error or type(error).__name__}"
+            ) from None
+        if response.status >= 300:
+            raise _api_error(response.status, data)
+        return cast(Object, json.loads(data))
+
+
+def _api_error(status: int, data: bytes) -> ApiError:
+    try:
+        answer = json.loads(data)
+        return ApiError(status, answer.get("reason") or str(status), answer.get("message") or f"HTTP {status}")
+    except (ValueError, AttributeError):
+        return ApiError(status, str(status), f"HTTP {status}: {data[:200].decode(errors='replace')}")

@@ -1,0 +1,35 @@
+"""The kinds of objects that the operator watches and writes, and where the API has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo_operator.api.names import API_VERSION, KIND, PLURAL
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind: `api_version` and `plural` make its path."""
+
+    name: str
+    api_version: str
+    plural: str
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """The path of one object, or of all in the namespace."""
+        root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+        return f"{root}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
+
+
+LLMSERVICE = Kind(KIND, API_VERSION, PLURAL)
+POD = Kind("Pod", "v1", "pods")
+
+CHILDREN = (
+    Kind("Deployment", "apps/v1", "deployments"),
+    Kind("Service", "v1", "services"),
+    Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
+    Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+)
+"""What the operator itself creates; pods are made by Deployments and only watched."""
+
+BY_NAME = {kind.name: kind for kind in (LLMSERVICE, POD, *CHILDREN)}

@@ -1,0 +1,244 @@
+"""From an observation to a status. Pure: the time is given, the status before decides what counts as a change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
+from octavo_operator.api.names import selector
+from octavo_operator.api.resource import LLMService
+from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, ModelStatus
+from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.pods import Finding, PodView, view
+from octavo_operator.reconcile.rollout import blocked
+from octavo_operator.render.deployment import desired_replicas
+from octavo_operator.render.pending import not_yet_acted_on
+from octavo_operator.render.service import url
+
+_PHASES = list(LoadingPhase)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the conditions are decided from."""
+
+    service: LLMService
+    desired: int
+    deployment: Mapping[str, Any]
+    pods: Sequence[PodView]
+    problem: Finding | None
+
+    def count(self, name: str) -> int:
+        """A counter of the Deployment's status; it leaves zeros away."""
+        return int((self.deployment.get("status") or {}).get(name) or 0)
+
+    @property
+    def rolled_out(self) -> bool:
+        """Whether all pods are of the newest revision and available, and no old one is left."""
+        metadata, status = self.deployment.get("metadata") or {}, self.deployment.get("status") or {}
+        return (
+            bool(metadata)
+            and status.get("observedGeneration") == metadata.get("generation")
+            and self.count("updatedReplicas")
+            == self.count("replicas")
+            == self.count("availableReplicas")
+            == self.desired
+        )
+
+    @property
+    def trouble(self) -> Finding | None:
+        """The worst that is wrong: what stopped the operator, then the pods, then what the Deployment says."""
+        found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
+        refused = self._condition("ReplicaFailure")
+        if refused.get("status") == "True":
+            found.append(Finding(Reason.POLICY_DENIED, f"pods cannot be made: {refused.get('message')}"))
+        return self.problem or next(iter(found), None)
+
+    @property
+    def waits(self) -> Finding | None:
+        """What a pod waits for, if one does."""
+        return next((pod.waits for pod in self.pods if pod.waits), None)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the Deployment gave the rollout up."""
+        return self._condition("Progressing").get("reason") == "ProgressDeadlineExceeded"
+
+    def _condition(self, name: str) -> Mapping[str, Any]:
+        conditions = (self.deployment.get("status") or {}).get("conditions") or ()
+        return next((condition for condition in conditions if condition["type"] == name), {})
+
+
+Verdict = tuple[str, Reason, str]
+"""Status, reason and message of a condition."""
+
+
+def summarize(
+    service: LLMService, observed: Observation, engine_image: str, problem: Finding | None, now: str
+) -> LLMServiceStatus:
+    """The status of `service`. `problem` is what kept the operator from applying; `now` is RFC 3339."""
+    views = [view(pod) for pod in observed.pods]
+    facts = Facts(
+        service=service,
+        desired=desired_replicas(service.spec),
+        deployment=observed.children.get(("Deployment", service.name), {}),
+        pods=[pod for pod in views if not pod.terminating],
+        problem=problem,
+    )
+    verdicts = {
+        ConditionType.READY: _ready(facts),
+        ConditionType.AVAILABLE: _available(facts),
+        ConditionType.PROGRESSING: _progressing(facts),
+        ConditionType.DEGRADED: _degraded(facts),
+        ConditionType.MODEL_LOADED: _model_loaded(facts),
+        ConditionType.SCALING_ACTIVE: _scaling_active(facts),
+        ConditionType.ROLLOUT_BLOCKED: _rollout_blocked(facts),
+    }
+    return LLMServiceStatus(
+        observed_generation=service.metadata.generation,
+        conditions=_conditions(verdicts, service.status or {}, service.metadata.generation, now),
+        replicas=facts.desired,
+        ready_replicas=facts.count("readyReplicas"),
+        available_replicas=facts.count("availableReplicas"),
+        updated_replicas=facts.count("updatedReplicas"),
+        selector=",".join(f"{name}={value}" for name, value in selector(service.name).items()),
+        url=url(service),
+        engine_image=engine_image,
+        model=ModelStatus(name=service.served_name),
+        loading=_loading(facts),
+    )
+
+
+def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, Any]:
+    """The status of an object that is no valid LLMService (made under an older CRD): the rest is left as it was."""
+    generation = raw["metadata"].get("generation", 1)
+    verdicts = dict.fromkeys(ConditionType, ("False", Reason.INVALID, message))
+    verdicts[ConditionType.DEGRADED] = ("True", Reason.INVALID, message)
+    conditions = _conditions(verdicts, raw.get("status") or {}, generation, now)
+    kept = {name: value for name, value in (raw.get("status") or {}).items() if name != "conditions"}
+    return {
+        **kept,
+        "observedGeneration": generation,
+        "conditions": [condition.model_dump(by_alias=True, mode="json") for condition in conditions],
+    }
+
+
+def _conditions(
+    verdicts: Mapping[ConditionType, Verdict], before: Mapping[str, Any], generation: int, now: str
+) -> list[Condition]:
+    previous = {condition["type"]: condition for condition in before.get("conditions") or ()}
+    conditions = []
+    for kind, (status, reason, message) in verdicts.items():
+        old = previous.get(kind, {})
+        since = old["lastTransitionTime"] if old.get("status") == status else now
+        conditions.append(
+            Condition.model_validate(
+                {
+                    "type": kind,
+                    "status": status,
+                    "reason": reason,
+                    "message": message,
+                    "observedGeneration": generation,
+                    "lastTransitionTime": since,
+                }
+            )
+        )
+    return conditions
+
+
+def _stopped(facts: Facts) -> Verdict | None:
+    if facts.service.spec.suspend:
+        return "False", Reason.SUSPENDED, "spec.suspend is true: no pod runs"
+    if facts.desired == 0:
+        return "False", Reason.SCALED_TO_ZERO, "spec.replicas is 0: no pod runs"
+    return None
+
+
+def _ready(facts: Facts) -> Verdict:
+    if facts.problem:
+        return "False", facts.problem.reason, facts.problem.message
+    if stopped := _stopped(facts):
+        return stopped
+    ready = facts.count("readyReplicas")
+    if ready == 0:
+        cause = facts.trouble or facts.waits
+        if cause:
+            return "False", cause.reason, cause.message
+        return "False", Reason.DEPLOYING, f"no replica is ready yet; the furthest is {_loading(facts).phase}"
+    if facts.rolled_out:
+        return "True", Reason.SERVING, f"{ready} of {facts.desired} replicas serve {facts.service.served_name}"
+    return "True", Reason.ROLLING_OUT, f"{ready} replicas serve while {_rollout_state(facts)}"
+
+
+def _rollout_state(facts: Facts) -> str:
+    return f"{facts.count('updatedReplicas')} of {facts.desired} replicas are of the newest revision"
+
+
+def _available(facts: Facts) -> Verdict:
+    if stopped := _stopped(facts):
+        return stopped
+    available = facts.count("availableReplicas")
+    if available == 0:
+        return "False", Reason.NO_READY_REPLICA, "no replica answers requests"
+    return "True", Reason.SERVING, f"{available} of {facts.desired} replicas answer requests"
+
+
+def _progressing(facts: Facts) -> Verdict:
+    if facts.problem:
+        return "False", facts.problem.reason, facts.problem.message
+    if facts.service.spec.rollout.paused:
+        return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
+    if facts.rolled_out:
+        return "False", Reason.DEPLOYED, f"all {facts.desired} replicas are of the newest revision"
+    if facts.out_of_time:
+        limit = facts.service.spec.rollout.startup_timeout_seconds
+        message = (
+            f"no progress for {limit + 60} s; raise rollout.startupTimeoutSeconds if the model needs longer to load"
+        )
+        return "False", Reason.PROGRESS_DEADLINE_EXCEEDED, message
+    if facts.waits:
+        return "True", facts.waits.reason, facts.waits.message
+    return "True", Reason.DEPLOYING, f"{_rollout_state(facts)}; the furthest replica is {_loading(facts).phase}"
+
+
+def _degraded(facts: Facts) -> Verdict:
+    pending = not_yet_acted_on(facts.service.spec)
+    note = "accepted but not acted on by this version: " + "; ".join(map(str, pending)) if pending else ""
+    if trouble := facts.trouble:
+        return "True", trouble.reason, f"{trouble.message}; {note}" if note else trouble.message
+    if note:
+        return "True", Reason.FIELDS_NOT_YET_ACTED_ON, note
+    return "False", Reason.AS_EXPECTED, "nothing is wrong"
+
+
+def _model_loaded(facts: Facts) -> Verdict:
+    loaded = sum(pod.phase == LoadingPhase.SERVING for pod in facts.pods)
+    if loaded:
+        return "True", Reason.LOADED, f"{loaded} of {len(facts.pods)} pods have loaded the model"
+    return "False", Reason.NOT_LOADED, f"no pod has loaded the model; the furthest is {_loading(facts).phase}"
+
+
+def _scaling_active(facts: Facts) -> Verdict:
+    if facts.service.spec.suspend:
+        return "False", Reason.SUSPENDED, "spec.suspend is true"
+    if facts.service.spec.autoscaling is not None:
+        return "False", Reason.FIELDS_NOT_YET_ACTED_ON, f"autoscaling does not act yet: held at {facts.desired}"
+    return "False", Reason.FIXED_REPLICAS, f"spec.replicas holds {facts.desired}"
+
+
+def _rollout_blocked(facts: Facts) -> Verdict:
+    if finding := blocked(facts.pods):
+        return "True", finding.reason, finding.message
+    return "False", Reason.NOT_BLOCKED, "nothing holds a rollout back"
+
+
+def _loading(facts: Facts) -> LoadingStatus:
+    if facts.service.spec.suspend:
+        return LoadingStatus(phase=LoadingPhase.SUSPENDED, message="")
+    furthest = max(facts.pods, key=lambda pod: _PHASES.index(pod.phase), default=None)
+    if furthest is None:
+        return LoadingStatus(phase=LoadingPhase.PENDING, message="")
+    cause = furthest.trouble or furthest.waits
+    return LoadingStatus(phase=furthest.phase, message=cause.message if cause else "")

@@ -1,0 +1,153 @@
+"""The engine's container: its arguments, environment, probes and resources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_operator.api.resource import LLMService
+from octavo_operator.api.source import ModelSource
+from octavo_operator.render.volumes import API_KEYS, CACHE, HOME, Mount, weights_path
+
+CONTAINER = "engine"
+PORT = 8000
+PRE_STOP_SECONDS = 10  # until every node has taken the pod out of its Services
+STARTUP_PERIOD_SECONDS = 5
+GPU = "nvidia.com/gpu"
+
+
+class UnsupportedSourceError(ValueError):
+    """The source of the model does not act yet: nothing could be run."""
+
+
+def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any]:
+    """The container, with `image` and `mounts`."""
+    spec = llmservice.spec
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": spec.engine.image_pull_policy,
+        "command": ["octavo-engine"],
+        "args": arguments(llmservice),
+        "env": environment(llmservice),
+        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
+        "resources": resources(llmservice),
+        **probes(spec.rollout.startup_timeout_seconds),
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [mount.volume_mount() for mount in mounts],
+    }
+    if spec.engine.env_from:
+        container["envFrom"] = [_dump(source) for source in spec.engine.env_from]
+    return container
+
+
+def arguments(llmservice: LLMService) -> list[str]:
+    """The arguments of `octavo-engine`; UnsupportedSourceError if the model's source does not act yet."""
+    spec, engine = llmservice.spec, llmservice.spec.engine
+    on_gpu = spec.accelerator.claims is not None or spec.accelerator.count > 0
+    flags: list[tuple[str, Any]] = [
+        ("host", "0.0.0.0"),
+        ("port", PORT),
+        *(("served-model-name", name) for name in (llmservice.served_name, *spec.model.aliases)),
+        ("revision", spec.model.source.hugging_face.revision if spec.model.source.hugging_face else None),
+        ("device", "cuda" if on_gpu else "cpu"),
+        ("dtype", engine.dtype),
+        ("quantization", engine.quantization),
+        ("max-model-len", engine.max_model_length),
+        ("max-num-seqs", engine.max_concurrent_requests),
+        ("max-queued-requests", engine.max_queued_requests),
+        ("gpu-memory-utilization", engine.gpu_memory_utilization if on_gpu else None),
+        ("tensor-parallel-size", engine.tensor_parallel_size or max(1, spec.accelerator.count)),
+        ("drain-timeout", spec.rollout.drain_timeout_seconds),
+        ("api-key-file", API_KEYS if spec.auth else None),
+    ]
+    given = [f"--{name}={value}" for name, value in flags if value is not None]
+    return ["serve", model_argument(spec.model.source), *given, *engine.extra_args]
+
+
+def model_argument(source: ModelSource) -> str:
+    """What `octavo-engine serve` is given as MODEL."""
+    if source.hugging_face:
+        return source.hugging_face.repository
+    if source.persistent_volume_claim:
+        return weights_path(source.persistent_volume_claim.path)
+    if source.image:
+        return weights_path(source.image.path)
+    if source.demo:
+        return source.demo
+    raise UnsupportedSourceError("model.source.s3 does not act yet")
+
+
+def environment(llmservice: LLMService) -> list[dict[str, Any]]:
+    """The variables: Octavo's own, then the user's, who wins."""
+    source = llmservice.spec.model.source.hugging_face
+    variables: dict[str, dict[str, Any]] = {
+        name: {"value": value}
+        for name, value in {
+            "HOME": HOME,
+            "HF_HOME": f"{CACHE}/huggingface",
+            "XDG_CACHE_HOME": CACHE,
+            "TRITON_CACHE_DIR": f"{CACHE}/triton",
+            "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
+        }.items()
+    }
+    if source is None:
+        variables["HF_HUB_OFFLINE"] = {"value": "1"}
+    elif source.endpoint:
+        variables["HF_ENDPOINT"] = {"value": source.endpoint}
+    if source and source.token_secret_ref:
+        reference = {**_dump(source.token_secret_ref), "optional": False}
+        variables["HF_TOKEN"] = {"valueFrom": {"secretKeyRef": reference}}
+    for variable in llmservice.spec.engine.env:
+        variables[variable.name] = _dump(variable)
+    return [{"name": name, **value} for name, value in variables.items()]
+
+
+def probes(startup_timeout_seconds: int) -> dict[str, Any]:
+    """Three questions on three paths: has it loaded, can it take requests, does its loop still turn."""
+
+    def probe(path: str, period: int, failures: int, timeout: int) -> dict[str, Any]:
+        return {
+            "httpGet": {"path": f"/health/{path}", "port": "http"},
+            "periodSeconds": period,
+            "failureThreshold": failures,
+            "timeoutSeconds": timeout,
+        }
+
+    return {
+        "startupProbe": probe(
+            "startup", STARTUP_PERIOD_SECONDS, -(-startup_timeout_seconds // STARTUP_PERIOD_SECONDS), 2
+        ),
+        "readinessProbe": probe("ready", 2, 2, 2),
+        "livenessProbe": probe("live", 10, 6, 5),
+    }
+
+
+def resources(llmservice: LLMService) -> dict[str, Any]:
+    """Requests and limits; GPUs in both, as device plugins want it."""
+    spec = llmservice.spec
+    found: dict[str, Any] = {
+        "requests": {name: str(amount) for name, amount in spec.resources.requests.items()},
+        "limits": {name: str(amount) for name, amount in spec.resources.limits.items()},
+    }
+    if spec.accelerator.claims:
+        found["claims"] = [{"name": claim.name} for claim in spec.accelerator.claims]
+    elif spec.accelerator.count > 0:
+        for amounts in (found["requests"], found["limits"]):
+            amounts[gpu_resource(llmservice)] = str(spec.accelerator.count)
+    return {name: value for name, value in found.items() if value}
+
+
+def gpu_resource(llmservice: LLMService) -> str:
+    """The resource by which GPUs are counted."""
+    return llmservice.spec.accelerator.resource_name or GPU
+
+
+def _dump(model: Any) -> dict[str, Any]:
+    dumped: dict[str, Any] = model.model_dump(by_alias=True, exclude_none=True)
+    return dumped

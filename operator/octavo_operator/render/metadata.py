@@ -1,0 +1,29 @@
+"""The metadata that all children share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_operator.api.names import API_VERSION, KIND, labels
+from octavo_operator.api.resource import LLMService
+
+
+def child_metadata(llmservice: LLMService, name: str | None = None) -> dict[str, Any]:
+    """Name, namespace, labels and, for an object of a cluster, its owner: deletion is the cluster's work by it."""
+    metadata: dict[str, Any] = {
+        "name": name or llmservice.name,
+        "namespace": llmservice.namespace,
+        "labels": labels(llmservice.name),
+    }
+    if llmservice.metadata.uid:
+        metadata["ownerReferences"] = [
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": llmservice.name,
+                "uid": llmservice.metadata.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ]
+    return metadata

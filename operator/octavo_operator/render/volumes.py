@@ -1,0 +1,84 @@
+"""What is mounted into the engine's container, and where. The root file system is read-only: all writing is here."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_operator.api.names import cache_claim
+from octavo_operator.api.resource import LLMService
+from octavo_operator.api.source import ModelSource
+
+HOME = "/home/octavo"
+CACHE = "/cache"
+WEIGHTS = "/models"
+API_KEYS = "/etc/octavo/api-keys"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One volume of the pod and its place in the engine's container."""
+
+    name: str
+    path: str
+    source: dict[str, Any]
+    read_only: bool = False
+
+    def volume(self) -> dict[str, Any]:
+        """The entry for the pod's `volumes`."""
+        return {"name": self.name, **self.source}
+
+    def volume_mount(self) -> dict[str, Any]:
+        """The entry for the container's `volumeMounts`."""
+        mount: dict[str, Any] = {"name": self.name, "mountPath": self.path}
+        if self.read_only:
+            mount["readOnly"] = True
+        return mount
+
+
+def mounts(llmservice: LLMService) -> list[Mount]:
+    """All mounts of the engine's container."""
+    spec = llmservice.spec
+    found = [
+        Mount("tmp", "/tmp", {"emptyDir": {}}),  # noqa: S108 - a path in the container
+        Mount("home", HOME, {"emptyDir": {}}),
+        Mount("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": spec.cache.shared_memory_size}}),  # noqa: S108
+        Mount("cache", CACHE, _cache(llmservice)),
+    ]
+    if weights := _weights(spec.model.source):
+        found.append(weights)
+    if spec.auth is not None:
+        secret = {"secretName": spec.auth.api_keys_secret_ref.name, "defaultMode": 0o440}
+        found.append(Mount("api-keys", API_KEYS, {"secret": secret}, read_only=True))
+    return found
+
+
+def _cache(llmservice: LLMService) -> dict[str, Any]:
+    cache = llmservice.spec.cache
+    if cache.type == "PersistentVolumeClaim":
+        return {"persistentVolumeClaim": {"claimName": cache_claim(llmservice.name)}}
+    return {"emptyDir": {"sizeLimit": cache.size} if cache.size else {}}
+
+
+def _weights(source: ModelSource) -> Mount | None:
+    if claim := source.persistent_volume_claim:
+        return Mount(
+            "weights",
+            WEIGHTS,
+            {"persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}},
+            read_only=True,
+        )
+    if image := source.image:
+        return Mount(
+            "weights",
+            WEIGHTS,
+            {"image": {"reference": image.reference, "pullPolicy": image.pull_policy}},
+            read_only=True,
+        )
+    return None
+
+
+def weights_path(path: str) -> str:
+    """Where `path`, relative to the volume of weights, lies in the container."""
+    return posixpath.normpath(posixpath.join(WEIGHTS, path.lstrip("/")))
