@@ -1,3 +1,26 @@
-"""Octavo's engine: paged attention, continuous batching and an OpenAI-compatible API in one process tree."""
+"""Octavo's engine: paged attention, continuous batching and an OpenAI-compatible API in one process tree.
+
+`LLM` and `SamplingParams` are the door for offline use; they are imported when first asked for, so that a process that
+needs no torch (the HTTP process) does not load it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo_engine.core.request import SamplingParams
+    from octavo_engine.llm import LLM
 
 __version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "LLM":
+        from octavo_engine.llm import LLM  # noqa: PLC0415
+
+        return LLM
+    if name == "SamplingParams":
+        from octavo_engine.core.request import SamplingParams  # noqa: PLC0415
+
+        return SamplingParams
+    raise AttributeError(name)

@@ -173,8 +173,8 @@ class EngineConfig:
         _check_ranges(self)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigurationError(
-                f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs {self.max_num_seqs}: every running "
-                f"request needs a token in each step; raise the first to {self.max_num_seqs} or lower the second"
+                f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs {self.max_num_seqs}: "
+                f"every running request needs a token in each step; raise the first to {self.max_num_seqs} or lower the second"
             )
         for name, default in _NOT_YET.items():
             if getattr(self, name) != default:
@@ -261,20 +261,22 @@ def read_settings(
 ) -> dict[str, Any]:
     """The values of `config`'s settings: a flag wins over OCTAVO_<NAME>, that over the file, that over the default.
 
-    `flags` holds typed values or None; `file` is the mapping of --config, keyed by flag name with - or _.
+    `flags` holds what the command line gave, None where nothing; `file` is the mapping of --config, keyed by flag
+    name with - or _.
     """
     values: dict[str, Any] = {}
     from_file = {str(key).replace("-", "_"): value for key, value in file.items()}
     for f, known in settings_of(config):
         name, variable = flag_name(f.name), f"OCTAVO_{f.name.upper()}"
         if flags.get(f.name) is not None:
-            values[f.name] = flags[f.name]
+            raw = flags[f.name]
         elif variable in environ:
-            texts = environ[variable].split(",") if known.repeated else [environ[variable]]
-            values[f.name] = _parse_all(known, name, texts)
+            raw = environ[variable].split(",") if known.repeated else environ[variable]
         elif from_file.get(f.name) is not None:
             raw = from_file[f.name]
-            values[f.name] = _parse_all(known, name, raw if isinstance(raw, list) else [raw])
+        else:
+            continue
+        values[f.name] = _parse_all(known, name, raw if isinstance(raw, list) else [raw])
     return values
 
 

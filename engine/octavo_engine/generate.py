@@ -1,0 +1,154 @@
+"""`octavo-engine generate`: answers a file of prompts, line by line, and goes on where it stopped.
+
+A line of the input is an object with `prompt` (text or token ids) or `messages`, and any of max_tokens, temperature,
+top_p, top_k, min_p, seed, stop, ignore_eos ... A line of the output has the input's `index` (and `id`, if it had one),
+`text`, `finish_reason`, `usage`, or `error`. Lines come in the order in which answers end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import IO, Any
+
+from tqdm import tqdm
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.errors import ConfigurationError
+from octavo_engine.llm import LLM, Completion
+
+_CHUNK = 1024
+"""Prompts that are read ahead: enough to keep any batch full, few enough for any memory."""
+_DEFAULTS: dict[str, Any] = {"max_tokens": 256}
+_SAMPLING = {f.name for f in fields(SamplingParams)} - {"stop_token_ids", "logit_bias"}
+_KNOWN = _SAMPLING | {"id", "prompt", "messages", "stop", "stop_token_ids", "ignore_eos"}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One line of the input; `error` if it cannot be asked at all."""
+
+    index: int
+    line: dict[str, Any]
+    error: str | None = None
+
+
+def run(config: EngineConfig, source: Path, target: Path) -> int:
+    """Answer every line of `source` that `target` does not hold yet."""
+    done = _finished(target)
+    tasks = [task for task in _read(source) if task.index not in done]
+    if not tasks:
+        sys.stderr.write(f"{target}: all {len(done)} answers are there already\n")
+        return 0
+    if done:
+        sys.stderr.write(f"{target}: {len(done)} answers are there, {len(tasks)} to go\n")
+    settings = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "model"}
+    with tqdm(total=100, unit="%", desc="loading", leave=False, disable=None) as bar:
+        llm = LLM(config.model, progress=lambda _, ratio, __: _advance(bar, ratio), **settings)
+    with target.open("a") as out, tqdm(total=len(tasks), unit=" prompts", disable=None) as bar:
+        for start in range(0, len(tasks), _CHUNK):
+            _answer(llm, tasks[start : start + _CHUNK], out, bar)
+    llm.close()
+    return 0
+
+
+def _advance(bar: Any, ratio: float) -> None:
+    bar.update(int(ratio * 100) - bar.n)
+
+
+def _finished(target: Path) -> set[int]:
+    """Indices of the complete lines; a line cut by a crash is removed, so that it is asked again."""
+    if not target.exists():
+        return set()
+    indices, end = set(), 0
+    with target.open("rb") as file:
+        for line in file:
+            try:
+                indices.add(int(json.loads(line)["index"]))
+            except (ValueError, KeyError, TypeError):
+                if line.endswith(b"\n"):
+                    raise ConfigurationError(
+                        f"{target} holds a line that is no answer of ours; name another file"
+                    ) from None
+                break
+            if not line.endswith(b"\n"):
+                break
+            end += len(line)
+    with target.open("r+b") as file:
+        file.truncate(end)
+    return indices
+
+
+def _read(source: Path) -> Iterator[Task]:
+    try:
+        lines = source.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--input {source} cannot be read: {error}") from None
+    for index, text in enumerate(lines):
+        if text.strip():
+            yield _parse(index, text)
+
+
+def _parse(index: int, text: str) -> Task:
+    try:
+        line = json.loads(text)
+    except ValueError as error:
+        return Task(index, {}, f"line {index + 1} is no JSON: {error}")
+    if not isinstance(line, dict) or ("prompt" in line) == ("messages" in line):
+        return Task(index, {}, f"line {index + 1} must be an object with either prompt or messages")
+    if unknown := sorted(set(line) - _KNOWN):
+        return Task(index, line, f"line {index + 1} has unknown keys: {', '.join(unknown)}")
+    return Task(index, line)
+
+
+def _answer(llm: LLM, tasks: list[Task], out: IO[str], bar: Any) -> None:
+    """Ask a chunk; tasks with the same stop strings go together."""
+    groups: dict[tuple[str, ...], list[tuple[Task, list[int], SamplingParams]]] = {}
+    for task in tasks:
+        try:
+            if task.error is not None:
+                raise ValueError(task.error)
+            prepared = (task, _tokens(llm, task.line), _sampling(task.line))
+        except (ValueError, TypeError) as error:
+            _write(out, task, Completion([], error=str(error)))
+            bar.update()
+            continue
+        stop = task.line.get("stop") or ()
+        groups.setdefault((stop,) if isinstance(stop, str) else tuple(stop), []).append(prepared)
+    for stop, prepared_tasks in groups.items():
+
+        def finish(index: int, completion: Completion, group: Any = prepared_tasks) -> None:
+            _write(out, group[index][0], completion)
+            bar.update()
+
+        prompts = [tokens for _, tokens, _ in prepared_tasks]
+        llm.generate(prompts, [sampling for _, _, sampling in prepared_tasks], stop=stop, on_finish=finish)
+
+
+def _tokens(llm: LLM, line: dict[str, Any]) -> list[int]:
+    if "messages" in line:
+        return llm.encode_chat(line["messages"])
+    return llm.encode(line["prompt"])
+
+
+def _sampling(line: dict[str, Any]) -> SamplingParams:
+    values = _DEFAULTS | {key: value for key, value in line.items() if key in _SAMPLING}
+    return SamplingParams(**values, stop_token_ids=tuple(line.get("stop_token_ids", ())))
+
+
+def _write(out: IO[str], task: Task, completion: Completion) -> None:
+    answer: dict[str, Any] = {"index": task.index}
+    if "id" in task.line:
+        answer["id"] = task.line["id"]
+    if completion.error is not None:
+        answer["error"] = completion.error
+    else:
+        prompt, output = len(completion.prompt_token_ids), len(completion.token_ids)
+        usage = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        answer |= {"text": completion.text, "finish_reason": completion.finish_reason, "usage": usage}
+    out.write(json.dumps(answer, ensure_ascii=False) + "\n")
+    out.flush()

@@ -1,0 +1,139 @@
+"""Offline use: a list of prompts in, a list of answers out, in this process and without a server.
+
+from octavo_engine import LLM, SamplingParams
+llm = LLM("smollm2")
+[answer] = llm.generate(["The capital of France is"], SamplingParams(max_tokens=8, temperature=0))
+print(answer.text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.request import SamplingParams, TokenLogprobs
+from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine.startup import LoadProgress, start_engine
+from octavo_engine.model.source import resolve_model
+from octavo_engine.text.detokenizer import Detokenizer
+from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
+
+Prompt = str | Sequence[int]
+"""Text, or token ids."""
+Message = Mapping[str, Any]
+"""One turn of a chat, as OpenAI's API has it."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """One prompt's answer; `error` says why there is none."""
+
+    prompt_token_ids: list[int]
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+    cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Running:
+    index: int
+    completion: Completion
+    detokenizer: Detokenizer
+
+
+def _silent(phase: str, ratio: float, detail: str) -> None:
+    """Loading without a progress bar."""
+
+
+class LLM:
+    """A loaded model. Settings are those of `octavo-engine serve`, as keyword arguments."""
+
+    def __init__(self, model: str, *, progress: LoadProgress = _silent, **settings: Any) -> None:
+        config = EngineConfig(model=model, **settings)
+        self._loop = start_engine(config, progress)
+        self.tokenizer: Tokenizer = load_tokenizer(resolve_model(model, config.revision, progress))
+        self.info = self._loop.info
+        self._count = 0
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams | Sequence[SamplingParams],
+        *,
+        stop: Sequence[str] = (),
+        on_finish: Callable[[int, Completion], None] | None = None,
+    ) -> list[Completion]:
+        """Answer all prompts, batched continuously; the answers in the prompts' order.
+
+        `stop` strings end an answer and are not part of it. A prompt that cannot be answered (too long, empty) gets a
+        Completion with `error`; the others are not harmed. `on_finish` hears of each answer as soon as it is there.
+        """
+        each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+        running: dict[str, _Running] = {}
+        completions = []
+        for index, (prompt, params) in enumerate(zip(prompts, each, strict=True)):
+            request_id = f"llm-{self._count}"
+            self._count += 1
+            tokens = self.encode(prompt)
+            completion = Completion(tokens)
+            completions.append(completion)
+            detokenizer = Detokenizer(self.tokenizer, stop=stop, min_tokens=params.min_tokens)
+            running[request_id] = _Running(index, completion, detokenizer)
+            self._loop.add(request_id, tokens, self._with_ends(params))
+        for ended in self._steps(running):
+            if on_finish is not None:
+                on_finish(ended.index, ended.completion)
+        return completions
+
+    def chat(
+        self, conversations: Sequence[Sequence[Message]], sampling: SamplingParams, **options: Any
+    ) -> list[Completion]:
+        """`generate` for conversations, through the model's chat template."""
+        return self.generate([self.encode_chat(messages) for messages in conversations], sampling, **options)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The prompt's token ids."""
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """A conversation's token ids, ready for the assistant's turn; ValueError if the template refuses it."""
+        if (template := self.tokenizer.chat_template) is None:
+            raise ValueError("this model has no chat template: give a prompt instead of messages")
+        return self.tokenizer.encode(template.render(messages), add_special_tokens=False)
+
+    def _with_ends(self, params: SamplingParams) -> SamplingParams:
+        """Stop at the model's ends of sequence, too."""
+        return replace(params, stop_token_ids=tuple({*params.stop_token_ids, *self.info.eos_token_ids}))
+
+    def _steps(self, running: dict[str, _Running]) -> Iterator[_Running]:
+        while self._loop.has_work:
+            for output in self._loop.step():
+                request = running.get(output.request_id)
+                if request is not None and self._take(request, output):
+                    yield running.pop(output.request_id)
+        self._loop.check_integrity()
+
+    def _take(self, request: _Running, output: RequestOutput) -> bool:
+        """Add what a step gave; whether the answer is complete."""
+        completion = request.completion
+        completion.token_ids += output.token_ids
+        completion.logprobs += output.logprobs
+        completion.cached_tokens, completion.error = output.cached_tokens, output.error
+        shown = [token for token in output.token_ids if token != output.stop_token]
+        delta = request.detokenizer.push(shown, last=output.finish_reason is not None)
+        completion.text += delta.text
+        completion.finish_reason = output.finish_reason
+        if delta.stop is not None:
+            completion.finish_reason = "stop"
+            if output.finish_reason is None:
+                self._loop.abort([output.request_id])
+        return completion.finish_reason is not None
+
+    def close(self) -> None:
+        """Give back the device."""
+        self._loop.close()
