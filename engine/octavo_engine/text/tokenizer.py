@@ -74,9 +74,9 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     place = files.gguf or files.directory
     try:
         if files.gguf is not None:
-            from octavo_engine.text.gguf_metadata import read_gguf
+            from octavo_engine.text.gguf_tokenizer import read_gguf_tokenizer
 
-            return Tokenizer(read_gguf(files.gguf))
+            return Tokenizer(read_gguf_tokenizer(files.gguf))
         if files.directory is not None:
             return Tokenizer(read_directory(files.directory))
     except (ChatTemplateError, ValueError) as error:

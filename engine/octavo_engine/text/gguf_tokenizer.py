@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
+from octavo_engine.model.gguf_file import read_gguf
 from octavo_engine.text.parts import TokenizerParts
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -43,7 +43,7 @@ _WHOLE_WORDS = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral
 _BOS_BY_DEFAULT = frozenset({"llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken"})
 
 
-def read_gguf(path: Path) -> TokenizerParts:
+def read_gguf_tokenizer(path: Path) -> TokenizerParts:
     """ValueError says what the file lacks or has wrong."""
     metadata = _read_metadata(path)
     tokens = _strings(metadata, "tokens")
@@ -76,14 +76,9 @@ def read_gguf(path: Path) -> TokenizerParts:
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
-    try:
-        fields = GGUFReader(path).fields
-        found = {key: field.contents() for key, field in fields.items() if key.startswith("tokenizer.")}
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error}") from None
-    except Exception as error:  # noqa: BLE001  (the library raises whatever a lying length leads to)
-        raise ValueError(f"its GGUF metadata is cut or broken ({type(error).__name__}: {error})") from None
-    return {key.removeprefix(_PREFIX).removeprefix("tokenizer."): value for key, value in found.items()}
+    keys = read_gguf(path).metadata
+    tokenizer = {key.removeprefix("tokenizer."): value for key, value in keys.items() if key.startswith("tokenizer.")}
+    return {key.removeprefix("ggml."): value for key, value in tokenizer.items()}
 
 
 def _strings(metadata: dict[str, Any], name: str) -> list[str]:
@@ -101,11 +96,17 @@ def _token_id(metadata: dict[str, Any], name: str, tokens: Sequence[str]) -> int
 def _byte_level(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
     merges = [(left, right) for left, _, right in (m.partition(" ") for m in _strings(metadata, "merges"))]
     pre = metadata.get("pre", "default")
-    model = models.BPE(vocab=_by_id(tokens), merges=merges, ignore_merges=pre in _WHOLE_WORDS)
-    backend = Backend(model)
+    backend = _bpe(vocab=_by_id(tokens), merges=merges, ignore_merges=pre in _WHOLE_WORDS)
     backend.decoder = decoders.ByteLevel()
     backend.pre_tokenizer = _pre_tokenizer(pre)
     return backend
+
+
+def _bpe(**parts: Any) -> Backend:
+    try:
+        return Backend(models.BPE(**parts))
+    except Exception as error:  # noqa: BLE001  (the library raises bare Exceptions)
+        raise ValueError(f"its vocabulary and merges do not go together: {error}") from None
 
 
 def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
@@ -132,14 +133,12 @@ def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
     else:
         merges = _merges_from_scores(vocabulary, tokens, metadata.get("scores"))
     unknown = _token_id(metadata, "unknown", tokens)
-    backend = Backend(
-        models.BPE(
-            vocab=vocabulary,
-            merges=merges,
-            fuse_unk=True,
-            byte_fallback=True,
-            unk_token=tokens[unknown] if unknown is not None else None,
-        )
+    backend = _bpe(
+        vocab=vocabulary,
+        merges=merges,
+        fuse_unk=True,
+        byte_fallback=True,
+        unk_token=tokens[unknown] if unknown is not None else None,
     )
     prefix = bool(metadata.get("add_space_prefix", True))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(
