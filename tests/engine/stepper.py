@@ -15,11 +15,11 @@ from octavo_engine.model.decoder import Decoder
 
 
 def step_inputs(
-    rows: list[tuple[list[int], int, list[int]]], block_size: int, vocab: list[list[int]] | None = None
+    rows: list[tuple[list[int], int, list[int]]], block_size: int, sample: list[int] | None = None
 ) -> StepInputs:
     """One KV group's inputs from (token ids of the step, tokens before them, block table) per sequence.
 
-    Every token's row is sampled.
+    `sample` are the sampled rows; by default all.
     """
     tokens = [token for ids, _, _ in rows for token in ids]
     positions = [start + i for ids, start, _ in rows for i in range(len(ids))]
@@ -38,7 +38,7 @@ def step_inputs(
         context_lens=torch.tensor(contexts, dtype=torch.int32),
         block_tables=(torch.tensor([t + [0] * (width - len(t)) for _, _, t in rows], dtype=torch.int32),),
         slot_mapping=(torch.tensor(slots),),
-        sample_rows=torch.arange(len(tokens)),
+        sample_rows=torch.arange(len(tokens)) if sample is None else torch.tensor(sample),
         query_lens_host=tuple(query_lens),
         context_lens_host=tuple(contexts),
     )
@@ -73,8 +73,8 @@ class Stepper:
         random.Random(0).shuffle(self.free)
 
     @torch.inference_mode()
-    def step(self, work: list[tuple[Sequence, int]]) -> list[Tensor]:
-        """Compute n more tokens of each sequence; their logits [n, vocab]."""
+    def step(self, work: list[tuple[Sequence, int]], sample: list[int] | None = None) -> list[Tensor]:
+        """Compute n more tokens of each sequence; their logits [n, vocab], or those of the rows `sample` in one."""
         rows = []
         for sequence, count in work:
             ids = sequence.tokens[sequence.computed : sequence.computed + count]
@@ -83,7 +83,7 @@ class Stepper:
                 sequence.blocks.append(self.free.pop())
             rows.append((ids, sequence.computed, sequence.blocks))
             sequence.computed += count
-        inputs = step_inputs(rows, self.block_size)
+        inputs = step_inputs(rows, self.block_size, sample)
         context = AttentionContext(
             backend=self.backend,
             caches=self.caches,
@@ -91,4 +91,4 @@ class Stepper:
             group_of_layer=self.decoder.spec.group_of_layer,
         )
         logits = self.decoder.logits(self.decoder(inputs, context))
-        return list(logits.split([count for _, count in work]))
+        return [logits] if sample is not None else list(logits.split([count for _, count in work]))

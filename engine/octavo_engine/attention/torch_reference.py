@@ -101,7 +101,8 @@ class TorchAttention:
             key, value = key[metadata.slot_rows], value[metadata.slot_rows]
         for blocks, new in ((cache.key, key), (cache.value, value)):
             # What an earlier owner left must not be read: a masked NaN is a NaN still.
-            blocks.index_fill_(0, metadata.new_blocks, 0)
+            if len(metadata.new_blocks):
+                blocks.index_fill_(0, metadata.new_blocks, 0)
             blocks.flatten(0, 1).index_copy_(0, metadata.slots, new)
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: TorchMetadata, scale: float) -> Tensor:

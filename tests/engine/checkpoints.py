@@ -1,0 +1,66 @@
+"""Small random Llama checkpoints made by Hugging Face transformers, the reference for all that is computed here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SIZES = {
+    "vocab_size": 131,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "tied": {"tie_word_embeddings": True},
+    "untied": {"tie_word_embeddings": False},
+    "gqa1": {"num_key_value_heads": 8},
+    "gqa4": {"num_key_value_heads": 2},
+    "gqa8": {"num_key_value_heads": 1},
+    "head_dim": {"head_dim": 24, "num_key_value_heads": 4},
+    "attention_bias": {"attention_bias": True},
+    "mlp_bias": {"mlp_bias": True},
+    "llama3_rope": {"rope_parameters": LLAMA3_ROPE},
+    "linear_rope": {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}},
+    "gelu": {"hidden_act": "gelu_pytorch_tanh"},
+    "norm_eps": {"rms_norm_eps": 0.3},
+}
+
+
+def reference_model(**changes: Any) -> Any:
+    """A LlamaForCausalLM in float32 whose every weight matters: norms and biases are random too."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1234)
+    model = LlamaForCausalLM(LlamaConfig(**{**SIZES, **changes})).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+            elif name.endswith("bias"):
+                parameter.normal_(std=0.3)
+            else:
+                parameter.normal_(std=0.25)
+    return model
+
+
+def save(model: Any, directory: Path, *, shard_size: str = "5GB", dtype: torch.dtype = torch.float32) -> Path:
+    """The model in Hugging Face layout, without a tokenizer."""
+    model.to(dtype).save_pretrained(directory, max_shard_size=shard_size)
+    model.float()
+    return directory
