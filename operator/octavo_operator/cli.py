@@ -87,6 +87,7 @@ def _run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it tells of every event
     options = OperatorOptions(arguments.engine_image, arguments.namespace, arguments.health_port)
     asyncio.run(run(options))
     return 0

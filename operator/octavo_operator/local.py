@@ -300,19 +300,20 @@ def main(service: LLMService, port: int, volumes: Mapping[str, Path]) -> int:
         sys.stderr.write(f"octavo-operator local: {line}\n")
         sys.stderr.flush()
 
-    engine: LocalEngine | None = None
+    running: list[LocalEngine] = []
 
     def on_signal(number: int, _: FrameType | None) -> None:
-        if engine is None:
+        if not running:
             raise SystemExit(128 + number)
         report(f"{signal.Signals(number).name}: waits for running answers; again to end at once")
-        engine.stop()
+        running[0].stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     for row in not_yet_acted_on(service.spec):
         report(f"note: {row}")
     with run_local(service, port, volumes) as engine:
+        running.append(engine)
         report(f"starts the engine of {service.name} (process {engine.pid})")
         engine.wait_ready(report)
         sys.stdout.write(f"endpoint: {engine.endpoint}\n")

@@ -51,6 +51,19 @@ class Cluster:
         """Closes the connections."""
         await self._api.close()
 
+    async def credentials(self) -> dict[str, Any]:
+        """The same credentials for the watches, in the words of `kopf.ConnectionInfo`; read anew at each call."""
+        known = self._api.configuration
+        bearer = await known.get_api_key_with_prefix("BearerToken")
+        return {
+            "server": known.host,
+            "ca_path": known.ssl_ca_cert,
+            "insecure": not known.verify_ssl,
+            "token": bearer.split(" ", 1)[-1] if bearer else None,
+            "certificate_path": known.cert_file,
+            "private_key_path": known.key_file,
+        }
+
     async def wait_for_crd(self) -> None:
         """Returns once the API server knows LLMServices; says so while it does not."""
         told = False

@@ -51,7 +51,7 @@ async def run(options: OperatorOptions) -> None:
             asyncio.create_task(_resync(reconciler, queue, indexes)),
             asyncio.create_task(serve_health(queue, options.health_port)),
         ]
-        watching = asyncio.create_task(_watch(options, queue, indexes))
+        watching = asyncio.create_task(_watch(options, cluster, queue, indexes))
         done, _ = await asyncio.wait([watching, *background], return_when=asyncio.FIRST_COMPLETED)
         for task in (watching, *background):
             task.cancel()
@@ -62,9 +62,9 @@ async def run(options: OperatorOptions) -> None:
         await cluster.close()
 
 
-async def _watch(options: OperatorOptions, queue: WorkQueue[Key], indexes: dict[str, Index]) -> None:
+async def _watch(options: OperatorOptions, cluster: Cluster, queue: WorkQueue[Key], indexes: dict[str, Index]) -> None:
     await kopf.operator(
-        registry=_registry(queue, indexes),
+        registry=_registry(cluster, queue, indexes),
         settings=_settings(),
         standalone=True,
         clusterwide=not options.namespaces,
@@ -83,12 +83,16 @@ def _settings() -> kopf.OperatorSettings:
     return settings
 
 
-def _registry(queue: WorkQueue[Key], indexes: dict[str, Index]) -> kopf.OperatorRegistry:
+def _registry(cluster: Cluster, queue: WorkQueue[Key], indexes: dict[str, Index]) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=registry, id="indexes")
     async def take_indexes(**kwargs: Any) -> None:
         indexes.update({kind.plural: kwargs[kind.plural] for kind in (LLMSERVICE, *CHILDREN, POD)})
+
+    @kopf.on.login(registry=registry, id="login")
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(**await cluster.credentials())
 
     for kind in (LLMSERVICE, *CHILDREN, POD):
         _follow(registry, kind, queue)

@@ -117,6 +117,7 @@ class Reconciler:
                 "rename the LLMService, or delete that object"
             )
         applied[identity] = (digest, _version(await self._cluster.apply(manifest)))
+        logger.info("%s/%s: applied %s %s", *key, *identity)
 
     async def _report(self, service: LLMService, observed: Observation, image: str, problem: Finding | None) -> None:
         status = summarize(service, observed, image, problem, self._clock())

@@ -24,7 +24,8 @@ def deployment(llmservice: LLMService, default_image: str) -> dict[str, Any]:
         "metadata": child_metadata(llmservice),
         "spec": {
             "replicas": desired_replicas(spec),
-            "paused": spec.rollout.paused,
+            # Never `false`: the API server drops it, and each apply would look like a change.
+            **({"paused": True} if spec.rollout.paused else {}),
             "strategy": strategy(spec.rollout),
             "minReadySeconds": 5,
             "revisionHistoryLimit": 3,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from octavo_operator.api.llmservice import LLMServiceSpec
 
@@ -19,7 +20,8 @@ class Pending:
     blocks: bool = False
 
     def __str__(self) -> str:
-        return f"spec.{self.path}: {self.sentence}"
+        shown = ".".join(to_camel(name) for name in self.path.split("."))
+        return f"spec.{shown}: {self.sentence}"
 
 
 _TABLE = (

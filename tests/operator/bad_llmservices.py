@@ -1,0 +1,169 @@
+"""A table of LLMServices that make no sense: the API server and `octavo-operator check` must refuse each with a sentence.
+
+`words` are what a person must find in both refusals; `path` is where `check` places the problem.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+GONE = object()
+"""Marks a key that a patch takes away."""
+
+VALID: dict[str, Any] = {
+    "apiVersion": "octavo.dev/v1alpha1",
+    "kind": "LLMService",
+    "metadata": {"name": "good"},
+    "spec": {"model": {"source": {"demo": "smollm2"}}, "accelerator": {"count": 0}},
+}
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One row: the patch over VALID, and what must be said about it. `words` for check, `server_words` for the server."""
+
+    id: str
+    patch: dict[str, Any]
+    path: str
+    words: str
+    server_words: str = ""
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The whole object."""
+        return merged(VALID, self.patch)
+
+
+def merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `patch` merged over it; neither is changed."""
+    result = copy.deepcopy(base)
+    for key, value in patch.items():
+        if value is GONE:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = merged(result[key], value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    return {"spec": fields}
+
+
+def source(**members: Any) -> dict[str, Any]:
+    return spec(model={"source": {"demo": GONE, **members}})
+
+
+S3 = {"bucket": "weights"}
+ONE_SOURCE = "exactly one source must be set"
+QUANTITY = "must be a Kubernetes quantity"
+
+BAD = [
+    Bad("two sources", spec(model={"source": {"s3": S3}}), "spec.model.source", ONE_SOURCE),
+    Bad("no source", source(), "spec.model.source", ONE_SOURCE),
+    Bad("source missing", spec(model={"source": GONE}), "spec.model.source", "is required", "Required value"),
+    Bad("model missing", spec(model=GONE), "spec.model", "is required", "Required value"),
+    Bad("spec missing", {"spec": GONE}, "spec", "is required", "Required value"),
+    Bad("name too long", {"metadata": {"name": "a" * 41}}, "", "at most 40 characters"),
+    Bad("name begins with a digit", {"metadata": {"name": "8b-llama"}}, "", "beginning with a letter"),
+    Bad("name has a dot", {"metadata": {"name": "llama-3.1"}}, "", "lower case letters, digits and '-'"),
+    Bad("replicas and autoscaling", spec(replicas=2, autoscaling={"maxReplicas": 3}), "spec",
+        "set replicas or autoscaling, not both"),
+    Bad("min above max", spec(autoscaling={"minReplicas": 5, "maxReplicas": 3}), "spec.autoscaling",
+        "minReplicas must not be larger than maxReplicas"),
+    Bad("autoscaling without max", spec(autoscaling={"minReplicas": 1}), "spec.autoscaling.maxReplicas", "is required",
+        "Required value"),
+    Bad("unknown metrics source", spec(autoscaling={"maxReplicas": 3, "metricsSource": "Pods"}),
+        "spec.autoscaling.metricsSource", "'KEDA'", "supported values"),
+    Bad("CPU with two shards", spec(engine={"tensorParallelSize": 2}), "spec",
+        "engine.tensorParallelSize must equal accelerator.count"),
+    Bad("fewer shards than GPUs", spec(accelerator={"count": 4}, engine={"tensorParallelSize": 2}), "spec",
+        "engine.tensorParallelSize must equal accelerator.count"),
+    Bad("claims and a resource", spec(accelerator={
+        "resourceName": "nvidia.com/gpu", "claims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}]}),
+        "spec.accelerator", "set claims or resourceName, not both"),
+    Bad("claim of nothing", spec(accelerator={"claims": [{"name": "gpu"}]}), "spec.accelerator.claims[0]",
+        "exactly one of resourceClaimName or resourceClaimTemplateName"),
+    Bad("unknown field of spec", spec(replica=2), "spec.replica", "is not a field", "unknown field"),
+    Bad("unknown field deep inside", spec(engine={"maxModelLen": 4096}), "spec.engine.maxModelLen", "is not a field",
+        "unknown field"),
+    Bad("unknown enum", spec(engine={"dtype": "int3"}), "spec.engine.dtype", "'bfloat16'", "supported values"),
+    Bad("unknown quantization", spec(engine={"quantization": "q4"}), "spec.engine.quantization", "'awq'",
+        "supported values"),
+    Bad("unknown demo", source(demo="gpt-5"), "spec.model.source.demo", "'smollm2'", "supported values"),
+    Bad("negative replicas", spec(replicas=-1), "spec.replicas", "greater than or equal to 0"),
+    Bad("negative GPUs", spec(accelerator={"count": -1}), "spec.accelerator.count", "greater than or equal to 0"),
+    Bad("no context", spec(engine={"maxModelLength": 0}), "spec.engine.maxModelLength", "greater than or equal to 1"),
+    Bad("half a replica", spec(replicas=1.5), "spec.replicas", "must be a whole number", "must be of type integer"),
+    Bad("replicas in words", spec(replicas="two"), "spec.replicas", "must be a whole number", "must be of type integer"),
+    Bad("suspend in words", spec(suspend="yes please"), "spec.suspend", "must be true or false", "must be of type boolean"),
+    Bad("utilization as a number", spec(engine={"gpuMemoryUtilization": 0.9}), "spec.engine.gpuMemoryUtilization",
+        "must be a string", "must be of type string"),
+    Bad("utilization above one", spec(engine={"gpuMemoryUtilization": "1.5"}), "spec.engine.gpuMemoryUtilization",
+        'must be a share from "0.05" to "1"'),
+    Bad("quantity in words", spec(cache={"sharedMemorySize": "a lot"}), "spec.cache.sharedMemorySize", QUANTITY),
+    Bad("negative quantity", spec(cache={"size": "-1Gi"}), "spec.cache.size", QUANTITY),
+    Bad("memory in words", spec(resources={"requests": {"memory": "plenty"}}), "spec.resources.requests.memory", QUANTITY),
+    Bad("request above limit", spec(resources={"requests": {"memory": "3Gi"}, "limits": {"memory": "2048Mi"}}),
+        "spec.resources", "a request must not be larger than the limit"),
+    Bad("GPU in resources", spec(resources={"limits": {"nvidia.com/gpu": 1}}), "spec.resources.limits",
+        "GPUs are asked for by spec.accelerator"),
+    Bad("claim without size", spec(cache={"type": "PersistentVolumeClaim"}), "spec.cache", "needs a size"),
+    Bad("host path without path", spec(cache={"type": "HostPath"}), "spec.cache", "hostPath must be set with type HostPath"),
+    Bad("duplicate adapters", spec(adapters=[{"name": "sql", "source": {"s3": S3}}] * 2), "spec.adapters",
+        "'sql' appears twice", "Duplicate value"),
+    Bad("duplicate aliases", spec(model={"aliases": ["gpt", "gpt"]}), "spec.model.aliases", "'gpt' appears twice",
+        "Duplicate value"),
+    Bad("duplicate variables", spec(engine={"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}),
+        "spec.engine.env", "'A' appears twice", "Duplicate value"),
+    Bad("too many aliases", spec(model={"aliases": [f"a{n}" for n in range(9)]}), "spec.model.aliases", "at most 8",
+        "at most 8"),
+    Bad("adapter without source", spec(adapters=[{"name": "sql", "source": {}}]), "spec.adapters[0].source", ONE_SOURCE),
+    Bad("port in extraArgs", spec(engine={"extraArgs": ["--port=9000"]}), "spec.engine.extraArgs",
+        "a flag that is set by another field"),
+    Bad("model in extraArgs", spec(engine={"extraArgs": ["--model=x"]}), "spec.engine.extraArgs",
+        "a flag that is set by another field"),
+    Bad("key file in extraArgs", spec(engine={"extraArgs": ["--api-key-file=/dev/null"]}), "spec.engine.extraArgs",
+        "a flag that is set by another field"),
+    Bad("unknown flag in extraArgs", spec(engine={"extraArgs": ["--make-it-fast"]}), "spec.engine.extraArgs",
+        "the engine does not know"),
+    Bad("shortened flag in extraArgs", spec(engine={"extraArgs": ["--por=9000"]}), "spec.engine.extraArgs",
+        "the engine does not know"),
+    Bad("value apart from its flag", spec(engine={"extraArgs": ["--seed", "7"]}), "spec.engine.extraArgs",
+        "written --flag or --flag=value"),
+    Bad("flag as a variable", spec(engine={"env": [{"name": "OCTAVO_PORT", "value": "1"}]}), "spec.engine.env[0].name",
+        "use the field of the spec"),
+    Bad("variable with two values", spec(engine={"env": [
+        {"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
+        "spec.engine.env[0]", "set value or valueFrom, not both"),
+    Bad("path out of the volume", source(persistentVolumeClaim={"claimName": "w", "path": "a/../../etc"}),
+        "spec.model.source.persistentVolumeClaim.path", "must stay inside the volume"),
+    Bad("path out of the image", source(image={"reference": "reg/llama:1", "path": ".."}), "spec.model.source.image.path",
+        "must stay inside the volume"),
+    Bad("repository without owner", source(huggingFace={"repository": "llama"}), "spec.model.source.huggingFace.repository",
+        "written owner/name"),
+    Bad("repository that climbs", source(huggingFace={"repository": "a/.."}), "spec.model.source.huggingFace.repository",
+        "written owner/name"),
+    Bad("repository with a newline", source(huggingFace={"repository": "a/b\n"}), "spec.model.source.huggingFace.repository",
+        "written owner/name"),
+    Bad("endpoint of another scheme", source(huggingFace={"repository": "a/b", "endpoint": "file:///etc"}),
+        "spec.model.source.huggingFace.endpoint", "must be a URL"),
+    Bad("secret by an impossible name", source(huggingFace={
+        "repository": "a/b", "tokenSecretRef": {"name": "Not A Name", "key": "t"}}),
+        "spec.model.source.huggingFace.tokenSecretRef.name", "must be a Kubernetes object name"),
+    Bad("image with a blank", spec(engine={"image": "octavo engine"}), "spec.engine.image", "must be an image reference"),
+    Bad("rollout that cannot move", spec(rollout={"maxSurge": 0, "maxUnavailable": 0}), "spec.rollout",
+        "must not both be 0"),
+    Bad("port out of range", spec(service={"port": 70000}), "spec.service.port", "less than or equal to 65535"),
+    Bad("unknown service type", spec(service={"type": "ExternalName"}), "spec.service.type", "'ClusterIP'",
+        "supported values"),
+    Bad("schedule that is no cron", spec(autoscaling={"maxReplicas": 3, "schedules": [
+        {"name": "day", "start": "in the morning", "duration": "8h", "minReplicas": 1, "maxReplicas": 2}]}),
+        "spec.autoscaling.schedules[0].start", "must be a cron expression"),
+    Bad("a list for a mapping", spec(engine=[]), "spec.engine", "must be a mapping", "must be of type object"),
+    Bad("a string for a list", spec(model={"aliases": "gpt"}), "spec.model.aliases", "must be a list",
+        "must be of type array"),
+]  # fmt: skip

@@ -1,0 +1,113 @@
+"""`octavo-operator check`: the API server's judgement without a cluster, for hostile files too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from octavo_operator.api.resource import InvalidLLMServiceError, parse
+from octavo_operator.cli import main
+from tests.operator.bad_llmservices import BAD, VALID, Bad, merged
+from tests.operator.golden import inputs
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.id)
+def test_refuses_with_path_and_sentence(bad: Bad) -> None:
+    with pytest.raises(InvalidLLMServiceError) as refusal:
+        parse(bad.manifest)
+    problems = refusal.value.problems
+    assert any(problem.path == bad.path and bad.words in problem.message for problem in problems), problems
+
+
+def test_the_table_is_long_enough_and_its_base_is_valid() -> None:
+    assert len(BAD) >= 30
+    assert parse(VALID).name == "good"
+
+
+@pytest.mark.parametrize("path", inputs().values(), ids=list(inputs()))
+def test_accepts_every_sample_and_golden_input(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(path)]) == 0
+    assert "is valid" in capsys.readouterr().out
+
+
+def test_says_all_problems_of_a_file_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"replicas": -1, "engine": {"dtype": "int3"}, "what": 1}})))
+    assert main(["check", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert all(f"{file}: {path}: " in said for path in ("spec.replicas", "spec.engine.dtype", "spec.what"))
+
+
+BOMB = "a: &a [" + "x," * 9 + "x]\n" + "".join(f"{b}: &{b} [" + f"*{a}," * 9 + f"*{a}]\n" for a, b in zip("abcdefgh", "bcdefghi"))
+
+HOSTILE = [
+    ("alias bomb", BOMB.encode(), "counting what its aliases stand for"),
+    ("alias of itself", b"a: &a {b: *a}", "has no finished anchor"),
+    ("tabs", b"spec:\n\tmodel: x", "a tab is used to indent"),
+    ("duplicate keys", b"kind: LLMService\nkind: LLMService", "the key 'kind' appears twice"),
+    ("duplicate keys deep inside", b"spec: {model: {source: {demo: a, demo: b}}}", "the key 'demo' appears twice"),
+    ("a list", b"- 1\n- 2", "is a list, not a mapping"),
+    ("a string", b"hello", "is a string, not a mapping"),
+    ("nothing", b"", "holds no LLMService"),
+    ("only comments", b"# none\n---\n---\n", "holds no LLMService"),
+    ("huge", b"a: " + b"x" * (1 << 20), "larger than 1 MiB"),
+    ("deep", b"a: " + b"[" * 50_000, "nested more than 64 levels"),
+    ("wide", b"a: [" + b"1," * 60_000 + b"1]", "more than 50000 values"),
+    ("binary", bytes(range(256)), "is not a text file"),
+    ("control characters", b"a: \x00", "special characters are not allowed"),
+    ("a Python object", b"a: !!python/object/apply:os.system ['true']", "is a tag"),
+    ("a Python name", b"!!python/name:os.system {}", "is a tag"),
+    ("base64 of YAML's own", b"a: !!binary aGk=", "is a tag"),
+    ("a number as key", b"1: 2", "the key 1 is not a string"),
+    ("no number", b"apiVersion: .nan", "JSON cannot hold"),
+    ("endless digits", b"a: " + b"9" * 5000, "JSON cannot hold"),
+    ("half a character", b'a: "\\ud800"', "is no character"),
+    ("no kind", b"apiVersion: octavo.dev/v1alpha1\nmetadata: {name: a}\nspec: {}", "kind: is required"),
+    ("a misspelt kind", b"apiVersion: octavo.dev/v1alpha1\nkind: LLMservice\nmetadata: {name: a}", "'LLMservice' is not LLMService"),
+    ("another version", b"apiVersion: octavo.dev/v2\nkind: LLMService\nmetadata: {name: a}", "is not octavo.dev/v1alpha1"),
+    ("other kinds only", b"apiVersion: v1\nkind: Secret", "holds no LLMService"),
+    ("unfinished", b"a: {b: [", "line 1"),
+    ("two documents, one bad", (yaml.safe_dump(VALID) + "---\n" + yaml.safe_dump(merged(VALID, {"spec": {"replicas": -3}}))).encode(),
+     "document 2: spec.replicas"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "words"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
+def test_hostile_files_are_refused_in_a_sentence(
+    content: bytes, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "hostile.yaml"
+    file.write_bytes(content)
+    assert main(["check", str(file)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(tmp_path / "none.yaml"), str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "No such file or directory" in said
+    assert "Is a directory" in said
+
+
+def test_other_kinds_beside_an_llmservice_are_passed_over_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mixed.yaml"
+    file.write_text("apiVersion: v1\nkind: Secret\nmetadata: {name: hf}\n---\n" + yaml.safe_dump(VALID))
+    assert main(["check", str(file)]) == 0
+    assert "skipped: document 1: Secret" in capsys.readouterr().err
+
+
+def test_dates_and_times_stay_the_strings_that_kubernetes_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "dates.yaml"
+    file.write_text(yaml.safe_dump(VALID).replace("good", "good\n  labels: {since: 2026-01-01, at: 12:30}"))
+    assert main(["check", str(file)]) == 0
+
+
+def test_fields_that_do_not_act_yet_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "later.yaml"
+    file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"autoscaling": {"maxReplicas": 2}, "podTemplate": {"spec": {}}}})))
+    assert main(["check", str(file)]) == 0
+    said = capsys.readouterr().err
+    assert "note: spec.autoscaling: " in said
+    assert "note: spec.podTemplate: " in said

@@ -1,0 +1,65 @@
+"""The CRD is made from the models and lies in the repository as it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from octavo_operator.api.crd import custom_resource_definition
+from octavo_operator.api.manifest import dump
+from tests.operator.golden import ROOT
+
+VERSION = custom_resource_definition()["spec"]["versions"][0]
+SPEC = VERSION["schema"]["openAPIV3Schema"]["properties"]["spec"]
+
+
+def test_the_file_in_the_repository_is_what_the_command_prints() -> None:
+    assert (ROOT / "manifests" / "crd.yaml").read_text() == dump(custom_resource_definition())
+
+
+def test_columns_are_those_of_the_contract() -> None:
+    columns = [column["name"] for column in VERSION["additionalPrinterColumns"]]
+    assert columns == ["Model", "Ready", "Desired", "Status", "Phase", "URL", "GPU", "Age"]
+
+
+def test_it_can_be_scaled_and_selected() -> None:
+    assert VERSION["subresources"]["scale"] == {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+
+
+def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, inner in schema.get("properties", {}).items():
+        yield from fields(inner, f"{path}.{name}")
+    for inner in (schema.get("items"), schema.get("additionalProperties")):
+        if inner:
+            yield from fields(inner, f"{path}[]")
+
+
+def test_every_field_is_described_and_typed() -> None:
+    for path, schema in fields(SPEC, "spec"):
+        assert "type" in schema or schema.get("x-kubernetes-int-or-string"), path
+        assert schema.get("description") or path.endswith("[]"), path
+
+
+def test_every_field_has_bounds() -> None:
+    """Without them the API server could not bound the cost of the rules, and nonsense would be accepted."""
+    for path, schema in fields(SPEC, "spec"):
+        match schema.get("type"):
+            case "string":
+                assert {"enum", "maxLength"} & schema.keys(), path
+            case "integer":
+                assert {"minimum", "maximum"} <= schema.keys(), path
+            case "array":
+                assert "maxItems" in schema, path
+
+
+def test_it_is_plain_yaml_without_aliases() -> None:
+    text = dump(custom_resource_definition())
+    assert yaml.safe_load(text) == custom_resource_definition()
+    assert not any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
