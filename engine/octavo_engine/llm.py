@@ -14,7 +14,7 @@ from typing import Any
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import SamplingParams, TokenLogprobs
-from octavo_engine.core.step import RequestOutput
+from octavo_engine.core.step import RequestOutput, SchedulerStats
 from octavo_engine.engine.startup import LoadProgress, start_engine
 from octavo_engine.model.source import resolve_model
 from octavo_engine.text.detokenizer import Detokenizer
@@ -133,6 +133,10 @@ class LLM:
             if output.finish_reason is None:
                 self._loop.abort([output.request_id])
         return completion.finish_reason is not None
+
+    def report(self) -> SchedulerStats:
+        """The scheduler's counters: preemptions, prefix hits, blocks in use."""
+        return self._loop.report()
 
     def close(self) -> None:
         """Give back the device."""

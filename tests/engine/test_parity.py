@@ -1,0 +1,183 @@
+"""The same tokens as Hugging Face transformers, alone, in a crowd, and when memory is so short that requests are preempted.
+
+SmolLM2 and random-weight Llama configurations, float32, greedy.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from reference import assert_same
+
+from octavo_engine import LLM, SamplingParams
+from octavo_engine.model.source import resolve_model
+
+GREEDY = SamplingParams(max_tokens=64, temperature=0.0, logprobs=0)
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time there was a small dragon who",
+    "def fibonacci(n):\n    ",
+    "1, 1, 2, 3, 5, 8, 13,",
+    "The three laws of thermodynamics say that",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "Water boils at 100 degrees because",
+    "SELECT name, COUNT(*) FROM",
+    "La capitale de l'Italie est",
+    "Q: Why is the sky blue?\nA:",
+    "In 1969 the first human",
+    "<html>\n<head>\n<title>",
+    "To make a good omelette you need",
+    "The mitochondria is",
+    "import numpy as np\n\nx =",
+    "She opened the old wooden door and",
+    "The quick brown fox",
+    "A prime number is",
+    "Roses are red,",
+    "The difference between TCP and UDP is that",
+]
+
+
+def settings(tmp: dict[str, Any]) -> dict[str, Any]:
+    return {"dtype": "float32", "device": "cpu", "max_model_len": 512, **tmp}
+
+
+@pytest.fixture(scope="module")
+def smollm2_reference() -> Any:
+    path = resolve_model("smollm2", None, lambda *_: None).gguf
+    assert path is not None
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent,
+        gguf_file=path.name,
+        dtype=torch.float32,
+        quantization_config=transformers.GgufConfig(dequantize=True),
+    )
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Iterator[LLM]:
+    llm = LLM("smollm2", **settings({}))
+    yield llm
+    llm.close()
+
+
+def test_alone(smollm2: LLM, smollm2_reference: Any) -> None:
+    answers = [smollm2.generate([prompt], GREEDY)[0] for prompt in PROMPTS]
+    assert sum(len(answer.token_ids) for answer in answers) > 20 * 40
+    assert_same(smollm2_reference, answers)
+
+
+def test_in_a_crowd_of_sixteen_mixed_requests(smollm2: LLM, smollm2_reference: Any) -> None:
+    """The others sample with every filter and penalty; what they say must not change what the greedy ones say."""
+    rng = random.Random(4)
+    others = [
+        SamplingParams(
+            max_tokens=rng.randint(1, 80),
+            temperature=rng.choice([0.5, 1.0, 1.5]),
+            top_k=rng.choice([0, 5, 50]),
+            top_p=rng.choice([0.8, 1.0]),
+            min_p=rng.choice([0.0, 0.1]),
+            repetition_penalty=rng.choice([1.0, 1.2]),
+            presence_penalty=rng.choice([0.0, 0.5]),
+            seed=rng.randint(0, 99),
+        )
+        for _ in PROMPTS
+    ]
+    for first in range(0, len(PROMPTS), 8):
+        greedy = PROMPTS[first : first + 8]
+        crowd = [PROMPTS[(first + 9 + i) % 20] * rng.randint(1, 12) for i in range(16 - len(greedy))]
+        answers = smollm2.generate([*greedy, *crowd], [GREEDY] * len(greedy) + others[: len(crowd)])
+        assert_same(smollm2_reference, answers[: len(greedy)])
+
+
+def test_with_so_few_blocks_that_requests_are_preempted(smollm2_reference: Any) -> None:
+    llm = LLM(
+        "smollm2",
+        **settings({"num_kv_blocks": 14, "max_model_len": 160, "max_num_batched_tokens": 16, "max_num_seqs": 8}),
+    )
+    answers = llm.generate(PROMPTS, GREEDY)
+    assert llm.report().preemptions >= 5
+    assert_same(smollm2_reference, answers)
+    llm.close()
+
+
+def test_a_hit_in_the_prefix_cache_changes_no_token(smollm2: LLM, smollm2_reference: Any) -> None:
+    prompt = "You are a careful assistant. Answer briefly and in one sentence. " * 4 + "What is the sun made of?"
+    first, second = (smollm2.generate([prompt], GREEDY)[0] for _ in range(2))
+    assert first.cached_tokens == 0
+    assert second.cached_tokens == (len(second.prompt_token_ids) - 1) // 16 * 16 > 0
+    assert first.token_ids == second.token_ids
+    assert_same(smollm2_reference, [second])
+
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "tied": {"tie_word_embeddings": True},
+    "untied": {"tie_word_embeddings": False},
+    "gqa-1": {"num_key_value_heads": 8},
+    "gqa-4": {"num_key_value_heads": 2},
+    "gqa-8": {"num_key_value_heads": 1},
+    "explicit-head-dim": {"head_dim": 24, "num_key_value_heads": 4},
+    "attention-bias": {"attention_bias": True, "mlp_bias": True},
+    "llama3-rope": {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    },
+    "several-files": {"num_hidden_layers": 4, "vocab_size": 900},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_random_llamas(name: str, tmp_path: Path) -> None:
+    """Weights drawn at random; larger than a trained model's, so that answers vary."""
+    torch.manual_seed(7)
+    base = {
+        "vocab_size": 500,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.15,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    config = transformers.LlamaConfig(**{**base, **CONFIGURATIONS[name]})
+    model = transformers.LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:  # biases begin as zeros and norms as ones: give them something to do
+            torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.2)
+    shard = {"max_shard_size": "200KB"} if name == "several-files" else {}
+    model.save_pretrained(tmp_path, **shard)
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (name == "several-files")
+    make_tokenizer(tmp_path, config.vocab_size)
+    llm = LLM(
+        str(tmp_path),
+        **settings({"max_model_len": 128, "max_num_batched_tokens": 24, "max_num_seqs": 8, "num_kv_blocks": 24}),
+    )
+    rng = random.Random(1)
+    prompts = [[rng.randrange(config.vocab_size) for _ in range(rng.randint(1, 60))] for _ in range(12)]
+    answers = llm.generate(prompts, GREEDY)
+    assert len({tuple(answer.token_ids) for answer in answers}) == 12, "the answers should differ"
+    assert_same(model, answers)
+    llm.close()
+
+
+def make_tokenizer(folder: Path, vocab_size: int) -> None:
+    """A tokenizer of one word a token: these models speak in ids."""
+    from tokenizers import Tokenizer, models
+
+    words = {f"w{i}": i for i in range(vocab_size)}
+    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
