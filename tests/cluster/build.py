@@ -1,0 +1,195 @@
+"""The programs of a Kubernetes, built with Go from the pinned modules in `binaries/*/go.mod`.
+
+They are kept in the user's cache under their version and the digest of their module files, so that every checkout
+finds them, and a changed pin builds anew. A build appears there whole or not at all.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ClusterError
+from .heartbeat import lines_with_heartbeat
+from .layout import user_cache
+from .report import Report, elapsed
+
+SOURCES = Path(__file__).parent / "binaries"
+
+
+@dataclass(frozen=True)
+class Component:
+    """A folder of `binaries/`: one Go module whose `tool` lines name programs that share their dependencies."""
+
+    name: str
+    module: str  # the required module whose version names the build
+    programs: tuple[str, ...]
+    linker_flags: str = ""  # {version}: of `module`; {minor}: the Kubernetes minor version it is built against
+    renamed: tuple[tuple[str, str], ...] = ()  # (as Go names it, as everyone names it)
+
+    @property
+    def version(self) -> str:
+        return self._required(self.module)
+
+    @property
+    def flags(self) -> str:
+        """What `go build -ldflags` gets."""
+        minor = self._required("k8s.io/client-go").split(".")[1] if "{minor}" in self.linker_flags else ""
+        return f"-s -w {self.linker_flags.format(version=self.version, minor=minor)}".strip()
+
+    @property
+    def folder(self) -> Path:
+        """Where the built programs lie."""
+        content = "\n".join((self._source("go.mod"), self._source("go.sum"), self.flags, repr(self.renamed)))
+        digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+        return user_cache() / "bin" / f"{self.name}-{self.version}-{digest}"
+
+    def _required(self, module: str) -> str:
+        found = re.search(rf"^\s*(?:require )?{re.escape(module)} (v\S+)", self._source("go.mod"), re.MULTILINE)
+        if not found:
+            raise ClusterError(f"{SOURCES / self.name / 'go.mod'} does not require {module}")
+        return found[1]
+
+    def _source(self, file: str) -> str:
+        return (SOURCES / self.name / file).read_text()
+
+
+KUBERNETES = Component(
+    name="kubernetes",
+    module="k8s.io/kubernetes",
+    programs=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"),
+    linker_flags=" ".join(
+        f"-X k8s.io/component-base/version.{name}"
+        for name in ("gitVersion={version}", "gitMajor=1", "gitMinor={minor}", "gitTreeState=clean")
+    ),
+)
+ETCD = Component(name="etcd", module="go.etcd.io/etcd/server/v3", programs=("etcd",), renamed=(("server", "etcd"),))
+CONTAINERD = Component(
+    name="containerd",
+    module="github.com/containerd/containerd/v2",
+    programs=("containerd", "containerd-shim-runc-v2", "ctr"),
+    linker_flags="-X github.com/containerd/containerd/v2/version.Version={version}",
+)
+CNI = Component(name="cni", module="github.com/containernetworking/plugins", programs=("ptp", "loopback", "host-local"))
+COREDNS = Component(name="coredns", module="github.com/coredns/coredns", programs=("coredns",))
+HELM = Component(
+    name="helm",
+    module="helm.sh/helm/v3",
+    programs=("helm",),
+    linker_flags=" ".join(  # without them `helm template` takes the cluster for a 1.20
+        f"-X helm.sh/helm/v3/{name}"
+        for name in (
+            "internal/version.version={version}",
+            "pkg/chartutil.k8sVersionMajor=1",
+            "pkg/chartutil.k8sVersionMinor={minor}",
+        )
+    ),
+)
+COMPONENTS = (KUBERNETES, ETCD, CONTAINERD, CNI, COREDNS, HELM)
+
+
+def ensure_built(report: Report, components: tuple[Component, ...] = COMPONENTS) -> None:
+    """Build the components that the cache lacks, one after the other, with progress."""
+    missing = [component for component in components if not component.folder.is_dir()]
+    if not missing:
+        return
+    if not shutil.which("go"):
+        names = ", ".join(component.name for component in missing)
+        raise ClusterError(f"Go 1.26 or newer is needed to build {names}: install it and put `go` on PATH", exit_code=2)
+    report(
+        f"building {', '.join(f'{c.name} {c.version}' for c in missing)} with Go; this is done once, takes about "
+        f"{round(10 * len(missing) / len(COMPONENTS)) or 1} min on two cores, and is kept in {user_cache() / 'bin'}"
+    )
+    for number, component in enumerate(missing, start=1):
+        _build(component, report, f"[{number}/{len(missing)}] {component.name} {component.version}")
+
+
+def program(name: str, components: tuple[Component, ...] = COMPONENTS) -> Path:
+    """The path of a built program."""
+    return next(component.folder / name for component in components if name in component.programs)
+
+
+def link_programs(folder: Path) -> None:
+    """Fill `folder` with links to the built programs, for the host's own shell (`kubectl`, `helm` …)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for component in COMPONENTS:
+        if component is CNI:  # plugins that only containerd calls
+            continue
+        for name in component.programs:
+            new = folder / f".{name}.{os.getpid()}"
+            new.symlink_to(component.folder / name)
+            new.replace(folder / name)
+
+
+def _build(component: Component, report: Report, title: str) -> None:
+    target = component.folder
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(target.parent / f".{component.name}.lock", report, title):
+        if target.is_dir():  # someone else has built it meanwhile
+            return
+        for abandoned in target.parent.glob(f".{component.name}-*"):
+            shutil.rmtree(abandoned)
+        output = Path(tempfile.mkdtemp(prefix=f".{component.name}-", dir=target.parent))
+        try:
+            start = time.monotonic()
+            _go_build(component, output, report, title)
+            for old, new in component.renamed:
+                (output / old).rename(output / new)
+            absent = [name for name in component.programs if not (output / name).is_file()]
+            if absent:
+                raise ClusterError(f"{title}: go.mod has no `tool` line for {', '.join(absent)}")
+            output.chmod(0o755)
+            output.rename(target)
+            report(f"{title}: built in {elapsed(start)}")
+        finally:
+            shutil.rmtree(output, ignore_errors=True)
+
+
+def _go_build(component: Component, output: Path, report: Report, title: str) -> None:
+    """Run `go build`, telling how far it is; it ends with this process, however that ends."""
+    command = ["go", "build", "-v", "-trimpath", f"-ldflags={component.flags}", "-o", f"{output}/", "tool"]
+    start, packages, last_words = time.monotonic(), 0, deque[str](maxlen=15)
+    with subprocess.Popen(
+        ["setpriv", "--pdeathsig", "INT", *command],
+        cwd=SOURCES / component.name,
+        env=os.environ | {"CGO_ENABLED": "0"},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            for line in lines_with_heartbeat(process):
+                if line is None:
+                    last = f", last {last_words[-1]}" if last_words else ""
+                    report(f"{title}: {elapsed(start)}, {packages} packages compiled{last}")
+                    continue
+                last_words.append(line)
+                packages += not line.startswith("go: ")
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            raise
+    if process.returncode:
+        raise ClusterError(f"{title}: go build failed with code {process.returncode}:\n" + "\n".join(last_words))
+
+
+@contextlib.contextmanager
+def _lock(path: Path, report: Report, title: str) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(f"{title}: another process builds it, waiting")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

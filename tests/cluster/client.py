@@ -1,0 +1,197 @@
+"""What a test holds to work with a cluster: kubectl, helm, and HTTP through the API server."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import yaml
+
+from .api import connect_with
+from .images import USER
+from .waiting import wait_until
+
+Manifest = Mapping[str, Any] | str | Path
+"""An object, YAML text (one or more documents), or a file of it."""
+Value = TypeVar("Value")
+
+RESTRICTED_POD: dict[str, Any] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+RESTRICTED_CONTAINER: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+"""The security context that Octavo's own pods have."""
+
+
+class CommandError(RuntimeError):
+    """kubectl or helm ended with another code than 0; the message is what it said."""
+
+    def __init__(self, command: Sequence[str], code: int, output: str) -> None:
+        super().__init__(f"{' '.join(command)} ended with code {code}:\n{output.strip()}")
+        self.code = code
+        self.output = output
+
+
+@dataclass(frozen=True)
+class FinishedPod:
+    """How a pod of `Client.run_pod` ended."""
+
+    exit_code: int
+    logs: str
+
+
+@dataclass(frozen=True)
+class Client:
+    """Works with one cluster, in one namespace. Commands that fail raise `CommandError`.
+
+    `scratch` is a folder for the caches of kubectl and helm, so that the user's own are left alone.
+    """
+
+    kubeconfig: Path
+    programs: Path
+    scratch: Path
+    namespace: str = "default"
+
+    def in_namespace(self, namespace: str) -> "Client":
+        return replace(self, namespace=namespace)
+
+    def kubectl(self, *arguments: str, input: str | None = None, timeout: float = 120) -> str:  # noqa: A002
+        """Run kubectl in this namespace (unless the arguments name another) and return its stdout."""
+        return self._run("kubectl", *arguments, stdin=input, timeout=timeout)
+
+    def helm(self, *arguments: str, input: str | None = None, timeout: float = 300) -> str:  # noqa: A002
+        """Run helm in this namespace and return its stdout."""
+        return self._run("helm", *arguments, stdin=input, timeout=timeout)
+
+    def apply(self, *manifests: Manifest) -> str:
+        """`kubectl apply` the manifests; returns what kubectl says of each."""
+        return self.kubectl("apply", "-f", "-", input=as_yaml(*manifests))
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        return dict(json.loads(self.kubectl("get", kind, name, "-o", "json")))
+
+    def list(self, kind: str, *, selector: str = "") -> list[dict[str, Any]]:
+        return list(json.loads(self.kubectl("get", kind, "-l", selector, "-o", "json"))["items"])
+
+    def exists(self, kind: str, name: str) -> bool:
+        return bool(self.kubectl("get", kind, name, "--ignore-not-found", "-o", "name"))
+
+    def wait_until(
+        self,
+        predicate: Callable[[], Value | None],
+        timeout: float,
+        describe: str | Callable[[], str],
+        every: float = 0.3,
+    ) -> Value:
+        """`waiting.wait_until`, at a pace that suits kubectl."""
+        return wait_until(predicate, timeout=timeout, describe=describe, every=every)
+
+    @property
+    def http(self) -> httpx2.Client:
+        """A client for the API server with the kubeconfig's credentials; also `http_client=` of the openai SDK."""
+        return connect_with(self.kubeconfig)
+
+    def service_proxy_url(self, service: str, port: int | str) -> str:
+        """The URL of a service's port through the API server, for use with `http`; the service need not be reachable.
+
+        The API server removes the `Authorization` header: it is for the API server itself.
+        """
+        path = f"api/v1/namespaces/{self.namespace}/services/{service}:{port}/proxy"
+        return str(self.http.base_url.join(path))
+
+    def run_pod(
+        self,
+        image: str,
+        command: Sequence[str] = (),
+        *,
+        args: Sequence[str] = (),
+        name: str = "run",
+        timeout: float = 60,
+        **spec: Any,
+    ) -> FinishedPod:
+        """Run a pod to its end, as restricted as Octavo's own, with a writable /tmp.
+
+        Without `command` the image's entrypoint runs, with `args`; `spec` adds to the pod's spec, or replaces in it.
+        """
+        container = {
+            "name": "main",
+            "image": image,
+            "command": list(command),
+            "args": list(args),
+            "securityContext": RESTRICTED_CONTAINER,
+            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        }
+        body = {
+            "restartPolicy": "Never",
+            "securityContext": RESTRICTED_POD,
+            "containers": [container],
+            "volumes": [{"name": "tmp", "emptyDir": {}}],
+        } | spec
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body})
+
+        def ended() -> dict[str, Any] | None:
+            status: dict[str, Any] = self.get("pod", name)["status"]
+            return status if status["phase"] in ("Succeeded", "Failed") else None
+
+        status = self.wait_until(ended, timeout, lambda: f"pod {name} ends:\n{self.kubectl('describe', 'pod', name)}")
+        exit_code = status["containerStatuses"][0]["state"]["terminated"]["exitCode"]
+        logs = self.kubectl("logs", name)
+        self.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+        return FinishedPod(exit_code, logs)
+
+    def diagnosis(self) -> str:
+        """What a person would look at when something in this namespace went wrong."""
+        parts = [self._ask("get", "events", "--sort-by=.lastTimestamp"), self._ask("get", "all", "-o", "wide")]
+        for pod in self._ask("get", "pods", "-o", "name").splitlines():
+            parts.append(self._ask("describe", pod))
+            parts.append(self._ask("logs", pod, "--all-containers", "--prefix", "--tail=100"))
+            parts.append(self._ask("logs", pod, "--all-containers", "--prefix", "--tail=50", "--previous"))
+        return "\n\n".join(part for part in parts if part)
+
+    def _ask(self, *arguments: str) -> str:
+        try:
+            return self.kubectl(*arguments).strip()
+        except CommandError as error:
+            return "" if "--previous" in arguments else str(error)
+
+    def _run(self, program: str, *arguments: str, stdin: str | None, timeout: float) -> str:
+        command = [str(self.programs / program), f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"]
+        environment = os.environ | {
+            "KUBECACHEDIR": str(self.scratch / "kubectl"),
+            "HELM_CACHE_HOME": str(self.scratch / "helm"),
+            "HELM_CONFIG_HOME": str(self.scratch / "helm"),
+            "HELM_DATA_HOME": str(self.scratch / "helm"),
+        }
+        done = subprocess.run(
+            [*command, *arguments],
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=environment,
+            check=False,
+        )
+        if done.returncode:
+            raise CommandError([program, *arguments], done.returncode, done.stderr + done.stdout)
+        return done.stdout
+
+
+def as_yaml(*manifests: Manifest) -> str:
+    """One YAML text of them all."""
+    texts = []
+    for manifest in manifests:
+        if isinstance(manifest, Path):
+            texts.append(manifest.read_text())
+        else:
+            texts.append(manifest if isinstance(manifest, str) else yaml.safe_dump(dict(manifest)))
+    return "\n---\n".join(texts)

@@ -1,0 +1,263 @@
+"""How a cluster comes up, step by step, and how it goes."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from . import build, images
+from .api import connect
+from .errors import ClusterError
+from .layout import (
+    API_PORT,
+    CONTAINERD_SOCKET,
+    DNS_IP,
+    DNS_READY_PORT,
+    HOME,
+    INSIDE,
+    KUBERNETES_IP,
+    NODE,
+    NODE_IP,
+    PROXY_HEALTH_PORT,
+)
+from .packages import ensure_packages
+from .pki import Authority, write_kubeconfig
+from .processes import Processes
+from .programs import files
+from .report import Report, elapsed
+from .sandbox import Sandbox
+from .state import control_group, leftovers
+from .waiting import wait_until
+
+GPUS = 8
+STEP_TIMEOUT = 90.0
+"""Seconds for any one step; on a quiet machine each takes a few."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster."""
+
+    kubeconfig: Path
+    logs: Path
+    check: Callable[[], None]
+    """Raises `ClusterError` if one of its programs has ended."""
+
+
+@contextlib.contextmanager
+def running_cluster(home: Path, report: Report) -> Iterator[Cluster]:
+    """Start a cluster and end it without a trace but `home`/logs. `home`/kubeconfig exists as long as it is ready.
+
+    Raises `ClusterError` when the machine lacks something, a program dies, a step takes too long, or another cluster
+    uses the same `home`.
+    """
+    prepare(report)
+    with ExitStack() as stack:
+        stack.enter_context(_sole_use(home))
+        started = time.monotonic()
+        logs = _fresh_folder(home / "logs")
+        processes = _start(stack, home, logs, report)
+        report(f"cluster ready after {elapsed(started)}")
+        yield Cluster(home / "kubeconfig", logs, processes.check)
+
+
+def prepare(report: Report) -> None:
+    """Everything that is done once a machine: packages, programs, links to them in the checkout."""
+    images.check_readable()
+    ensure_packages(report)
+    build.ensure_built(report)
+    build.link_programs(HOME / "bin")
+
+
+def _start(stack: ExitStack, home: Path, logs: Path, report: Report) -> Processes:
+    sandbox = Sandbox(logs / "sandbox.log")
+    stack.callback(_end, sandbox, report)
+    processes = Processes(sandbox, logs)
+    _write_files(sandbox.folder)
+    port = _forward_port(processes)
+    processes.start("etcd", "kube-apiserver", "containerd")
+    pki = sandbox.folder / "pki"
+    server = f"https://127.0.0.1:{port}"
+    api = connect(server, ca=pki / "ca.crt", certificate=pki / "admin.crt", key=pki / "admin.key")
+    stack.enter_context(api)
+    steps = Steps(processes, api, report)
+
+    _import_images(sandbox, steps)
+    steps.wait("the API server answers", lambda: steps.answers("/readyz"))
+    processes.start("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
+    for path, manifest in _manifests():
+        steps.create(path, manifest)
+    steps.wait("the node registers", lambda: steps.get(f"/api/v1/nodes/{NODE}"))
+    steps.pretend_gpus()
+    steps.wait(f"the node is ready, with {GPUS} GPUs", steps.node_ready)
+    steps.wait("services are routed", lambda: steps.answers(f"/api/v1/nodes/{NODE}:{PROXY_HEALTH_PORT}/proxy/healthz"))
+    steps.wait("names are resolved", lambda: steps.answers(f"/api/v1/nodes/{NODE}:{DNS_READY_PORT}/proxy/ready"))
+    steps.wait("development images work", steps.policy_works)
+    write_kubeconfig(home / "kubeconfig", server=server, pki=pki)
+    stack.callback((home / "kubeconfig").unlink, missing_ok=True)
+    return processes
+
+
+def _end(sandbox: Sandbox, report: Report) -> None:
+    sandbox.close()
+    for path in leftovers(sandbox.folder):
+        report(f"could not remove {path}")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What is asked of the API server while the cluster comes up."""
+
+    processes: Processes
+    api: httpx2.Client
+    report: Report
+
+    def wait(self, step: str, done: Callable[[], Any]) -> None:
+        """Wait for a step, saying so when it takes long; a program that dies meanwhile ends the wait."""
+
+        def check() -> Any:
+            self.processes.check()
+            return done()
+
+        try:
+            wait_until(check, timeout=STEP_TIMEOUT, describe=step, every=0.05)
+        except TimeoutError as error:
+            raise ClusterError(f"the cluster does not come up: {error}; see {self.processes.logs}") from None
+        self.report(f"  {step}")
+
+    def answers(self, path: str) -> bool:
+        """Whether GET `path` succeeds."""
+        try:
+            return self.api.get(path).is_success
+        except httpx2.TransportError:  # not listening yet
+            return False
+
+    def get(self, path: str) -> dict[str, Any] | None:
+        response = self.api.get(path)
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            return None
+        return dict(response.raise_for_status().json())
+
+    def create(self, path: str, manifest: dict[str, Any]) -> None:
+        response = self.api.post(path, json=manifest)
+        if response.is_error:
+            raise ClusterError(f"POST {path}: {response.text}")
+
+    def pretend_gpus(self) -> None:
+        """The one fake: capacity that no device stands behind. The scheduler counts it; a container sees no GPU."""
+        patch = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": str(GPUS)}]
+        headers = {"Content-Type": "application/json-patch+json"}
+        self.api.patch(f"/api/v1/nodes/{NODE}/status", json=patch, headers=headers).raise_for_status()
+
+    def node_ready(self) -> bool:
+        status = (self.get(f"/api/v1/nodes/{NODE}") or {})["status"]
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
+        return ready and status.get("allocatable", {}).get("nvidia.com/gpu") == str(GPUS)
+
+    def policy_works(self) -> bool:
+        """Admission policies take effect some seconds after they are made: ask with a pod that is never created."""
+        container = {"name": "probe", "image": "octavo-engine:dev"}
+        spec = {"containers": [container], "initContainers": [container | {"name": "init"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": spec}
+        response = self.api.post("/api/v1/namespaces/default/pods", params={"dryRun": "All"}, json=pod)
+        if response.is_error:  # the default service account is not there yet
+            return False
+        made = response.json()["spec"]
+        folders = {str(folder) for folder in images.mounted_folders()}
+        return all(
+            folders <= {mount["mountPath"] for mount in each.get("volumeMounts", [])}
+            for each in made["containers"] + made["initContainers"]
+        )
+
+
+@contextlib.contextmanager
+def _sole_use(home: Path) -> Iterator[None]:
+    """Hold `home` for this process, so that two clusters never write one kubeconfig."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise ClusterError(
+                f"a cluster of this checkout is up, or on its way (process {lock.read() or '?'}): "
+                f"use it with KUBECONFIG={home / 'kubeconfig'}, or end it with Ctrl-C there"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def _fresh_folder(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _write_files(folder: Path) -> None:
+    """Keys, certificates and the configuration of every program, into the state folder."""
+    authority = Authority(folder / "pki")
+    names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+    authority.issue("apiserver", "kube-apiserver", hosts=("127.0.0.1", NODE_IP, KUBERNETES_IP, *names))
+    authority.issue("admin", "admin", group="system:masters")
+    authority.issue("front-proxy", "front-proxy")
+    authority.key_pair("service-accounts")
+    write_kubeconfig(folder / "kubeconfig", server=f"https://127.0.0.1:{API_PORT}", pki=folder / "pki")
+    for name, content in files(control_group(folder)).items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+
+
+def _forward_port(processes: Processes) -> int:
+    """Open a port on the host's loopback, answered by the API server inside."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        script = Path(__file__).with_name("forward.py")
+        descriptor = listener.fileno()
+        command = [sys.executable, "-I", str(script), str(descriptor), str(API_PORT)]
+        processes.start_command("forward", command, pass_fds=(descriptor,))
+        return int(listener.getsockname()[1])
+
+
+def _import_images(sandbox: Sandbox, steps: Steps) -> None:
+    busybox = Path(shutil.which("busybox") or "/bin/busybox")
+    ctr = [str(build.program("ctr")), "--address", str(CONTAINERD_SOCKET)]
+    steps.wait("containerd answers", lambda: sandbox.run([*ctr, "version"]).returncode == 0)
+    for image in (images.pause_image(busybox), *(images.development_image(name) for name in images.PROGRAMS)):
+        (sandbox.folder / "image.tar").write_bytes(image.archive())
+        done = sandbox.run([*ctr, "--namespace", "k8s.io", "images", "import", str(INSIDE / "image.tar")])
+        if done.returncode:
+            raise ClusterError(f"containerd refuses the image {image.names[0]}:\n{done.stderr.strip()}")
+
+
+def _manifests() -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a cluster has from the start, with the path to post it to: DNS as a service, and the admission policy."""
+    ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
+    name = {"name": "kube-dns", "namespace": "kube-system"}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": name, "spec": {"clusterIP": DNS_IP, "ports": ports}}
+    yield "/api/v1/namespaces/kube-system/services", service
+    yield (
+        "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices",
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": name | {"labels": {"kubernetes.io/service-name": "kube-dns"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [NODE_IP]}],
+            "ports": ports,
+        },
+    )
+    policy, binding = images.admission_policy()
+    yield "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies", policy
+    yield "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings", binding

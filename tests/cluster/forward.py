@@ -1,0 +1,34 @@
+"""Answers on a socket of the host from inside the node's network: `python -I forward.py FD PORT`.
+
+The listening socket FD was opened by the cluster's owner in the host's network, where the connections come from; this
+program runs in the node's network, where it dials 127.0.0.1:PORT. So nothing runs on the host, and no port is guessed.
+"""
+
+import asyncio
+import contextlib
+import socket
+import sys
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
+
+
+async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
+    with contextlib.closing(writer), contextlib.suppress(OSError):
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.closing(inner_writer):
+            await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
+
+
+async def main(descriptor: int, port: int) -> None:
+    listener = socket.socket(fileno=descriptor)
+    server = await asyncio.start_server(lambda reader, writer: forward(reader, writer, port), sock=listener)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))

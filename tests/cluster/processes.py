@@ -1,0 +1,55 @@
+"""The node's programs as processes: each with its log, and missed when it ends by itself."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import build
+from .errors import ClusterError
+from .layout import SYSTEM_PATH
+from .programs import command
+from .sandbox import Sandbox
+
+LOG_TAIL = 20
+"""Lines of a log that an error shows."""
+
+
+@dataclass(frozen=True)
+class Process:
+    name: str
+    handle: subprocess.Popen[str]
+    log: Path
+
+    def check(self) -> None:
+        """Raise `ClusterError`, with the end of the log, if the process has ended."""
+        code = self.handle.poll()
+        if code is not None:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_TAIL:])
+            raise ClusterError(f"{self.name} ended with code {code}; the end of {self.log}:\n{tail}")
+
+
+class Processes:
+    """Starts programs in a sandbox; they end with it."""
+
+    def __init__(self, sandbox: Sandbox, logs: Path) -> None:
+        self._sandbox = sandbox
+        self.logs = logs
+        self._running: list[Process] = []
+        folders = (build.KUBERNETES.folder, build.CONTAINERD.folder)
+        self._path = ":".join([*map(str, folders), SYSTEM_PATH])
+
+    def start(self, *names: str) -> None:
+        """Start programs of `programs.COMMANDS`."""
+        for name in names:
+            self.start_command(name, command(name))
+
+    def start_command(self, name: str, arguments: list[str], pass_fds: tuple[int, ...] = ()) -> None:
+        log = self.logs / f"{name}.log"
+        with log.open("w") as file:
+            handle = self._sandbox.popen(arguments, log=file, path=self._path, pass_fds=pass_fds)
+        self._running.append(Process(name, handle, log))
+
+    def check(self) -> None:
+        """Raise `ClusterError` if one of them has ended."""
+        for process in self._running:
+            process.check()
