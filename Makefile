@@ -51,3 +51,7 @@ cluster: setup ## a real Kubernetes on this machine, in the foreground
 
 bench: setup ## Octavo and its peers side by side, into bench/results/
 	$(BIN)/python -m bench.compare
+
+.PHONY: docs
+docs: setup ## docs/reference from the code
+	$(BIN)/python -m docs.generate

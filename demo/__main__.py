@@ -1,0 +1,116 @@
+"""Runs a sample LLMService as `octavo-operator local` would, asks it one question through the `openai` SDK, and sums up."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from octavo_operator.api.files import inspect
+from octavo_operator.local import LocalEngine, LocalError, run_local
+from openai import OpenAI
+
+SAMPLE = Path(__file__).parent.parent / "manifests" / "samples" / "smollm2.yaml"
+QUESTION = "In three sentences: what is a library good for?"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the question cost; times in seconds."""
+
+    first_token: float
+    total: float
+    prompt_tokens: int
+    tokens: int
+
+
+def say(line: str) -> None:
+    """A line of the demo's own, told apart from the model's words."""
+    print(f"octavo: {line}", flush=True)
+
+
+def ask(endpoint: str, question: str) -> Answer:
+    """Stream one chat answer to the terminal."""
+    client = OpenAI(base_url=endpoint, api_key="none")
+    model = client.models.list().data[0].id
+    print(f"\nyou:     {question}\n{model}: ", end="", flush=True)
+    started = time.perf_counter()
+    first, usage = None, None
+    stream = client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": question}],
+        stream=True,
+        stream_options={"include_usage": True},
+        temperature=0.2,
+        seed=1,
+        max_tokens=160,
+    )
+    for chunk in stream:
+        usage = chunk.usage or usage
+        if chunk.choices and chunk.choices[0].delta.content:
+            first = first or time.perf_counter()
+            print(chunk.choices[0].delta.content, end="", flush=True)
+    print("\n")
+    ended = time.perf_counter()
+    if first is None or usage is None:
+        raise RuntimeError("the model gave no answer")
+    return Answer(first - started, ended - started, usage.prompt_tokens, usage.completion_tokens)
+
+
+def summarize(answer: Answer, endpoint: str, ready_after: float) -> None:
+    """The figures people ask for first."""
+    rate = (answer.tokens - 1) / max(1e-9, answer.total - answer.first_token)
+    say(f"ready after {ready_after:.1f} s; time to first token {answer.first_token * 1000:.0f} ms; {rate:.1f} tokens/s")
+    say(f"{answer.prompt_tokens} prompt tokens, {answer.tokens} answered, in {answer.total:.1f} s")
+    say(f"endpoint {endpoint}")
+
+
+def run(stay: bool, port: int) -> int:
+    """The demo; with `stay` the endpoint remains until Ctrl-C."""
+    say(f"runs {SAMPLE.relative_to(SAMPLE.parent.parent.parent)}: SmolLM2-135M-Instruct on this machine's CPU")
+    started = time.perf_counter()
+    (service,) = inspect(SAMPLE).services
+    with run_local(service, port) as engine:
+        engine.wait_ready(say)
+        answer = ask(engine.endpoint, QUESTION)
+        summarize(answer, engine.endpoint, time.perf_counter() - started - answer.total)
+        return keep_serving(engine) if stay else 0
+
+
+def keep_serving(engine: LocalEngine) -> int:
+    """Serve until SIGINT or SIGTERM, then drain."""
+    say(f"serving; try: .venv/bin/octavo-engine chat {engine.endpoint.removesuffix('/v1')}   (Ctrl-C ends)")
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        engine.stop()
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    return engine.supervise()
+
+
+def main() -> int:
+    """Entry point of `python -m demo`."""
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
+    parser.add_argument("--stay", action="store_true", help="keep serving after the answer")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one; 8000 with --stay)"
+    )
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return run(args.stay, args.port or (8000 if args.stay else 0))
+    except LocalError as error:
+        say(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

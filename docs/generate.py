@@ -1,0 +1,101 @@
+"""Writes docs/reference from the code: `make docs`. With --check it only says whether the files are what they should be."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, format_size, settings_of
+from octavo_operator.api.crd import custom_resource_definition
+
+FOLDER = Path(__file__).parent / "reference"
+_HEAD = "<!-- Made by `make docs` from the code; edit the code. -->\n\n"
+
+
+def engine_flags() -> str:
+    """Every setting of `octavo-engine serve`."""
+    lines = [
+        _HEAD + "# Engine settings\n",
+        "Each is a flag of `octavo-engine serve`, a variable `OCTAVO_<NAME>` (capitals, `_` for `-`) and a key of the YAML "
+        "file that `--config` names. A flag wins over the variable, the variable over the file. Sizes take units: `2GiB`.\n",
+    ]
+    for title, config in (("Engine", EngineConfig), ("Server", ServerConfig)):
+        lines += [f"## {title}\n", "| flag | takes | default | meaning |", "| --- | --- | --- | --- |"]
+        for field, known in settings_of(config):
+            default = default_of(field)
+            shown = "" if default in (None, []) else format_size(default) if known.kind == "size" else str(default)
+            takes = " · ".join(map(str, known.choices)) if known.choices else _range(known)
+            lines.append(f"| `--{flag_name(field.name)}` | {takes} | {shown} | {known.help} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _range(known: Any) -> str:
+    kind = known.metavar or {"int": "whole number", "float": "number", "bool": "yes or `--no-…`"}.get(
+        known.kind, "text"
+    )
+    low, high = known.minimum, known.maximum
+    if low is None and high is None:
+        return str(kind)
+    return f"{kind}, {'' if low is None else f'{low:,g}'} to {'' if high is None else f'{high:,g}'}".replace(
+        "to ,", "to"
+    )
+
+
+def llmservice() -> str:
+    """Every field of an LLMService's spec."""
+    crd = custom_resource_definition()
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    lines = [_HEAD + "# LLMService `octavo.dev/v1alpha1`\n", "`kubectl explain llms.spec` says the same.\n"]
+    lines += ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{path}` | {kind} | {default} | {text} |" for path, kind, default, text in _fields(schema, "spec")]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str, str, str]]:
+    for name, child in schema.get("properties", {}).items():
+        here = f"{path}.{name}"
+        text = " ".join(str(child.get("description", "")).split()).replace("|", "\\|")
+        default = child.get("default", "")
+        yield here, _type(child), f"`{default}`" if default not in ("", {}, []) else "", text
+        inner = child.get("items", child)
+        if child.get("x-kubernetes-preserve-unknown-fields") is None:
+            yield from _fields(inner, here + ("[]" if "items" in child else ""))
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " · ".join(str(value) for value in schema["enum"])
+    if schema.get("x-kubernetes-int-or-string"):
+        return "integer or string"
+    kind = str(schema.get("type", "any"))
+    bounds = [str(schema[key]) for key in ("minimum", "maximum") if key in schema]
+    return f"{kind} {' to '.join(bounds)}" if len(bounds) == 2 else kind
+
+
+PAGES = {"engine-flags.md": engine_flags, "llmservice.md": llmservice}
+
+
+def main() -> int:
+    """Entry point of `python -m docs.generate`."""
+    parser = argparse.ArgumentParser(prog="docs.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    stale = []
+    for name, make in PAGES.items():
+        page, text = FOLDER / name, make()
+        if check and (not page.exists() or page.read_text() != text):
+            stale.append(name)
+        elif not check:
+            page.write_text(text)
+    if stale:
+        sys.stderr.write(f"docs/reference is not what the code says: {', '.join(stale)}; run make docs\n")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
