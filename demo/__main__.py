@@ -1,4 +1,4 @@
-"""Runs a sample LLMService as `octavo-operator local` would, asks it one question through the `openai` SDK, and sums up."""
+"""Runs a sample LLMService as `octavo-operator local` does, asks it a question through the `openai` SDK, sums up."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from openai import OpenAI
+
 from octavo_operator.api.files import inspect
 from octavo_operator.local import LocalEngine, LocalError, run_local
-from openai import OpenAI
 
 SAMPLE = Path(__file__).parent.parent / "manifests" / "samples" / "smollm2.yaml"
 QUESTION = "In three sentences: what is a library good for?"
@@ -85,7 +86,7 @@ def keep_serving(engine: LocalEngine) -> int:
     """Serve until SIGINT or SIGTERM, then drain."""
     say(f"serving; try: .venv/bin/octavo-engine chat {engine.endpoint.removesuffix('/v1')}   (Ctrl-C ends)")
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
         engine.stop()
 
     signal.signal(signal.SIGINT, stop)

@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: `make docs`. With --check it only says whether the files are what they should be."""
+"""Writes docs/reference from the code (`make docs`); with --check only says whether it is what it should be."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def engine_flags() -> str:
     """Every setting of `octavo-engine serve`."""
     lines = [
         _HEAD + "# Engine settings\n",
-        "Each is a flag of `octavo-engine serve`, a variable `OCTAVO_<NAME>` (capitals, `_` for `-`) and a key of the YAML "
-        "file that `--config` names. A flag wins over the variable, the variable over the file. Sizes take units: `2GiB`.\n",
+        "Each is a flag of `octavo-engine serve`, a variable `OCTAVO_<NAME>` (capitals, `_` for `-`) and a key of the\n"
+        "YAML file that `--config` names. A flag wins over the variable, the variable over the file. Sizes take units:\n"
+        "`2GiB`.\n",
     ]
     for title, config in (("Engine", EngineConfig), ("Server", ServerConfig)):
         lines += [f"## {title}\n", "| flag | takes | default | meaning |", "| --- | --- | --- | --- |"]
@@ -38,11 +39,9 @@ def _range(known: Any) -> str:
         known.kind, "text"
     )
     low, high = known.minimum, known.maximum
-    if low is None and high is None:
+    if low is None:
         return str(kind)
-    return f"{kind}, {'' if low is None else f'{low:,g}'} to {'' if high is None else f'{high:,g}'}".replace(
-        "to ,", "to"
-    )
+    return f"{kind}, {low:,} to {high:,}" if high is not None else f"{kind}, at least {low:,}"
 
 
 def llmservice() -> str:
