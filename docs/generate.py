@@ -20,8 +20,8 @@ def engine_flags() -> str:
     lines = [
         _HEAD + "# Engine settings\n",
         "Each is a flag of `octavo-engine serve`, a variable `OCTAVO_<NAME>` (capitals, `_` for `-`) and a key of the\n"
-        "YAML file that `--config` names. A flag wins over the variable, the variable over the file. Sizes take units:\n"
-        "`2GiB`.\n",
+        "YAML file that `--config` names. A flag wins over the variable, the variable over the file. Sizes take\n"
+        "units: `2GiB`.\n",
     ]
     for title, config in (("Engine", EngineConfig), ("Server", ServerConfig)):
         lines += [f"## {title}\n", "| flag | takes | default | meaning |", "| --- | --- | --- | --- |"]

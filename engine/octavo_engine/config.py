@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,14 @@ def _boolean(text: str) -> bool:
     return value
 
 
-_PARSERS = {"int": int, "float": float, "bool": _boolean, "size": parse_size, "str": str, "path": Path}
+_PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "bool": _boolean,
+    "size": parse_size,
+    "str": str,
+    "path": Path,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """An HTTP client for an API server, from the host: client certificates or a token."""
 
-import functools
 import ssl
 from pathlib import Path
 
@@ -24,9 +23,8 @@ def connect(
     return httpx2.Client(base_url=server, verify=context, headers=headers, timeout=timeout, trust_env=False)
 
 
-@functools.cache
 def connect_with(kubeconfig: Path) -> httpx2.Client:
-    """The client, one for each file, with whatever credentials the current context of `kubeconfig` has."""
+    """A client with whatever credentials the current context of `kubeconfig` has."""
     import kubernetes.client  # a second of imports: only for those who come with a kubeconfig
     import kubernetes.config
 

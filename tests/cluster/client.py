@@ -1,7 +1,9 @@
 """What a test holds to work with a cluster: kubectl, helm, and HTTP through the API server."""
 
+import functools
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,10 +65,17 @@ class Client:
     namespace: str = "default"
 
     def in_namespace(self, namespace: str) -> "Client":
-        return replace(self, namespace=namespace)
+        """A client whose kubeconfig, a copy, has another default namespace; manifests may still name their own."""
+        copy = self.scratch / f"{namespace}.kubeconfig"
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self.kubeconfig, copy)
+        copy.chmod(0o600)
+        client = replace(self, namespace=namespace, kubeconfig=copy)
+        client.kubectl("config", "set-context", "--current", f"--namespace={namespace}")
+        return client
 
     def kubectl(self, *arguments: str, input: str | None = None, timeout: float = 120) -> str:  # noqa: A002
-        """Run kubectl in this namespace (unless the arguments name another) and return its stdout."""
+        """Run kubectl in this namespace and return its stdout."""
         return self._run("kubectl", *arguments, stdin=input, timeout=timeout)
 
     def helm(self, *arguments: str, input: str | None = None, timeout: float = 300) -> str:  # noqa: A002
@@ -96,7 +105,7 @@ class Client:
         """`waiting.wait_until`, at a pace that suits kubectl."""
         return wait_until(predicate, timeout=timeout, describe=describe, every=every)
 
-    @property
+    @functools.cached_property
     def http(self) -> httpx2.Client:
         """A client for the API server with the kubeconfig's credentials; also `http_client=` of the openai SDK."""
         return connect_with(self.kubeconfig)
@@ -165,7 +174,7 @@ class Client:
             return "" if "--previous" in arguments else str(error)
 
     def _run(self, program: str, *arguments: str, stdin: str | None, timeout: float) -> str:
-        command = [str(self.programs / program), f"--kubeconfig={self.kubeconfig}", f"--namespace={self.namespace}"]
+        command = [str(self.programs / program), f"--kubeconfig={self.kubeconfig}"]
         environment = os.environ | {
             "KUBECACHEDIR": str(self.scratch / "kubectl"),
             "HELM_CACHE_HOME": str(self.scratch / "helm"),

@@ -105,18 +105,22 @@ print(json.dumps({
     "capabilities": [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")],
 }))
 """
-    for image in ("octavo-engine:dev", "localhost/octavo-engine:dev"):
-        finished = namespace.run_pod(image, ["python", "-c", code], timeout=120)
-        assert finished.exit_code == 0, finished.logs
-        assert json.loads(finished.logs) == {
-            "user": USER,
-            "sum": 3.0,
-            "checkout": str(CHECKOUT),
-            "root": "EROFS",
-            "code": "EROFS",
-            "tmp": "written",
-            "capabilities": ["0000000000000000"],
-        }
+    finished = namespace.run_pod("octavo-engine:dev", ["python", "-c", code], timeout=120)
+    assert finished.exit_code == 0, finished.logs
+    assert json.loads(finished.logs) == {
+        "user": USER,
+        "sum": 3.0,
+        "checkout": str(CHECKOUT),
+        "root": "EROFS",
+        "code": "EROFS",
+        "tmp": "written",
+        "capabilities": ["0000000000000000"],
+    }
+
+
+def test_an_image_answers_to_its_usual_names(namespace: Client) -> None:
+    for image in ("octavo-operator:dev", "localhost/octavo-operator:dev", "docker.io/library/octavo-operator:dev"):
+        assert namespace.run_pod(image, ["python", "-c", "print('here')"]).logs == "here\n"
 
 
 def test_both_programs_start_as_the_image_says(namespace: Client) -> None:

@@ -40,7 +40,12 @@ def test_says_all_problems_of_a_file_at_once(tmp_path: Path, capsys: pytest.Capt
     assert all(f"{file}: {path}: " in said for path in ("spec.replicas", "spec.engine.dtype", "spec.what"))
 
 
-BOMB = "a: &a [" + "x," * 9 + "x]\n" + "".join(f"{b}: &{b} [" + f"*{a}," * 9 + f"*{a}]\n" for a, b in zip("abcdefgh", "bcdefghi"))
+BOMB = (
+    "a: &a ["
+    + "x," * 9
+    + "x]\n"
+    + "".join(f"{b}: &{b} [" + f"*{a}," * 9 + f"*{a}]\n" for a, b in zip("abcdefgh", "bcdefghi"))
+)
 
 HOSTILE = [
     ("alias bomb", BOMB.encode(), "counting what its aliases stand for"),
@@ -91,14 +96,18 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path, capsys: pytest.
     assert "Is a directory" in said
 
 
-def test_other_kinds_beside_an_llmservice_are_passed_over_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_kinds_beside_an_llmservice_are_passed_over_aloud(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "mixed.yaml"
     file.write_text("apiVersion: v1\nkind: Secret\nmetadata: {name: hf}\n---\n" + yaml.safe_dump(VALID))
     assert main(["check", str(file)]) == 0
     assert "skipped: document 1: Secret" in capsys.readouterr().err
 
 
-def test_dates_and_times_stay_the_strings_that_kubernetes_sees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dates_and_times_stay_the_strings_that_kubernetes_sees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "dates.yaml"
     file.write_text(yaml.safe_dump(VALID).replace("good", "good\n  labels: {since: 2026-01-01, at: 12:30}"))
     assert main(["check", str(file)]) == 0
@@ -106,7 +115,9 @@ def test_dates_and_times_stay_the_strings_that_kubernetes_sees(tmp_path: Path, c
 
 def test_fields_that_do_not_act_yet_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "later.yaml"
-    file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"autoscaling": {"maxReplicas": 2}, "podTemplate": {"spec": {}}}})))
+    file.write_text(
+        yaml.safe_dump(merged(VALID, {"spec": {"autoscaling": {"maxReplicas": 2}, "podTemplate": {"spec": {}}}}))
+    )
     assert main(["check", str(file)]) == 0
     said = capsys.readouterr().err
     assert "note: spec.autoscaling: " in said

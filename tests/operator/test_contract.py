@@ -28,7 +28,9 @@ def engine_flags() -> set[str]:
 
 @pytest.mark.parametrize("case", inputs())
 def test_the_engine_parses_what_is_rendered(case: str) -> None:
-    (deployment,) = [m for m in yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text()) if m["kind"] == "Deployment"]
+    (deployment,) = [
+        m for m in yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text()) if m["kind"] == "Deployment"
+    ]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["octavo-engine"]
     parsed = build_parser().parse_args(container["args"])

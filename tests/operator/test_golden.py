@@ -26,7 +26,9 @@ def test_no_golden_file_is_left_over() -> None:
 
 @pytest.mark.parametrize("case", inputs())
 def test_pods_keep_the_restricted_standard(case: str) -> None:
-    (deployment,) = [m for m in yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text()) if m["kind"] == "Deployment"]
+    (deployment,) = [
+        m for m in yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text()) if m["kind"] == "Deployment"
+    ]
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -38,7 +40,9 @@ def test_pods_keep_the_restricted_standard(case: str) -> None:
         "readOnlyRootFilesystem": True,
     }
     assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/tmp", "/home/octavo", "/dev/shm", "/cache"}
-    assert pod["terminationGracePeriodSeconds"] > container["lifecycle"]["preStop"]["sleep"]["seconds"] + drain(container)
+    assert pod["terminationGracePeriodSeconds"] > container["lifecycle"]["preStop"]["sleep"]["seconds"] + drain(
+        container
+    )
 
 
 def drain(container: dict) -> int:

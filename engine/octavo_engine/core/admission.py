@@ -16,6 +16,6 @@ def check_request(prompt_tokens: int, max_tokens: int, max_model_len: int) -> No
     if prompt_tokens + max_tokens > max_model_len:
         raise NotAdmissibleError(
             f"the prompt's {prompt_tokens} tokens and max_tokens {max_tokens} are more than the {max_model_len} tokens "
-            f"of context; shorten the prompt by {prompt_tokens + max_tokens - max_model_len} tokens, lower max_tokens, or "
-            f"raise --max-model-len"
+            f"of context; shorten the prompt by {prompt_tokens + max_tokens - max_model_len} tokens, lower max_tokens, "
+            f"or raise --max-model-len"
         )

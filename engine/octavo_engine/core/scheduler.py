@@ -72,6 +72,10 @@ class Scheduler:
         request = self._requests.get(request_id)
         return None if request is None else self._finish(request, reason)
 
+    def abort_all(self) -> list[RequestOutput]:
+        """End every request."""
+        return [output for request_id in list(self._requests) if (output := self.abort(request_id))]
+
     def expire(self, now: float) -> list[RequestOutput]:
         """End the requests whose deadline has passed."""
         late = [r.request_id for r in self._requests.values() if r.deadline is not None and r.deadline <= now]

@@ -25,6 +25,7 @@ from octavo_engine.engine.messages import (
     AbortRequests,
     AddRequest,
     Failed,
+    FromEngine,
     Loading,
     Outputs,
     Ping,
@@ -99,7 +100,7 @@ class EngineClient:
         return self.state.ready
 
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
-        """The request's news until it ends. Closing the generator early aborts it; EngineDeadError if the engine dies."""
+        """The request's news until it ends. Closing it early aborts the request; EngineDeadError if the engine dies."""
         if self.state.phase != "ready":
             raise EngineDeadError(self.state.failed.message if self.state.failed else "the engine is not ready")
         queue: asyncio.Queue[RequestOutput | Failed] = asyncio.Queue()
@@ -149,20 +150,27 @@ class EngineClient:
 
     async def _read(self) -> None:
         while True:
-            message = decode_from_engine(await self._socket.recv())
-            match message:
-                case Loading():
-                    self.state.phase, self.state.progress = "loading", message
-                case Ready():
-                    self.state.ready, self.state.phase = message, "ready"
-                    self._settled.set()
-                    self._tasks.append(asyncio.create_task(self._ping()))
-                case Outputs():
-                    self._deliver(message)
-                case Pong():
-                    self.watchdog.answer(message.sequence)
-                case Failed():
-                    self._fail(message)
+            frame = await self._socket.recv()
+            try:
+                self._take(decode_from_engine(frame))
+            except Exception as error:  # noqa: BLE001  (nobody else would notice, and streams would hang)
+                self._fail(Failed(EngineDeadError.exit_code, f"a message of the engine could not be taken: {error}"))
+                self._kill()
+
+    def _take(self, message: FromEngine) -> None:
+        match message:
+            case Loading():
+                self.state.phase, self.state.progress = "loading", message
+            case Ready():
+                self.state.ready, self.state.phase = message, "ready"
+                self._settled.set()
+                self._tasks.append(asyncio.create_task(self._ping()))
+            case Outputs():
+                self._deliver(message)
+            case Pong():
+                self.watchdog.answer(message.sequence)
+            case Failed():
+                self._fail(message)
 
     def _deliver(self, message: Outputs) -> None:
         self.state.stats = message.stats
@@ -184,8 +192,8 @@ class EngineClient:
     def _stall_message(self) -> str:
         return (
             f"the engine stalled: no step ended for {self.watchdog.silence:.0f} s (--watchdog-timeout "
-            f"{self.config.watchdog_timeout:g}); {self.state.stats.running} requests were running. If steps can take so "
-            f"long here, raise --watchdog-timeout or lower --max-num-batched-tokens"
+            f"{self.config.watchdog_timeout:g}); {self.state.stats.running} requests were running. If steps can take "
+            f"so long here, raise --watchdog-timeout or lower --max-num-batched-tokens"
         )
 
     async def _watch_process(self) -> None:

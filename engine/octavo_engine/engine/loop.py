@@ -84,6 +84,11 @@ class EngineLoop:
             if (output := self._scheduler.abort(request_id)) is not None:
                 self._ended.append(output)
 
+    def abort_all(self) -> list[RequestOutput]:
+        """End everything; the last news of all requests."""
+        ended, self._ended = self._ended, []
+        return ended + self._scheduler.abort_all()
+
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""

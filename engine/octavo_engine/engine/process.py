@@ -84,6 +84,7 @@ def serve_loop(loop: EngineLoop, connection: Connection) -> None:
         wait = 0 if loop.has_work else _IDLE_POLL_MS
         for message in connection.receive(wait):
             if isinstance(message, Shutdown):
+                connection.send(Outputs(loop.abort_all(), loop.report()))
                 return
             handle(message, loop, connection)
         if loop.has_work:

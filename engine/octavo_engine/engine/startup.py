@@ -145,8 +145,8 @@ def _load(
     except (torch.OutOfMemoryError, MemoryError) as error:
         have: DeviceMemory = device_memory(device)
         raise DoesNotFitError(
-            f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free on "
-            f"{have.name} now: lower --gpu-memory-utilization from {config.gpu_memory_utilization:g} ({error})"
+            f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free "
+            f"on {have.name} now: lower --gpu-memory-utilization from {config.gpu_memory_utilization:g} ({error})"
         ) from None
     cache = KVCache(spec.kv_groups, config.block_size, (plan.num_kv_blocks,) * len(spec.kv_groups), layers)
     return Worker(decoder, backend, cache, table, config.seed)

@@ -88,13 +88,13 @@ def _adjust(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor 
 
 def _penalize(logits: Tensor, tokens: Tensor, row: SampleRow) -> None:
     """Repetition (CTRL, Keskar 2019: prompt and answer), frequency and presence (OpenAI: the answer), in place."""
-    params = row.params
+    params, vocab = row.params, logits.shape[0]
     if params.repetition_penalty != 1.0:
-        seen = tokens.unique().long()
-        values = logits[seen]
-        logits[seen] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
-    answered, counts = tokens[row.prompt_len :].unique(return_counts=True)
-    logits[answered.long()] -= params.frequency_penalty * counts + params.presence_penalty
+        seen = torch.bincount(tokens, minlength=vocab) > 0
+        factor = torch.where(logits > 0, 1 / params.repetition_penalty, params.repetition_penalty)
+        logits.copy_(torch.where(seen, logits * factor, logits))
+    counts = torch.bincount(tokens[row.prompt_len :], minlength=vocab)
+    logits -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
 
 
 def needs_history(params: SamplingParams) -> bool:

@@ -1,0 +1,122 @@
+"""Random paged batches and the plainest possible attention, to hold every backend against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, LayerCache, StepInputs
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A ragged batch with all that was ever written for each of its sequences."""
+
+    inputs: StepInputs
+    group: KVGroupSpec
+    block_size: int
+    query: Tensor
+    keys: list[Tensor]
+    """For each sequence [context, K, D], those of this step included."""
+    values: list[Tensor]
+    step_key: Tensor
+    step_value: Tensor
+
+
+def make_batch(
+    lens: list[tuple[int, int]],
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    block_size: int = 16,
+    window: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Batch:
+    """A batch of (query length, context length) with shuffled blocks and unused table entries set to 0."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    blocks_of = [-(-context // block_size) for _, context in lens]
+    free = (1 + torch.randperm(sum(blocks_of) + 3, generator=generator)).tolist()
+    tables = [[free.pop() for _ in range(count)] for count in blocks_of]
+    width = max(blocks_of) + 2
+    positions = [p for query_len, context in lens for p in range(context - query_len, context)]
+    owners = [s for s, (query_len, _) in enumerate(lens) for _ in range(query_len)]
+    slots = [tables[s][p // block_size] * block_size + p % block_size for s, p in zip(owners, positions, strict=True)]
+    query_lens, contexts = tuple(q for q, _ in lens), tuple(c for _, c in lens)
+    inputs = StepInputs(
+        token_ids=torch.zeros(len(positions), dtype=torch.int32),
+        positions=torch.tensor(positions),
+        cu_query_lens=torch.tensor([0, *query_lens]).cumsum(0).int(),
+        context_lens=torch.tensor(contexts, dtype=torch.int32),
+        block_tables=(torch.tensor([t + [0] * (width - len(t)) for t in tables], dtype=torch.int32),),
+        slot_mapping=(torch.tensor(slots),),
+        sample_rows=torch.arange(len(lens)),
+        query_lens_host=query_lens,
+        context_lens_host=contexts,
+    )
+    keys = [draw(context, kv_heads, head_dim) for context in contexts]
+    values = [draw(context, kv_heads, head_dim) for context in contexts]
+    return Batch(
+        inputs=inputs,
+        group=KVGroupSpec("full" if window is None else "sliding", (0,), kv_heads, head_dim, window),
+        block_size=block_size,
+        query=draw(len(positions), heads, head_dim),
+        keys=keys,
+        values=values,
+        step_key=torch.cat([key[context - q :] for key, (q, context) in zip(keys, lens, strict=True)]),
+        step_value=torch.cat([value[context - q :] for value, (q, context) in zip(values, lens, strict=True)]),
+    )
+
+
+def poisoned_cache(backend: AttentionBackend, batch: Batch) -> LayerCache:
+    """A cache that holds what earlier steps wrote, and NaN wherever nobody of this batch has written."""
+    total = int(max(table.max() for table in batch.inputs.block_tables)) + 4
+    cache = backend.allocate(batch.group, total, batch.block_size, batch.query.dtype, batch.query.device)[0]
+    assert not cache.key.any() and not cache.value.any(), "allocate gives zeroed caches"
+    cache.key.fill_(float("nan"))
+    cache.value.fill_(float("nan"))
+    for s, (query_len, context) in enumerate(
+        zip(batch.inputs.query_lens_host, batch.inputs.context_lens_host, strict=True)
+    ):
+        table = batch.inputs.block_tables[0][s].tolist()
+        for position in range(context - query_len):
+            block, offset = table[position // batch.block_size], position % batch.block_size
+            if offset == 0:  # a backend zeroes a block when its first token is written
+                cache.key[block], cache.value[block] = 0, 0
+            cache.key[block, offset] = batch.keys[s][position]
+            cache.value[block, offset] = batch.values[s][position]
+    return cache
+
+
+def run(backend: AttentionBackend, batch: Batch) -> Tensor:
+    """One step of one layer by `backend`."""
+    cache = poisoned_cache(backend, batch)
+    metadata = backend.prepare(batch.inputs, 0, batch.block_size, batch.group.window)
+    backend.write(cache, batch.step_key, batch.step_value, metadata)
+    return backend.attend(batch.query, cache, metadata, batch.group.head_dim**-0.5)
+
+
+def plain_attention(batch: Batch) -> Tensor:
+    """Token by token, head by head, in float64."""
+    output = torch.zeros_like(batch.query, dtype=torch.float64)
+    group = batch.query.shape[1] // batch.group.num_kv_heads
+    row = 0
+    for s, (query_len, context) in enumerate(
+        zip(batch.inputs.query_lens_host, batch.inputs.context_lens_host, strict=True)
+    ):
+        for position in range(context - query_len, context):
+            first = 0 if batch.group.window is None else max(0, position - batch.group.window + 1)
+            for head in range(batch.query.shape[1]):
+                key = batch.keys[s][first : position + 1, head // group].double()
+                value = batch.values[s][first : position + 1, head // group].double()
+                scores = key @ batch.query[row, head].double() * batch.group.head_dim**-0.5
+                output[row, head] = torch.softmax(scores, 0) @ value
+            row += 1
+    return output

@@ -1,0 +1,141 @@
+"""The torch backend against attention written out token by token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from paging import make_batch, plain_attention, poisoned_cache, run
+
+from octavo_engine.attention import torch_reference
+from octavo_engine.attention.backend import KVGroupSpec
+from octavo_engine.attention.select import select_backend
+from octavo_engine.attention.torch_reference import TorchAttention
+from octavo_engine.errors import ConfigurationError
+
+BATCHES = {
+    "one_token": [(1, 1)],
+    "decodes": [(1, 1), (1, 15), (1, 16), (1, 17), (1, 100), (1, 33)],
+    "block_boundaries": [(16, 16), (15, 15), (17, 17), (32, 32)],
+    "chunks": [(5, 50), (16, 32), (1, 2), (33, 64)],
+    "mixed": [(1, 40), (7, 7), (1, 1), (20, 45), (1, 129), (3, 3)],
+}
+
+
+@pytest.mark.parametrize("lens", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 16), (8, 2, 32), (8, 1, 80)])
+@pytest.mark.parametrize("window", [None, 1, 10, 16, 40])
+def test_equals_plain_attention(lens, heads, kv_heads, head_dim, window):
+    batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window)
+    torch.testing.assert_close(run(TorchAttention(), batch).double(), plain_attention(batch), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 12])
+@pytest.mark.parametrize("block_size", [16, 32, 64])
+def test_small_tiles_and_buckets_change_nothing(monkeypatch, block_size, window):
+    monkeypatch.setattr(torch_reference, "_QUERY_TILE", 8)
+    monkeypatch.setattr(torch_reference, "_BUCKET_TOKENS", 64)
+    lens = [(1, 40), (40, 40), (20, 90), (1, 41), (1, 70), (1, 3), (9, 9)]
+    batch = make_batch(lens, heads=4, kv_heads=2, head_dim=16, block_size=block_size, window=window)
+    torch.testing.assert_close(run(TorchAttention(), batch).double(), plain_attention(batch), rtol=1e-5, atol=1e-5)
+
+
+def test_bfloat16():
+    batch = make_batch(BATCHES["mixed"], heads=8, kv_heads=2, head_dim=32, dtype=torch.bfloat16)
+    output = run(TorchAttention(), batch)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.double(), plain_attention(batch), rtol=2e-2, atol=2e-2)
+
+
+def test_padding_is_neither_written_nor_attended():
+    """A token with slot -1 writes nothing; a sequence without context gives zeros; nobody else notices."""
+    batch = make_batch([(1, 20), (4, 4)], heads=4, kv_heads=2, head_dim=16)
+    expected = run(TorchAttention(), batch)
+    inputs = batch.inputs
+    padded = type(inputs)(
+        token_ids=torch.cat((inputs.token_ids, torch.zeros(2, dtype=torch.int32))),
+        positions=torch.cat((inputs.positions, torch.zeros(2, dtype=torch.int64))),
+        cu_query_lens=torch.tensor([0, 1, 5, 6, 7], dtype=torch.int32),
+        context_lens=torch.cat((inputs.context_lens, torch.zeros(2, dtype=torch.int32))),
+        block_tables=(torch.cat((inputs.block_tables[0], torch.zeros(2, inputs.block_tables[0].shape[1]).int())),),
+        slot_mapping=(torch.cat((inputs.slot_mapping[0], torch.full((2,), -1))),),
+        sample_rows=inputs.sample_rows,
+        query_lens_host=(1, 4, 1, 1),
+        context_lens_host=(20, 4, 0, 0),
+    )
+    backend = TorchAttention()
+    cache = poisoned_cache(backend, batch)
+    untouched = cache.key[0].clone()
+    metadata = backend.prepare(padded, 0, batch.block_size, None)
+    extra = torch.full((2, 2, 16), 7.0)
+    backend.write(cache, torch.cat((batch.step_key, extra)), torch.cat((batch.step_value, extra)), metadata)
+    output = backend.attend(torch.cat((batch.query, torch.ones(2, 4, 16))), cache, metadata, 16**-0.5)
+    torch.testing.assert_close(output[:5], expected)
+    assert not output[5:].any()
+    torch.testing.assert_close(cache.key[0], untouched, equal_nan=True)
+
+
+def test_a_sequence_does_not_depend_on_its_company():
+    """Alone or in a crowd: the same numbers but for rounding."""
+    lens = [(1, 37), (12, 30), (1, 200), (1, 1), (1, 38), (64, 64)]
+    crowd = make_batch(lens, heads=8, kv_heads=2, head_dim=32)
+    together = run(TorchAttention(), crowd)
+    row = 0
+    for s, (query_len, context) in enumerate(lens):
+        alone = make_batch([(query_len, context)], heads=8, kv_heads=2, head_dim=32, seed=99)
+        rows = slice(row, row + query_len)
+        alone = type(alone)(
+            inputs=alone.inputs,
+            group=alone.group,
+            block_size=16,
+            query=crowd.query[rows],
+            keys=[crowd.keys[s]],
+            values=[crowd.values[s]],
+            step_key=crowd.step_key[rows],
+            step_value=crowd.step_value[rows],
+        )
+        torch.testing.assert_close(run(TorchAttention(), alone), together[rows], rtol=1e-5, atol=1e-6)
+        row += query_len
+
+
+def test_scratch_bytes_bounds_what_a_step_allocates():
+    from torch.profiler import ProfilerActivity, profile
+
+    heads, kv_heads, head_dim, max_tokens, max_seqs, max_context = 8, 2, 32, 600, 40, 3000
+    for lens in ([(600, 3000)], [(1, 2990 - s) for s in range(40)], [(1, 50)] * 39 + [(500, 501)]):
+        batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+        backend = TorchAttention()
+        cache = poisoned_cache(backend, batch)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            metadata = backend.prepare(batch.inputs, 0, 16, None)
+            backend.write(cache, batch.step_key, batch.step_value, metadata)
+            backend.attend(batch.query, cache, metadata, 1.0)
+        used = peak_bytes(profiler)
+        bound = backend.scratch_bytes(batch.group, heads, max_tokens, max_seqs, max_context)
+        result = batch.query.nbytes
+        assert used <= bound + result, f"{lens[:2]} used {used}, bound {bound}"
+
+
+def peak_bytes(profiler) -> int:
+    """The largest sum of live allocations while the profiler ran."""
+    live = peak = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
+    assert peak > 0
+    return peak
+
+
+def test_auto_takes_torch_on_cpus_and_triton_on_gpus_only():
+    assert select_backend("auto", torch.device("cpu")).name == "torch"
+    assert select_backend("torch", torch.device("cuda")).name == "torch"
+    assert select_backend("auto", torch.device("cuda")).name == "triton"
+    with pytest.raises(ConfigurationError, match="needs a GPU"):
+        select_backend("triton", torch.device("cpu"))
+    with pytest.raises(ConfigurationError, match="flash"):
+        select_backend("flash", torch.device("cpu"))
+
+
+def test_bytes_per_token_counts_keys_and_values_of_all_layers():
+    group = KVGroupSpec("full", (0, 1, 2), 3, 64)
+    assert group.bytes_per_token(torch.bfloat16) == 2 * 3 * 3 * 64 * 2
