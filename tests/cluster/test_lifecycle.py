@@ -1,0 +1,200 @@
+"""How a cluster ends: without a trace, whoever ends it, and whenever."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from . import state
+from .client import Client
+from .layout import CHECKOUT, HOME
+from .waiting import wait_until
+
+START = [sys.executable, "-m", "tests.cluster"]
+ENDS = 30.0
+"""Seconds within which everything must be gone."""
+
+
+@dataclass
+class Foreground:
+    """`make cluster`, started by a test with a folder of its own."""
+
+    process: subprocess.Popen[str]
+    home: Path
+    output: Path
+
+    def wait_for(self, words: str) -> None:
+        def said() -> bool:
+            assert self.process.poll() is None, self.said()
+            return words in self.said()
+
+        wait_until(said, timeout=90, describe=lambda: f"{words!r} in:\n{self.said()}")
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def client(self) -> Client:
+        return Client(self.home / "kubeconfig", programs=HOME / "bin", scratch=self.home / "scratch")
+
+    def traces(self) -> "Traces":
+        """What there is to see of it on the host, now."""
+        eldest = psutil.Process(self.process.pid)
+        family = {eldest, *eldest.children(recursive=True)}
+        folder = next(Path(each.cmdline()[-1]) for each in family if "tests.cluster.janitor" in each.cmdline())
+        return Traces(family | _in_their_network(family), folder)
+
+
+@dataclass(frozen=True)
+class Traces:
+    processes: set[psutil.Process]
+    folder: Path
+
+    def left(self) -> list[object]:
+        running = [each for each in self.processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if self.folder.name in line]
+        return [*running, *mounts, *state.leftovers(self.folder)]
+
+    def wait_until_gone(self) -> None:
+        wait_until(lambda: not self.left(), timeout=ENDS, describe=lambda: f"all is gone: {self.left()}")
+
+
+@pytest.fixture
+def foreground(cluster: Client, tmp_path: Path) -> Iterator[Foreground]:
+    """A second cluster on its way, beside the session's; ended by force if the test does not end it."""
+    yield from _start(tmp_path, START)
+
+
+@pytest.fixture
+def child_of_a_shell(cluster: Client, tmp_path: Path) -> Iterator[Foreground]:
+    """As `make` does it: the process that was started is the parent of the one that keeps the cluster."""
+    yield from _start(tmp_path, ["bash", "-c", '"$@"; exit $?', "shell", *START])
+
+
+def _start(tmp_path: Path, command: list[str]) -> Iterator[Foreground]:
+    home, output = tmp_path / "home", tmp_path / "output"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [*command, "--home", str(home)],
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    yield Foreground(process, home, output)
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_cluster_with_running_pods_ends_without_a_trace(foreground: Foreground, number: signal.Signals) -> None:
+    foreground.wait_for("KUBECONFIG=")
+    container = {"name": "c", "image": "octavo-engine:dev", "command": ["sleep", "1000"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "sleeps"}, "spec": {"containers": [container]}}
+    client = foreground.client()
+    client.apply(pod)
+    client.kubectl("wait", "--for=condition=Ready", "pod/sleeps", "--timeout=60s")
+    traces = foreground.traces()
+    names = {process.name() for process in traces.processes}
+    assert {"etcd", "kube-apiserver", "kubelet", "containerd", "sleep"} <= names
+
+    foreground.process.send_signal(number)
+    code = foreground.process.wait(ENDS)
+    assert code == (-number if number == signal.SIGKILL else 0)
+    traces.wait_until_gone()
+    if number != signal.SIGKILL:
+        assert not (foreground.home / "kubeconfig").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("step", ["containerd answers", "the node registers"])
+def test_a_cluster_interrupted_on_its_way_ends_without_a_trace(
+    foreground: Foreground, step: str, number: signal.Signals
+) -> None:
+    foreground.wait_for(step)
+    traces = foreground.traces()
+    foreground.process.send_signal(number)
+    assert foreground.process.wait(ENDS) == (-number if number == signal.SIGKILL else 128 + number)
+    traces.wait_until_gone()
+
+
+def test_a_cluster_ends_when_its_parent_is_killed(child_of_a_shell: Foreground) -> None:
+    child_of_a_shell.wait_for("KUBECONFIG=")
+    traces = child_of_a_shell.traces()
+    child_of_a_shell.process.kill()
+    child_of_a_shell.process.wait()
+    traces.wait_until_gone()
+
+
+def test_what_nobody_was_left_to_sweep_the_next_cluster_sweeps(foreground: Foreground) -> None:
+    foreground.wait_for("the node registers")
+    traces = foreground.traces()
+    next(each for each in traces.processes if "tests.cluster.janitor" in each.cmdline()).kill()
+    foreground.process.kill()
+    wait_until(
+        lambda: not [each for each in traces.left() if isinstance(each, psutil.Process)],
+        timeout=ENDS,
+        describe=lambda: f"the processes are gone: {traces.left()}",
+    )
+    assert traces.folder.exists()
+
+    mine = state.create()
+    assert traces.left() == []
+    os.close(mine.lock)
+    state.sweep(mine.folder)
+    assert state.leftovers(mine.folder) == []
+
+
+def test_two_clusters_are_independent(foreground: Foreground, namespace: Client) -> None:
+    foreground.wait_for("KUBECONFIG=")
+    other = foreground.client()
+    for client in (namespace, other):
+        assert client.run_pod("octavo-engine:dev", ["python", "-c", "print(1)"], name="same").logs == "1\n"
+    namespace.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine", "namespace": "default"}})
+    assert not other.exists("configmap", "mine")
+    namespace.kubectl("delete", "configmap", "mine", "--namespace=default")
+
+    foreground.process.terminate()
+    assert foreground.process.wait(ENDS) == 0
+    assert namespace.run_pod("octavo-engine:dev", ["python", "-c", "print(2)"], name="after").logs == "2\n"
+
+
+def test_a_second_cluster_in_one_folder_is_told_of_the_first(foreground: Foreground) -> None:
+    foreground.wait_for("containerd answers")
+    second = subprocess.run(
+        [*START, "--home", str(foreground.home)], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert second.returncode == 1
+    assert f"a cluster of this checkout is up, or on its way (process {foreground.process.pid})" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+@pytest.mark.parametrize("when", ["containerd answers", "KUBECONFIG="])
+def test_a_program_that_dies_ends_the_cluster_with_its_last_words(foreground: Foreground, when: str) -> None:
+    foreground.wait_for(when)
+    traces = foreground.traces()
+    next(process for process in traces.processes if process.name() == "etcd").terminate()
+    assert foreground.process.wait(ENDS) == 1
+    assert "cluster: etcd ended with code" in foreground.said()
+    assert str(foreground.home / "logs" / "etcd.log") in foreground.said()
+    assert "Traceback" not in foreground.said()
+    traces.wait_until_gone()
+
+
+def _in_their_network(family: set[psutil.Process]) -> set[psutil.Process]:
+    """Every process of the machine in a network namespace that one of the family is in, and this test is not."""
+    theirs = {_network(member.pid) for member in family} - {_network(os.getpid()), None}
+    return {process for process in psutil.process_iter() if _network(process.pid) in theirs}
+
+
+def _network(pid: int) -> int | None:
+    try:
+        return Path(f"/proc/{pid}/ns/net").stat().st_ino
+    except OSError:
+        return None
