@@ -1,0 +1,184 @@
+"""`octavo-operator local`: the rendered container as a process, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import psutil
+import pytest
+import yaml
+
+from octavo_operator import local
+from octavo_operator.api.resource import LLMService, parse
+from octavo_operator.local import LocalError, run_local, translate
+from octavo_operator.render import RenderConfig, render
+from tests.operator.bad_llmservices import GONE, VALID, merged
+from tests.operator.golden import SAMPLES
+
+ENGINE = Path(__file__).parent / "misbehaving_engine.py"
+
+
+def service(behaviour: str = "good", **fields: Any) -> LLMService:
+    rollout = {"startupTimeoutSeconds": 10, "drainTimeoutSeconds": 0}
+    return parse(merged(VALID, {"spec": {"model": {"name": behaviour}, "rollout": rollout, **fields}}))
+
+
+def container_of(llmservice: LLMService) -> dict[str, Any]:
+    deployment = render(llmservice, RenderConfig("x"))[-1]
+    found: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+@pytest.fixture
+def misbehaving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """`octavo-engine` is the script, and temporary folders lie where the test can look."""
+    script = tmp_path / "octavo-engine"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ENGINE}" "$@"\n')
+    script.chmod(0o755)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(local, "_executable", lambda name: str(script))
+    monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path / "tmp"))
+    yield
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def ignore(_: str) -> None:
+    pass
+
+
+def test_places_ports_and_flags_are_translated(tmp_path: Path) -> None:
+    fields = {
+        "model": {"source": {"demo": GONE, "persistentVolumeClaim": {"claimName": "w", "path": "llama"}}},
+        "auth": {"apiKeysSecretRef": {"name": "keys"}},
+        "engine": {"env": [{"name": "MINE", "value": "/cache/x"}, {"name": "OTHER", "value": "/cachet"}]},
+    }
+    folders = {name: tmp_path / name for name in ("tmp", "home", "shm", "cache", "weights", "api-keys")}
+    llmservice = parse(merged(VALID, {"spec": fields}))
+    environ = {"OCTAVO_PORT": "1", "PATH": "/bin"}
+    command = translate(container_of(llmservice), 4321, folders, environ)
+    assert command.argv[1:3] == ["serve", f"{tmp_path}/weights/llama"]
+    assert {"--host=127.0.0.1", "--port=4321", f"--api-key-file={tmp_path}/api-keys"} <= set(command.argv)
+    assert command.env["MINE"] == f"{tmp_path}/cache/x"
+    assert command.env["OTHER"] == "/cachet"
+    assert (command.env["HOME"], command.env["TMPDIR"]) == (f"{tmp_path}/home", f"{tmp_path}/tmp")
+    assert (command.env["PATH"], command.env["HF_HUB_OFFLINE"]) == ("/bin", "1")
+    assert "OCTAVO_PORT" not in command.env
+
+
+def test_a_token_comes_from_the_environment_or_is_asked_for(tmp_path: Path) -> None:
+    hub = {"repository": "a/b", "tokenSecretRef": {"name": "hf", "key": "token"}}
+    llmservice = parse(merged(VALID, {"spec": {"model": {"source": {"demo": GONE, "huggingFace": hub}}}}))
+    folders = {name: tmp_path for name in ("tmp", "home", "shm", "cache")}
+    assert translate(container_of(llmservice), 1, folders, {"HF_TOKEN": "secret"}).env["HF_TOKEN"] == "secret"
+    with pytest.raises(LocalError, match="set HF_TOKEN in the environment"):
+        translate(container_of(llmservice), 1, folders, {})
+
+
+@pytest.mark.usefixtures("misbehaving")
+def test_a_volume_that_exists_only_in_a_cluster_is_asked_for(tmp_path: Path) -> None:
+    claim = {"model": {"source": {"demo": GONE, "persistentVolumeClaim": {"claimName": "w"}}}}
+    with pytest.raises(LocalError, match="--volume weights=DIR"), run_local(service(**claim)):
+        pass
+    with pytest.raises(LocalError, match="no such volume"), run_local(service(), volumes={"wieghts": tmp_path}):
+        pass
+
+
+@pytest.mark.usefixtures("misbehaving")
+def test_runs_until_asked_to_stop_and_waits_for_the_drain(capfd: pytest.CaptureFixture[str]) -> None:
+    with run_local(service()) as engine:
+        engine.wait_ready(ignore)
+        with urllib.request.urlopen(engine.endpoint.replace("/v1", "/health/ready")) as answer:
+            assert answer.status == 200
+        engine.stop()
+        assert engine.supervise() == 0
+    assert "drained" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("misbehaving")
+@pytest.mark.parametrize("code", [0, 2, 3, 4, 5])
+def test_ends_with_the_engines_exit_code(code: int) -> None:
+    with pytest.raises(LocalError) as error, run_local(service(f"exits-{code}")) as engine:
+        engine.wait_ready(ignore)
+    assert error.value.exit_code == code
+
+
+@pytest.mark.usefixtures("misbehaving")
+def test_a_start_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(local, "_HEARTBEAT_SECONDS", 0.5)
+    with pytest.raises(LocalError, match=r"raise rollout\.startupTimeoutSeconds"), run_local(service("never-starts")) as engine:
+        engine.wait_ready(said.append)
+    assert any("loading 40%" in line for line in said)
+
+
+@pytest.mark.usefixtures("misbehaving")
+def test_a_stalled_engine_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_local(service("stalls")) as engine:
+        engine.wait_ready(ignore)
+        engine._container["livenessProbe"].update(periodSeconds=0.1, failureThreshold=2)  # type: ignore[index]
+        with pytest.raises(LocalError, match="liveness probe 2 times"):
+            engine.supervise()
+
+
+@pytest.mark.usefixtures("misbehaving")
+def test_an_engine_that_ignores_sigterm_is_killed_when_asked_twice() -> None:
+    with run_local(service("ignores-sigterm")) as engine:
+        engine.wait_ready(ignore)
+        engine.stop()
+        engine.stop()
+        assert engine.supervise() == 128 + signal.SIGKILL
+
+
+@pytest.mark.usefixtures("misbehaving")
+def test_what_the_engine_started_ends_with_it() -> None:
+    with run_local(service("leaves-a-child")) as engine:
+        engine.wait_ready(ignore)
+        children = psutil.Process(engine.pid).children(recursive=True)
+        assert children
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+def test_a_taken_port_is_said_before_anything_starts() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(LocalError, match=f"port {port} .*--port 0"), run_local(service(), port):
+            pass
+
+
+def test_the_real_engine_answers_and_leaves_nothing(tmp_path: Path) -> None:
+    """The command as a user runs it: endpoint printed, a streamed answer, SIGINT, exit 0, no process, no folder."""
+    command = [sys.executable, "-m", "octavo_operator.cli", "local", str(SAMPLES / "smollm2.yaml"), "--port", "0"]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("endpoint: http://127.0.0.1:"), line
+        family = psutil.Process(process.pid).children(recursive=True)
+        client = openai.OpenAI(base_url=line.split(": ", 1)[1].strip(), api_key="none")
+        stream = client.chat.completions.create(
+            model=yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())["metadata"]["name"],
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            max_tokens=16, temperature=0, stream=True,
+        )  # fmt: skip
+        answer = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+        assert "Paris" in answer
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert not [child for child in family if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        assert not list(tmp_path.glob("octavo-local-*"))
+    finally:
+        process.kill()

@@ -1,0 +1,88 @@
+"""The work queue's promises: at most once in it, never twice at the same time, nothing lost, failures tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from octavo_operator.reconcile import queue as queue_module
+from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+
+
+async def work(
+    queue: WorkQueue[str], handle: Callable[[str], Awaitable[None]], until: asyncio.Event, workers: int = 4
+) -> None:
+    tasks = [asyncio.create_task(queue.work(handle)) for _ in range(workers)]
+    try:
+        await asyncio.wait_for(until.wait(), 10)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_key_added_many_times_is_worked_on_once() -> None:
+    queue, seen, done = WorkQueue[str](), [], asyncio.Event()
+
+    async def handle(key: str) -> None:
+        seen.append(key)
+        if key == "end":
+            done.set()
+
+    for key in ("a", "a", "b", "a", "b", "end"):
+        queue.add(key)
+    await work(queue, handle, done, workers=1)
+    assert seen == ["a", "b", "end"]
+
+
+async def test_a_key_added_while_worked_on_is_worked_on_again_but_not_at_the_same_time() -> None:
+    queue, running, passes, done = WorkQueue[str](), 0, 0, asyncio.Event()
+
+    async def handle(key: str) -> None:
+        nonlocal running, passes
+        running += 1
+        assert running == 1
+        if passes == 0:
+            queue.add(key)
+            queue.add(key)
+            await asyncio.sleep(0)
+        running -= 1
+        passes += 1
+        if passes == 2:
+            done.set()
+
+    queue.add("a")
+    await work(queue, handle, done)
+    assert passes == 2
+
+
+@pytest.mark.parametrize("error", [ExpectedError("the API server says no"), RuntimeError("our fault")])
+async def test_a_failure_is_tried_again_and_harms_no_other_key(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "FIRST_RETRY_SECONDS", 0.001)
+    queue, seen, done = WorkQueue[str](), [], asyncio.Event()
+
+    async def handle(key: str) -> None:
+        seen.append(key)
+        if key == "bad" and seen.count("bad") < 4:
+            raise error
+        if seen.count("bad") == 4:
+            done.set()
+
+    queue.add("bad")
+    queue.add("good")
+    await work(queue, handle, done, workers=1)
+    assert seen.count("bad") == 4
+    assert seen.count("good") == 1
+
+
+async def test_waiting_is_measured_from_the_oldest_key() -> None:
+    queue = WorkQueue[str]()
+    assert queue.oldest_wait_seconds() == 0
+    queue.add("a")
+    await asyncio.sleep(0.01)
+    queue.add("b")
+    assert queue.oldest_wait_seconds() >= 0.01

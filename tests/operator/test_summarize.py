@@ -1,0 +1,247 @@
+"""From pods and Deployments as Kubernetes reports them to what `kubectl get llms` says. Pure functions, real shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo_operator.api.conditions import ConditionType, Reason
+from octavo_operator.api.resource import LLMService, parse
+from octavo_operator.api.status import Condition, LLMServiceStatus
+from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.pods import Finding, last_words, view
+from octavo_operator.reconcile.summarize import invalid_status, summarize
+from tests.operator.bad_llmservices import VALID, merged
+
+NOW = "2026-01-01T00:00:00Z"
+IMAGE = "octavo-engine:1"
+
+
+def service(status: dict[str, Any] | None = None, **fields: Any) -> LLMService:
+    metadata = {"uid": "u1", "generation": 3, "namespace": "llm"}
+    return parse(merged(VALID, {"metadata": metadata, "spec": fields, "status": status or {}}))
+
+
+def pod(
+    name: str = "good-1", *, container: dict[str, Any] | None = None, revision: str = "r1", **status: Any
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"conditions": [{"type": "PodScheduled", "status": "True"}], **status}
+    if container is not None:
+        found["containerStatuses"] = [{"name": "engine", "image": "octavo-engine:1", **container}]
+        ready = "True" if container.get("ready") else "False"
+        found["conditions"] = [*found["conditions"], {"type": "Ready", "status": ready}]
+    metadata = {"name": name, "labels": {"pod-template-hash": revision}, "creationTimestamp": NOW}
+    return {"metadata": metadata, "status": found}
+
+
+RUNNING = {"state": {"running": {}}, "started": False, "ready": False}
+SERVING = {"state": {"running": {}}, "started": True, "ready": True}
+NO_GPU = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                          "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."}]}  # fmt: skip
+
+
+def exited(code: int, message: str = "", reason: str = "Error") -> dict[str, Any]:
+    terminated = {"exitCode": code, "message": message, "reason": reason}
+    return {
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+        "lastState": {"terminated": terminated},
+    }
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"state": {"waiting": {"reason": reason, "message": message}}}
+
+
+def deployment(
+    ready: int = 0, updated: int = 1, total: int = 1, **status: Any
+) -> dict[tuple[str, str], dict[str, Any]]:
+    counts = {"replicas": total, "updatedReplicas": updated, "readyReplicas": ready, "availableReplicas": ready}
+    found = {"metadata": {"name": "good", "generation": 2}, "status": {"observedGeneration": 2, **counts, **status}}
+    return {("Deployment", "good"): found}
+
+
+def summary(
+    *pods: dict[str, Any],
+    of: LLMService | None = None,
+    children: dict[tuple[str, str], dict[str, Any]] | None = None,
+    problem: Finding | None = None,
+) -> LLMServiceStatus:
+    return summarize(of or service(), Observation({}, children or {}, pods), IMAGE, problem, NOW)
+
+
+def condition(status: LLMServiceStatus, kind: ConditionType) -> Condition:
+    return next(found for found in status.conditions if found.type == kind)
+
+
+PHASES = [
+    ("no pod", [], "Pending", None),
+    ("not looked at by the scheduler", [{"metadata": {"name": "p"}, "status": {}}], "Pending", None),
+    ("no GPU", [pod(**NO_GPU)], "Pending", Reason.WAITING_FOR_GPU),
+    ("scheduled", [pod()], "Pulling", None),
+    ("creating", [pod(container=waiting("ContainerCreating"))], "Pulling", None),
+    ("loading", [pod(container=RUNNING)], "Loading", None),
+    ("warming up", [pod(container={**RUNNING, "started": True})], "Warmup", None),
+    ("serving", [pod(container=SERVING)], "Serving", None),
+    ("one ahead of the other", [pod("a", container=RUNNING), pod("b", container=SERVING)], "Serving", None),
+]
+
+
+@pytest.mark.parametrize(("pods", "phase", "reason"), [row[1:] for row in PHASES], ids=[row[0] for row in PHASES])
+def test_phase_is_that_of_the_furthest_pod(pods: list[dict[str, Any]], phase: str, reason: Reason | None) -> None:
+    status = summary(*pods, children=deployment())
+    assert status.loading.phase == phase
+    if reason:
+        assert condition(status, ConditionType.PROGRESSING).reason == reason
+        assert condition(status, ConditionType.READY).reason == reason
+
+
+TROUBLES = [
+    (exited(2, "octavo-engine serve: unknown flag --x"), Reason.CONFIGURATION_ERROR, "unknown flag --x"),
+    (exited(3, "no such repository"), Reason.MODEL_NOT_FOUND, "no such repository"),
+    (exited(4, "needs 16.1 GiB, has 8.0 GiB"), Reason.OUT_OF_MEMORY, "needs 16.1 GiB"),
+    (exited(5), Reason.ENGINE_STALLED, "exit code 5"),
+    (exited(139), Reason.CRASH_LOOP, "exit code 139"),
+    (exited(137, reason="OOMKilled"), Reason.OUT_OF_MEMORY, "raise resources.limits.memory"),
+    (waiting("ErrImageNeverPull", "image is not present"), Reason.PULL_FAILED, "octavo-engine:1"),
+    (waiting("ImagePullBackOff", "back-off pulling"), Reason.PULL_FAILED, "cannot pull"),
+    (waiting("CreateContainerConfigError", 'secret "hf" not found'), Reason.SECRET_MISSING, 'secret "hf" not found'),
+    ({"state": {"terminated": {"exitCode": 3, "message": "gone"}}}, Reason.MODEL_NOT_FOUND, "gone"),
+    ({**RUNNING, "lastState": {"terminated": {"exitCode": 4, "message": "too big"}}}, Reason.OUT_OF_MEMORY, "too big"),
+]
+
+
+@pytest.mark.parametrize(
+    ("container", "reason", "words"), TROUBLES, ids=[f"{row[1]}-{n}" for n, row in enumerate(TROUBLES)]
+)
+def test_a_failed_container_says_why(container: dict[str, Any], reason: Reason, words: str) -> None:
+    status = summary(pod(container=container), children=deployment())
+    for kind, value in ((ConditionType.DEGRADED, "True"), (ConditionType.READY, "False")):
+        found = condition(status, kind)
+        assert (found.status, found.reason) == (value, reason)
+        assert words in found.message
+
+
+def test_all_seven_conditions_are_always_there() -> None:
+    for status in (
+        summary(),
+        summary(pod(container=SERVING), children=deployment(ready=1)),
+        summary(of=service(suspend=True)),
+    ):
+        assert [found.type for found in status.conditions] == list(ConditionType)
+        assert all(found.observed_generation == 3 and found.message for found in status.conditions)
+
+
+def test_serving() -> None:
+    status = summary(pod(container=SERVING), children=deployment(ready=1))
+    assert condition(status, ConditionType.READY).reason == Reason.SERVING
+    assert condition(status, ConditionType.AVAILABLE).status == "True"
+    assert condition(status, ConditionType.PROGRESSING).reason == Reason.DEPLOYED
+    assert condition(status, ConditionType.MODEL_LOADED).status == "True"
+    assert condition(status, ConditionType.DEGRADED).status == "False"
+    assert (status.ready_replicas, status.replicas, status.url) == (1, 1, "http://good.llm.svc:80/v1")
+    assert (status.engine_image, status.selector) == (IMAGE, "octavo.dev/llmservice=good")
+
+
+def test_ready_stays_true_while_new_pods_come() -> None:
+    pods = [pod("old", container=SERVING, revision="r1"), pod("new", container=RUNNING, revision="r2")]
+    status = summary(*pods, children=deployment(ready=1, updated=1, total=2))
+    assert condition(status, ConditionType.READY).status == "True"
+    assert condition(status, ConditionType.READY).reason == Reason.ROLLING_OUT
+    assert condition(status, ConditionType.PROGRESSING).status == "True"
+
+
+def test_ready_is_not_taken_away_by_a_new_pod_that_fails() -> None:
+    pods = [pod("old", container=SERVING, revision="r1"), pod("new", container=exited(3, "gone"), revision="r2")]
+    status = summary(*pods, children=deployment(ready=1, updated=1, total=2))
+    assert condition(status, ConditionType.READY).status == "True"
+    assert condition(status, ConditionType.DEGRADED).reason == Reason.MODEL_NOT_FOUND
+
+
+def test_a_surge_pod_without_gpu_blocks_the_rollout() -> None:
+    pods = [pod("old", container=SERVING, revision="r1"), pod("new", revision="r2", **NO_GPU)]
+    status = summary(*pods, children=deployment(ready=1, updated=1, total=2))
+    found = condition(status, ConditionType.ROLLOUT_BLOCKED)
+    assert (found.status, found.reason) == ("True", Reason.NO_GPU_FOR_SURGE)
+    assert "rollout.strategy" in found.message
+
+
+def test_a_first_pod_without_gpu_blocks_no_rollout() -> None:
+    assert condition(summary(pod(**NO_GPU), children=deployment()), ConditionType.ROLLOUT_BLOCKED).status == "False"
+
+
+def test_pods_that_may_not_be_made() -> None:
+    refused = {"type": "ReplicaFailure", "status": "True", "message": 'violates PodSecurity "restricted"'}
+    status = summary(children=deployment(total=0, updated=0, conditions=[refused]))
+    found = condition(status, ConditionType.DEGRADED)
+    assert (found.reason, 'violates PodSecurity "restricted"' in found.message) == (Reason.POLICY_DENIED, True)
+
+
+def test_out_of_time_names_the_knob() -> None:
+    late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    found = condition(
+        summary(pod(container=RUNNING), children=deployment(conditions=[late])), ConditionType.PROGRESSING
+    )
+    assert found.reason == Reason.PROGRESS_DEADLINE_EXCEEDED
+    assert "rollout.startupTimeoutSeconds" in found.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"), [({"suspend": True}, Reason.SUSPENDED), ({"replicas": 0}, Reason.SCALED_TO_ZERO)]
+)
+def test_stopped_on_purpose_is_not_broken(fields: dict[str, Any], reason: Reason) -> None:
+    status = summary(of=service(**fields), children=deployment(total=0, updated=0))
+    assert condition(status, ConditionType.READY).reason == reason
+    assert condition(status, ConditionType.DEGRADED).status == "False"
+    assert status.replicas == 0
+
+
+def test_fields_that_do_not_act_yet_do_not_take_ready_away() -> None:
+    later = service(autoscaling={"minReplicas": 1, "maxReplicas": 2})
+    status = summary(pod(container=SERVING), of=later, children=deployment(ready=1))
+    assert condition(status, ConditionType.READY).status == "True"
+    found = condition(status, ConditionType.DEGRADED)
+    assert (found.status, found.reason) == ("True", Reason.FIELDS_NOT_YET_ACTED_ON)
+    assert "spec.autoscaling" in found.message
+
+
+def test_what_stopped_the_operator_comes_first() -> None:
+    status = summary(
+        pod(container=SERVING), problem=Finding(Reason.NAME_TAKEN, "Service good exists"), children=deployment(ready=1)
+    )
+    assert condition(status, ConditionType.READY).reason == Reason.NAME_TAKEN
+    assert condition(status, ConditionType.DEGRADED).message == "Service good exists"
+
+
+def test_transition_times_move_with_the_status_only() -> None:
+    before = summary(pod(container=SERVING), children=deployment(ready=1)).model_dump(by_alias=True, mode="json")
+    later = "2026-01-02T00:00:00Z"
+    old = service(status=before)
+    same = summarize(old, Observation({}, deployment(ready=1), (pod(container=SERVING),)), IMAGE, None, later)
+    assert same.model_dump(by_alias=True, mode="json") == before
+    broken = summarize(old, Observation({}, deployment(), (pod(container=exited(5)),)), IMAGE, None, later)
+    times = {found.type: found.last_transition_time for found in broken.conditions}
+    assert times[ConditionType.READY] == later
+    assert times[ConditionType.ROLLOUT_BLOCKED] == NOW
+
+
+def test_terminating_pods_do_not_count() -> None:
+    ending = pod(container=exited(5))
+    ending["metadata"]["deletionTimestamp"] = NOW
+    assert condition(summary(ending, children=deployment()), ConditionType.DEGRADED).status == "False"
+
+
+def test_an_object_that_is_no_longer_valid_is_told_so() -> None:
+    raw = merged(VALID, {"metadata": {"generation": 4}, "spec": {"replicas": -1}, "status": {"engineImage": IMAGE}})
+    status = invalid_status(raw, "spec.replicas: must be greater", NOW)
+    assert (status["engineImage"], status["observedGeneration"]) == (IMAGE, 4)
+    assert {found["reason"] for found in status["conditions"]} == {"Invalid"}
+
+
+def test_last_words_are_the_end_of_the_log_in_one_line() -> None:
+    assert last_words("one\n\n two \nthree\nfour\n") == "two / three / four"
+    assert len(last_words("x" * 5000)) == 400
+
+
+def test_a_pod_that_ended_well_is_seen_ending_not_serving() -> None:
+    assert view(pod(container={"state": {"terminated": {"exitCode": 0}}})).phase == "Loading"
