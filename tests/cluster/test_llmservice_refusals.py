@@ -1,0 +1,88 @@
+"""The API server refuses LLMServices that make no sense, in words that `octavo-operator check` uses too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.operator.bad_llmservices import BAD, GONE, VALID, Bad, merged
+from tests.operator.golden import inputs
+
+from .client import Client, CommandError
+from .octavo import MANIFESTS
+
+PATH = "/apis/octavo.dev/v1alpha1/namespaces/default/llmservices"
+
+
+@pytest.fixture(scope="module")
+def crd(cluster: Client) -> Iterator[Client]:
+    """The CRD of manifests/, as somebody without helm would install it."""
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(MANIFESTS / "crd.yaml"))
+    cluster.kubectl("wait", "--for=condition=Established", "crd/llmservices.octavo.dev", "--timeout=30s")
+    cluster.wait_until(lambda: cluster.http.get(PATH).status_code == 200, 30, "LLMServices are served")
+    return cluster
+
+
+def create(client: Client, manifest: dict[str, Any]) -> tuple[int, str]:
+    """Status and message of the API server for the object, which it does not keep. Strict, as kubectl asks."""
+    answer = client.http.post(PATH, params={"dryRun": "All", "fieldValidation": "Strict"}, json=manifest)
+    return answer.status_code, answer.json().get("message", "")
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.id)
+def test_refuses_in_words(bad: Bad, crd: Client) -> None:
+    code, message = create(crd, bad.manifest)
+    assert code in (400, 422), message
+    assert (bad.server_words or bad.words).lower() in message.lower()
+
+
+@pytest.mark.parametrize("case", inputs())
+def test_accepts_what_check_accepts(case: str, crd: Client) -> None:
+    manifest = yaml.safe_load(inputs()[case].read_text())
+    manifest["metadata"] = {"name": manifest["metadata"]["name"]}
+    code, message = create(crd, manifest)
+    assert code == 201, message
+
+
+def test_kubectl_shows_the_sentence(crd: Client) -> None:
+    with pytest.raises(CommandError, match="exactly one source must be set"):
+        crd.kubectl("create", "--dry-run=server", "-f", "-", input=yaml.safe_dump(BAD[0].manifest))
+
+
+CACHE = {"type": "PersistentVolumeClaim", "size": "10Gi", "storageClassName": "fast"}
+CHANGES = [
+    ({"size": "9Gi"}, "size may grow but not shrink"),
+    ({"storageClassName": "slow"}, "storageClassName cannot change"),
+    ({"storageClassName": GONE}, "storageClassName cannot change"),
+    ({"size": "20Gi"}, ""),
+    ({"type": "Ephemeral"}, ""),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), CHANGES)
+def test_what_may_change_later(change: dict[str, Any], words: str, crd: Client, namespace: Client) -> None:
+    before = merged(VALID, {"spec": {"cache": CACHE}})
+    namespace.apply(before)
+    after = copy.deepcopy(merged(before, {"spec": {"cache": change}}))
+    if words:
+        with pytest.raises(CommandError, match=words):
+            namespace.apply(after)
+    else:
+        namespace.apply(after)
+
+
+def test_kubectl_explain_reads_well(crd: Client) -> None:
+    said = crd.kubectl("explain", "llmservice.spec.engine.maxModelLength")
+    assert "Longest context in tokens" in said
+    assert "IN PLACE" not in said
+    assert "exactly one member" in crd.kubectl("explain", "llmservice.spec.model.source")
+
+
+def test_a_service_that_scales_by_itself_cannot_be_scaled_by_hand(crd: Client, namespace: Client) -> None:
+    namespace.apply(merged(VALID, {"spec": {"autoscaling": {"maxReplicas": 3}}}))
+    with pytest.raises(CommandError, match="set replicas or autoscaling, not both"):
+        namespace.kubectl("scale", "llms/good", "--replicas=2")
