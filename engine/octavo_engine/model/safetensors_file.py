@@ -43,13 +43,12 @@ class SafetensorsHeader:
 
 
 def weight_files(directory: Path) -> tuple[Path, ...]:
-    """The safetensors files of a model directory, from its index if it has one; ModelLoadError if some are missing."""
-    index = directory / "model.safetensors.index.json"
+    """The safetensors files of a model directory, one or those its index names; ModelLoadError if some are missing."""
+    single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
+    if single.is_file():  # before the index, as transformers does
+        return (single,)
     if index.is_file():
         return tuple(directory / name for name in _indexed_names(index))
-    single = directory / "model.safetensors"
-    if single.is_file():
-        return (single,)
     found = sorted(directory.glob("*.safetensors"))
     if len(found) == 1:
         return tuple(found)

@@ -1,0 +1,190 @@
+"""read_spec: what config.json and GGUF headers say, and one sentence for each way they can be wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from checkpoints import CONFIGURATIONS, LLAMA3_ROPE, SIZES, reference_model, save
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.layers.rope import inverse_frequencies
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import read_spec
+
+LLAMA_31 = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "torch_dtype": "bfloat16",
+    "eos_token_id": [128001, 128008, 128009],
+    "tie_word_embeddings": False,
+}
+"""As published, in the layout before transformers 5."""
+
+
+def spec_of(directory, config, generation=None):
+    (directory / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    if generation is not None:
+        (directory / "generation_config.json").write_text(json.dumps(generation))
+    return read_spec(ModelFiles("test", directory=directory))
+
+
+def test_a_published_config(tmp_path):
+    spec = spec_of(tmp_path, LLAMA_31)
+    assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (32, 32, 8, 128)
+    assert spec.dtype == torch.bfloat16
+    assert spec.eos_token_ids == (128001, 128008, 128009)
+    assert (spec.rope.kind, spec.rope.theta, spec.rope.factor) == ("llama3", 500000.0, 8.0)
+    (group,) = spec.kv_groups
+    assert group.layers == tuple(range(32)) and group.window is None and spec.group_of_layer == (0,) * 32
+    assert group.bytes_per_token(torch.bfloat16) == 131072
+
+
+@pytest.mark.parametrize("changes", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_what_transformers_writes(changes, tmp_path):
+    model = reference_model(**changes)
+    config = model.config
+    spec = read_spec(ModelFiles("test", directory=save(model, tmp_path)))
+    assert spec.head_dim == config.head_dim
+    assert spec.tie_word_embeddings == config.tie_word_embeddings
+    assert spec.attention_bias == config.attention_bias and spec.mlp_bias == config.mlp_bias
+    assert spec.hidden_act == config.hidden_act and spec.rms_norm_eps == config.rms_norm_eps
+    assert spec.eos_token_ids == (2,) and spec.dtype == torch.float32
+    assert torch.equal(inverse_frequencies(spec.rope, spec.head_dim), model.model.rotary_emb.inv_freq)
+
+
+def test_old_and_new_rope_layouts_mean_the_same(tmp_path):
+    base = {**SIZES, "architectures": ["LlamaForCausalLM"], "dtype": "float32"}
+    new = spec_of(tmp_path, {**base, "rope_parameters": LLAMA3_ROPE})
+    scaling = {key: value for key, value in LLAMA3_ROPE.items() if key != "rope_theta"}
+    old = spec_of(tmp_path, {**base, "rope_theta": 10000.0, "rope_scaling": scaling})
+    older = {"type": "linear", "factor": 2.0}
+    assert new == old
+    assert spec_of(tmp_path, {**base, "rope_scaling": older}).rope.kind == "linear"
+    assert spec_of(tmp_path, {**base, "rope_scaling": None}).rope.kind == "default"
+
+
+def test_ends_of_sequence_come_from_both_files(tmp_path):
+    assert spec_of(tmp_path, {**LLAMA_31, "eos_token_id": 7}, {"eos_token_id": [9, 7]}).eos_token_ids == (7, 9)
+    assert spec_of(tmp_path, {**LLAMA_31, "eos_token_id": None}, {}).eos_token_ids == ()
+    without = {key: value for key, value in LLAMA_31.items() if key != "eos_token_id"}
+    (tmp_path / "generation_config.json").unlink()
+    assert spec_of(tmp_path, without).eos_token_ids == (2,), "the family's own default"
+
+
+def test_ends_outside_the_vocabulary_are_left_out(tmp_path, caplog):
+    assert spec_of(tmp_path, {**LLAMA_31, "eos_token_id": [5, 128256, -1]}).eos_token_ids == (5,)
+    assert "128256" in caplog.text
+
+
+def test_the_type_of_the_weights_where_the_config_is_silent(tmp_path):
+    save(reference_model(), tmp_path, dtype=torch.float16)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["dtype"]
+    assert spec_of(tmp_path, config).dtype == torch.float16
+
+
+def test_code_in_the_repository_is_never_looked_at(tmp_path):
+    (tmp_path / "configuration_evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
+    spec = spec_of(tmp_path, {**LLAMA_31, "auto_map": {"AutoConfig": "configuration_evil.C"}})
+    assert spec.num_layers == 32
+    assert not (tmp_path / "ran").exists()
+
+
+WRONG = {
+    "hidden_size missing": ({"hidden_size": None}, "hidden_size is missing"),
+    "layers in words": ({"num_hidden_layers": "many"}, "num_hidden_layers 'many' is not a whole number"),
+    "layers a bool": ({"num_hidden_layers": True}, "num_hidden_layers True is not a whole number"),
+    "layers a fraction": ({"num_hidden_layers": 2.5}, "num_hidden_layers 2.5 is not a whole number"),
+    "no layers": ({"num_hidden_layers": 0}, "num_hidden_layers 0 is not between 1 and"),
+    "negative vocabulary": ({"vocab_size": -4}, "vocab_size -4 is not between"),
+    "absurd vocabulary": ({"vocab_size": 10**15}, "vocab_size 1000000000000000 is not between"),
+    "absurd hidden size": ({"hidden_size": 1 << 40}, "hidden_size"),
+    "absurd head_dim": ({"head_dim": 4096}, "head_dim 4096 is not between"),
+    "odd head_dim": ({"head_dim": 33}, "head_dim 33 is odd"),
+    "heads do not divide": (
+        {"num_attention_heads": 24, "num_key_value_heads": 8},
+        "not a multiple of num_attention_heads",
+    ),
+    "kv heads do not divide": ({"num_key_value_heads": 5}, "num_key_value_heads 5 does not divide"),
+    "more kv heads than heads": ({"num_key_value_heads": 64}, "num_key_value_heads 64 is not between 1 and 32"),
+    "context of none": ({"max_position_embeddings": 0}, "max_position_embeddings"),
+    "eps in words": ({"rms_norm_eps": "small"}, "rms_norm_eps 'small' is not a number"),
+    "tied, perhaps": ({"tie_word_embeddings": "perhaps"}, "tie_word_embeddings 'perhaps' is neither true nor false"),
+    "unknown activation": ({"hidden_act": "swoosh"}, "hidden_act 'swoosh' is not supported; supported: silu"),
+    "unknown dtype": ({"torch_dtype": "int3"}, "torch_dtype 'int3' is not supported; supported: bfloat16"),
+    "rope unknown": ({"rope_scaling": {"rope_type": "spiral"}}, "rope_scaling.rope_type 'spiral' is not supported"),
+    "rope yarn": (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+        "'yarn' is not supported; supported: default",
+    ),
+    "rope without factor": ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
+    "rope a list": ({"rope_scaling": [1]}, "rope_scaling [1] is not an object"),
+    "rope backwards": (
+        {"rope_scaling": {**LLAMA3_ROPE, "high_freq_factor": 0.5}},
+        "high_freq_factor 0.5 is not above low_freq_factor 1",
+    ),
+    "theta of zero": ({"rope_theta": 0}, "rope_theta 0 is not between"),
+    "theta infinite": ({"rope_theta": float("inf")}, "rope_theta inf is not a number"),
+    "half turned": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
+    "eos in words": ({"eos_token_id": "end"}, "eos_token_id 'end' is neither a whole number nor a list"),
+    "quantized": ({"quantization_config": {"quant_method": "gptq"}}, "quantized (gptq)"),
+    "another architecture": (
+        {"architectures": ["LlamaForSequenceClassification"]},
+        "'LlamaForSequenceClassification' is not supported; the nearest supported is LlamaForCausalLM",
+    ),
+    "far away architecture": ({"architectures": ["BertModel"]}, "LlamaForCausalLM"),
+    "no architecture": ({"architectures": None}, "architectures is missing"),
+    "architectures of numbers": ({"architectures": [3]}, "architectures is missing or no list of names"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_values_are_named(changes, message, tmp_path):
+    with pytest.raises(ModelLoadError) as caught:
+        spec_of(tmp_path, {**LLAMA_31, **changes})
+    assert message in str(caught.value)
+    assert "config.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+BROKEN = {
+    "empty": ("", "not valid JSON"),
+    "cut": (json.dumps(LLAMA_31)[:100], "not valid JSON"),
+    "a list": ("[1, 2]", "holds a JSON list, not an object"),
+    "a number": ("7", "not an object"),
+    "nested without end": ("[" * 200_000, "not valid JSON"),
+    "not text": (b"\xff\xfe\x00binary".decode("latin-1"), "not valid JSON"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BROKEN.values(), ids=BROKEN)
+def test_broken_files(text, message, tmp_path):
+    with pytest.raises(ModelLoadError) as caught:
+        spec_of(tmp_path, text)
+    assert message in str(caught.value)
+    assert "config.json" in str(caught.value)
+
+
+def test_a_huge_config_is_not_even_parsed(tmp_path):
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ModelLoadError, match="too large"):
+        read_spec(ModelFiles("test", directory=tmp_path))
