@@ -8,6 +8,7 @@ real security context, and the code in it is the code in the editor.
 import hashlib
 import io
 import json
+import platform
 import stat
 import sys
 import tarfile
@@ -24,6 +25,7 @@ PROGRAMS = ("octavo-engine", "octavo-operator")
 SCRIPTS = Path(sys.prefix) / "bin"
 FOLDERS = ("dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "usr", "var")
 """What every system has; a container runtime needs some of them to mount on, even under a read-only root."""
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 LINKS = ("bin", "lib", "lib64", "sbin")
 ACCOUNTS = {
     "etc/passwd": f"root:x:0:0:root:/root:/sbin/nologin\noctavo:x:{USER}:{USER}:octavo:/home/octavo:/sbin/nologin\n",
@@ -43,7 +45,13 @@ class Image:
     def archive(self) -> bytes:
         """The tar archive that `ctr images import` reads."""
         root = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(self.layer).hexdigest()}"]}
-        content = {"architecture": "amd64", "os": "linux", "config": self.config, "rootfs": root, "history": [{}]}
+        content = {
+            "architecture": ARCHITECTURES[platform.machine()],
+            "os": "linux",
+            "config": self.config,
+            "rootfs": root,
+            "history": [{}],
+        }
         config = json.dumps(content).encode()
         config_file = f"{hashlib.sha256(config).hexdigest()}.json"
         manifest = [{"Config": config_file, "RepoTags": list(self.names), "Layers": ["layer.tar"]}]
@@ -77,9 +85,12 @@ def development_image(program: str) -> Image:
 
 def pause_image(busybox: Path) -> Image:
     """What holds a pod's namespaces open: a static busybox that sleeps."""
+    content = busybox.read_bytes()
+    if b"/ld-linux" in content:
+        raise ClusterError(f"{busybox} needs libraries: install the Debian package busybox-static", exit_code=2)
     return Image(
         names=(PAUSE_IMAGE,),
-        layer=_tar([_file("busybox", busybox.read_bytes(), mode=0o755)]),
+        layer=_tar([_file("busybox", content, mode=0o755)]),
         config={"Entrypoint": ["/busybox", "sleep", "2000000000"]},
     )
 
@@ -87,9 +98,8 @@ def pause_image(busybox: Path) -> Image:
 def mounted_folders() -> list[Path]:
     """What a development container gets from this machine, each at its own path; none lies within another."""
     wanted = (Path("/usr"), Path(sys.base_prefix), CHECKOUT, Path(sys.prefix))
-    paths = list(
-        dict.fromkeys(path for folder in wanted for path in (folder, folder.resolve()))
-    )  # links as Python uses them
+    with_targets = (path for folder in wanted for path in (folder, folder.resolve()))  # Python uses its links as such
+    paths = list(dict.fromkeys(with_targets))
     return [path for path in paths if not any(other != path and path.is_relative_to(other) for other in paths)]
 
 
@@ -120,36 +130,21 @@ def admission_policy() -> list[dict[str, Any]]:
     named = " || ".join(
         f"object.spec.?{field}.orValue([]).exists(c, {_IS_OURS})" for field in ("containers", "initContainers")
     )
-    name = {"name": "octavo-development-images"}
+    mutation = f"Object{{spec: Object.spec{{volumes: [{volumes}], {lists}}}}}"
+    created_pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    policy = {
+        "matchConstraints": {"resourceRules": [created_pods]},
+        "matchConditions": [{"name": "names-a-development-image", "expression": named}],
+        "reinvocationPolicy": "Never",
+        "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": mutation}}],
+    }
+    group, name = "admissionregistration.k8s.io/v1", "octavo-development-images"
     return [
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingAdmissionPolicy",
-            "metadata": name,
-            "spec": {
-                "matchConstraints": {
-                    "resourceRules": [
-                        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-                    ]
-                },
-                "matchConditions": [{"name": "names-a-development-image", "expression": named}],
-                "reinvocationPolicy": "Never",
-                "mutations": [
-                    {
-                        "patchType": "ApplyConfiguration",
-                        "applyConfiguration": {
-                            "expression": f"Object{{spec: Object.spec{{volumes: [{volumes}], {lists}}}}}"
-                        },
-                    }
-                ],
-            },
-        },
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "MutatingAdmissionPolicyBinding",
-            "metadata": name,
-            "spec": {"policyName": name["name"]},
-        },
+        {"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        for kind, spec in (
+            ("MutatingAdmissionPolicy", policy),
+            ("MutatingAdmissionPolicyBinding", {"policyName": name}),
+        )
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from .client import Client, CommandError
-from .images import USER
+from .images import PROGRAMS, USER
 from .layout import CHECKOUT
 
 PYTHON = f"{CHECKOUT}/.venv/bin/python"
@@ -123,9 +123,9 @@ def test_an_image_answers_to_its_usual_names(namespace: Client) -> None:
         assert namespace.run_pod(image, ["python", "-c", "print('here')"]).logs == "here\n"
 
 
-def test_both_programs_start_as_the_image_says(namespace: Client) -> None:
-    for program in ("octavo-engine", "octavo-operator"):
-        assert namespace.run_pod(f"{program}:dev", args=["--help"]).logs.startswith(f"usage: {program}")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_starts_as_its_image_says(namespace: Client, program: str) -> None:
+    assert namespace.run_pod(f"{program}:dev", args=["--help"]).logs.startswith(f"usage: {program}")
 
 
 def test_containers_that_run_first_get_the_checkout_and_others_get_nothing(namespace: Client) -> None:
