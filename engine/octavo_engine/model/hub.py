@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
 
 if TYPE_CHECKING:
@@ -17,43 +19,76 @@ _IGNORED = ("*/*", "consolidated*.safetensors")
 
 
 def pull(repository: str, revision: str | None, progress: Progress) -> Path:
-    """The directory of a repository's snapshot; honours HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE."""
+    """The directory of a repository's snapshot; honours HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE.
+
+    What is in the cache is not fetched again. ModelLoadError if there is no such model, no way to it or no room for it.
+    """
     from huggingface_hub import snapshot_download
 
+    wanted: dict[str, Any] = {
+        "revision": revision,
+        "allow_patterns": list(PATTERNS),
+        "ignore_patterns": list(_IGNORED),
+    }
     progress("pulling", 0.0, f"asking for {repository}")
     try:
-        directory = snapshot_download(
-            repository,
-            revision=revision,
-            allow_patterns=list(PATTERNS),
-            ignore_patterns=list(_IGNORED),
-            tqdm_class=_reporter(progress),
-        )
+        total = _bytes_to_fetch(repository, wanted)
+        if total:
+            _check_room(repository, total)
+            progress("pulling", 0.0, f"{format_size(total)} to fetch")
+        directory = snapshot_download(repository, **wanted, tqdm_class=_reporter(progress, total))
+    except ModelLoadError:
+        raise
     except Exception as error:  # whatever the library raises becomes one sentence
         raise ModelLoadError(_explain(repository, revision, error)) from error
     progress("pulling", 1.0, repository)
     return Path(directory)
 
 
-def _reporter(progress: Progress) -> type[Any]:
-    """A progress bar class for the hub library that draws nothing and reports bytes to `progress`."""
+def _bytes_to_fetch(repository: str, wanted: dict[str, Any]) -> int:
+    """What a download would transfer; 0 if the hub cannot be asked, and then the download itself says why."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        planned = snapshot_download(repository, **wanted, dry_run=True)
+    except errors.DryRunError:
+        return 0
+    return sum(file.file_size or 0 for file in planned if file.will_download)
+
+
+def _check_room(repository: str, needed: int) -> None:
+    from huggingface_hub import constants
+
+    cache = Path(constants.HF_HUB_CACHE).expanduser()
+    existing = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise ModelLoadError(
+            f"{repository}: needs {format_size(needed)} of disk, {format_size(free)} are free at {cache}; free "
+            f"{format_size(needed - free)} more, or set HF_HOME to a folder with room"
+        )
+
+
+def _reporter(progress: Progress, total: int) -> type[Any]:
+    """A progress bar class for the hub library that draws nothing and reports bytes of `total` to `progress`."""
     from tqdm.auto import tqdm
 
-    from octavo_engine.config import format_size
+    done = 0.0
 
     class Reporter(tqdm):  # type: ignore[type-arg]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            kwargs.pop("name", None)
             super().__init__(*args, **{**kwargs, "disable": True})
-            self.unit = kwargs.get("unit", "it")
+            self.counts_bytes = kwargs.get("unit") == "B"
             self.total = kwargs.get("total") or 0
 
         def update(self, n: float | None = 1) -> None:
-            # A disabled bar counts nothing by itself.
+            nonlocal done
+            # A disabled bar counts nothing by itself. There are two, of bytes received and bytes stored: the farther
+            # one is shown.
             self.n += n or 0
-            if self.unit == "B" and self.total:
-                ratio = min(1.0, self.n / self.total)
-                progress("pulling", ratio, f"{format_size(self.n)} of {format_size(self.total)}")
+            if self.counts_bytes and total and self.n > done:
+                done = min(self.n, total)
+                progress("pulling", done / total, f"{format_size(done)} of {format_size(total)}")
 
     return Reporter
 

@@ -32,11 +32,8 @@ def resolve_model(model: str, revision: str | None, progress: Progress) -> Model
     """The files of `model`, fetched first if it is a Hugging Face id; ModelLoadError says why there are none."""
     if model == DEMO_MODEL:
         return ModelFiles(model, gguf=_demo_file())
-    path = Path(model).expanduser()
-    if path.is_dir():
-        return _from_directory(model, path)
-    if path.is_file():
-        return ModelFiles(model, gguf=_gguf(path))
+    if local := _local(model):
+        return local
     if _HUB_ID.fullmatch(model) and not model.endswith(".gguf"):
         from octavo_engine.model.hub import pull
 
@@ -45,6 +42,18 @@ def resolve_model(model: str, revision: str | None, progress: Progress) -> Model
         f"{model}: there is no such file or directory, and it is no Hugging Face id either (those look like "
         f"owner/name); give a path, an id, or {DEMO_MODEL} for the demo model"
     )
+
+
+def _local(model: str) -> ModelFiles | None:
+    """The model at the path `model`; None if nothing is there."""
+    try:
+        path = Path(model).expanduser()
+        if model and path.is_dir():
+            return _from_directory(model, path)
+        return ModelFiles(model, gguf=_gguf(path)) if path.is_file() else None
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelLoadError(f"{model[:200]}: cannot be read: {reason}") from None
 
 
 def _gguf(path: Path) -> Path:

@@ -1,0 +1,87 @@
+"""A fake Hugging Face hub on the loopback (the real one is out of the tests' reach): the three calls of a pull."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+ERRORS = {"nobody/nothing": (404, "RepoNotFound"), "meta/gated": (403, "GatedRepo")}
+
+
+class FakeHub(ThreadingHTTPServer):
+    """Serves the files of `directory` as the repository `name`; `requested` lists the paths that were asked for."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.name, self.directory, self.requested = name, directory, []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeHub
+
+    def log_message(self, *args: object) -> None:
+        """Quiet."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        self.server.requested.append(path)
+        for name, (status, code) in ERRORS.items():
+            if name in path:
+                return self.answer(status, b"", {"X-Error-Code": code})
+        base = f"/api/models/{self.server.name}"
+        if path in (base, f"{base}/revision/main", f"{base}/revision/{COMMIT}"):
+            return self.answer(200, json.dumps({"id": self.server.name, "sha": COMMIT, "siblings": []}).encode())
+        if path.startswith(f"{base}/revision/"):
+            return self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
+        files = {str(f.relative_to(self.server.directory)): f for f in self.server.directory.rglob("*") if f.is_file()}
+        if path == f"{base}/tree/{COMMIT}":
+            tree = [
+                {"type": "file", "path": name, "size": file.stat().st_size, "oid": oid(file)}
+                for name, file in files.items()
+            ]
+            return self.answer(200, json.dumps(tree).encode())
+        name = path.removeprefix(f"/{self.server.name}/resolve/{COMMIT}/")
+        if name in files:
+            headers = {"ETag": f'"{oid(files[name])}"', "X-Repo-Commit": COMMIT}
+            return self.answer(200, files[name].read_bytes(), headers)
+        return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+def oid(file: Path) -> str:
+    return hashlib.sha1(file.read_bytes(), usedforsecurity=False).hexdigest()
+
+
+@contextmanager
+def fake_hub(name: str, directory: Path) -> Iterator[FakeHub]:
+    """The hub while the block runs."""
+    hub = FakeHub(name, directory)
+    thread = Thread(target=hub.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.shutdown()
+        hub.server_close()
+        thread.join()

