@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from .client import Client
@@ -27,7 +26,7 @@ def installed_operator(cluster: Client, *settings: str) -> Iterator[Client]:
     system = cluster.in_namespace(name)
     try:
         # The CRD outlives a release; the next one takes it over.
-        system.helm("install", RELEASE, str(CHART), *IMAGES, *settings, "--take-ownership", "--wait", "--timeout=120s")
+        system.helm("install", RELEASE, str(CHART), *IMAGES, *settings, "--take-ownership", "--wait", "--timeout=60s")
         yield system
     except BaseException:
         print(system.diagnosis())
@@ -55,8 +54,3 @@ def wait_for_condition(client: Client, name: str, kind: str, reason: str, timeou
     return client.wait_until(
         reached, timeout, lambda: f"{kind} of {name} becomes {reason}:\n{client.kubectl('describe', 'llms', name)}"
     )
-
-
-def as_user(client: Client) -> Client:
-    """The same client; a fresh HTTP connection pool for use in another thread."""
-    return replace(client)

@@ -44,9 +44,10 @@ BOMB = (
     "a: &a ["
     + "x," * 9
     + "x]\n"
-    + "".join(f"{b}: &{b} [" + f"*{a}," * 9 + f"*{a}]\n" for a, b in zip("abcdefgh", "bcdefghi"))
+    + "".join(f"{b}: &{b} [" + f"*{a}," * 9 + f"*{a}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
 )
 
+HEAD = b"apiVersion: octavo.dev/v1alpha1\n"
 HOSTILE = [
     ("alias bomb", BOMB.encode(), "counting what its aliases stand for"),
     ("alias of itself", b"a: &a {b: *a}", "has no finished anchor"),
@@ -70,13 +71,20 @@ HOSTILE = [
     ("endless digits", b"a: " + b"9" * 5000, "JSON cannot hold"),
     ("half a character", b'a: "\\ud800"', "is no character"),
     ("no kind", b"apiVersion: octavo.dev/v1alpha1\nmetadata: {name: a}\nspec: {}", "kind: is required"),
-    ("a misspelt kind", b"apiVersion: octavo.dev/v1alpha1\nkind: LLMservice\nmetadata: {name: a}", "'LLMservice' is not LLMService"),
-    ("another version", b"apiVersion: octavo.dev/v2\nkind: LLMService\nmetadata: {name: a}", "is not octavo.dev/v1alpha1"),
+    ("a misspelt kind", HEAD + b"kind: LLMservice\nmetadata: {name: a}", "'LLMservice' is not LLMService"),
+    (
+        "another version",
+        b"apiVersion: octavo.dev/v2\nkind: LLMService\nmetadata: {name: a}",
+        "is not octavo.dev/v1alpha1",
+    ),
     ("other kinds only", b"apiVersion: v1\nkind: Secret", "holds no LLMService"),
     ("unfinished", b"a: {b: [", "line 1"),
-    ("two documents, one bad", (yaml.safe_dump(VALID) + "---\n" + yaml.safe_dump(merged(VALID, {"spec": {"replicas": -3}}))).encode(),
-     "document 2: spec.replicas"),
-]  # fmt: skip
+    (
+        "two documents, one bad",
+        yaml.safe_dump_all([VALID, merged(VALID, {"spec": {"replicas": -3}})]).encode(),
+        "document 2: spec.replicas",
+    ),
+]
 
 
 @pytest.mark.parametrize(("content", "words"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])

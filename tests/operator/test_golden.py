@@ -1,4 +1,4 @@
-"""Rendering is pure: an LLMService gives the same objects, byte for byte, in every version until a golden file changes."""
+"""Rendering is pure: an LLMService gives the same objects, byte for byte, until somebody changes a golden file."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import psutil
 import pytest
@@ -78,7 +78,7 @@ def test_places_ports_and_flags_are_translated(tmp_path: Path) -> None:
 def test_a_token_comes_from_the_environment_or_is_asked_for(tmp_path: Path) -> None:
     hub = {"repository": "a/b", "tokenSecretRef": {"name": "hf", "key": "token"}}
     llmservice = parse(merged(VALID, {"spec": {"model": {"source": {"demo": GONE, "huggingFace": hub}}}}))
-    folders = {name: tmp_path for name in ("tmp", "home", "shm", "cache")}
+    folders = dict.fromkeys(("tmp", "home", "shm", "cache"), tmp_path)
     assert translate(container_of(llmservice), 1, folders, {"HF_TOKEN": "secret"}).env["HF_TOKEN"] == "secret"
     with pytest.raises(LocalError, match="set HF_TOKEN in the environment"):
         translate(container_of(llmservice), 1, folders, {})
@@ -97,8 +97,7 @@ def test_a_volume_that_exists_only_in_a_cluster_is_asked_for(tmp_path: Path) -> 
 def test_runs_until_asked_to_stop_and_waits_for_the_drain(capfd: pytest.CaptureFixture[str]) -> None:
     with run_local(service()) as engine:
         engine.wait_ready(ignore)
-        with urllib.request.urlopen(engine.endpoint.replace("/v1", "/health/ready")) as answer:
-            assert answer.status == 200
+        assert httpx2.get(engine.endpoint.replace("/v1", "/health/ready")).status_code == 200
         engine.stop()
         assert engine.supervise() == 0
     assert "drained" in capfd.readouterr().out
@@ -116,7 +115,10 @@ def test_ends_with_the_engines_exit_code(code: int) -> None:
 def test_a_start_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(local, "_HEARTBEAT_SECONDS", 0.5)
-    with pytest.raises(LocalError, match=r"raise rollout\.startupTimeoutSeconds"), run_local(service("never-starts")) as engine:
+    with (
+        pytest.raises(LocalError, match=r"raise rollout\.startupTimeoutSeconds"),
+        run_local(service("never-starts")) as engine,
+    ):
         engine.wait_ready(said.append)
     assert any("loading 40%" in line for line in said)
 

@@ -44,7 +44,10 @@ class Cluster:
     async def connect(cls) -> Cluster:
         """By the pod's service account, or by KUBECONFIG outside of a cluster."""
         configuration = client.Configuration()
-        await config.load_config(client_configuration=configuration)
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            await config.load_kube_config(client_configuration=configuration)
         return cls(client.ApiClient(configuration))
 
     async def close(self) -> None:

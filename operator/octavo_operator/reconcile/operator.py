@@ -14,7 +14,7 @@ from typing import Any
 
 import kopf
 
-from octavo_operator.api.names import SERVICE_LABEL
+from octavo_operator.api.names import FIELD_MANAGER, SERVICE_LABEL
 from octavo_operator.reconcile.apply import Cluster
 from octavo_operator.reconcile.health import serve_health
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
@@ -63,7 +63,9 @@ async def run(options: OperatorOptions) -> None:
 
 
 async def _watch(options: OperatorOptions, cluster: Cluster, queue: WorkQueue[Key], indexes: dict[str, Index]) -> None:
+    identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
     await kopf.operator(
+        identity=identity,
         registry=_registry(cluster, queue, indexes),
         settings=_settings(),
         standalone=True,

@@ -1,0 +1,238 @@
+"""What the operator does in a real Kubernetes; the pods find no node, so that no engine has to load."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.operator.bad_llmservices import GONE, VALID, merged
+
+from .client import Client, CommandError
+from .octavo import CHART, IMAGES, OPERATOR, RELEASE, condition, installed_operator, wait_for_condition
+
+NOWHERE = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
+CHILDREN = ("deployment", "service", "poddisruptionbudget")
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Client) -> Iterator[Client]:
+    """The operator, cluster-wide."""
+    with installed_operator(cluster) as system:
+        yield system
+
+
+def llmservice(name: str = "model", **fields: Any) -> dict[str, Any]:
+    return merged(VALID, {"metadata": {"name": name}, "spec": {**NOWHERE, **fields}})
+
+
+def converged(client: Client, name: str = "model") -> dict[str, Any]:
+    return wait_for_condition(client, name, "Ready", "Unschedulable")
+
+
+def versions(client: Client, name: str = "model") -> dict[str, str]:
+    return {kind: client.get(kind, name)["metadata"]["resourceVersion"] for kind in (*CHILDREN, "llms")}
+
+
+def restart(operator: Client) -> None:
+    operator.kubectl("rollout", "restart", f"deployment/{OPERATOR}")
+    operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=60s")
+
+
+def test_children_are_made_and_owned_and_columns_are_filled(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice())
+    service = converged(namespace)
+    for kind in CHILDREN:
+        child = json.loads(namespace.kubectl("get", kind, "model", "-o", "json", "--show-managed-fields"))
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (service["metadata"]["uid"], True)
+        assert {manager["manager"] for manager in child["metadata"]["managedFields"]} >= {"octavo-operator"}
+    assert "finalizers" not in service["metadata"]
+    assert set(service["metadata"]["annotations"]) == {"kubectl.kubernetes.io/last-applied-configuration"}
+    header, row = namespace.kubectl("get", "llms", "model", "-o", "wide").splitlines()
+    assert header.split() == ["NAME", "MODEL", "READY", "DESIRED", "STATUS", "PHASE", "URL", "GPU", "AGE"]
+    url = f"http://model.{namespace.namespace}.svc:80/v1"
+    assert row.split()[:-1] == ["model", "model", "0", "1", "Unschedulable", "Pending", url, "0"]
+
+
+def test_no_gpu_is_said(operator: Client, namespace: Client) -> None:
+    namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": {"count": 9}}}))
+    service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
+    assert "Insufficient nvidia.com/gpu" in condition(service, "Progressing")["message"]
+    assert condition(service, "Degraded")["status"] == "False"
+
+
+def test_an_image_that_is_not_there_is_said(operator: Client, namespace: Client) -> None:
+    engine = {"image": "no-such-image:1", "imagePullPolicy": "Never"}
+    namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"engine": engine}}))
+    service = wait_for_condition(namespace, "model", "Ready", "PullFailed")
+    assert "no-such-image:1" in condition(service, "Degraded")["message"]
+
+
+def test_a_missing_secret_is_said(operator: Client, namespace: Client) -> None:
+    hub = {"repository": "a/b", "tokenSecretRef": {"name": "not-there", "key": "token"}}
+    namespace.apply(
+        merged(
+            VALID, {"metadata": {"name": "model"}, "spec": {"model": {"source": {"demo": GONE, "huggingFace": hub}}}}
+        )
+    )
+    service = wait_for_condition(namespace, "model", "Ready", "SecretMissing")
+    assert 'secret "not-there" not found' in condition(service, "Degraded")["message"]
+
+
+def test_drift_is_mended(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice())
+    converged(namespace)
+    old = namespace.get("service", "model")["metadata"]["uid"]
+    namespace.kubectl("delete", "service", "model")
+    namespace.kubectl("scale", "deployment/model", "--replicas=3")
+    namespace.kubectl("label", "poddisruptionbudget/model", "octavo.dev/llmservice-")
+    namespace.wait_until(lambda: namespace.exists("service", "model"), 10, "the Service is made again")
+    assert namespace.get("service", "model")["metadata"]["uid"] != old
+    namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, 10, "one replica")
+    namespace.wait_until(
+        lambda: "octavo.dev/llmservice" in namespace.get("poddisruptionbudget", "model")["metadata"]["labels"],
+        10,
+        "the label is back",
+    )
+
+
+def test_what_belongs_to_somebody_else_is_left_alone(operator: Client, namespace: Client) -> None:
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "model"},
+              "spec": {"selector": {"app": "theirs"}, "ports": [{"port": 1234}]}}  # fmt: skip
+    namespace.apply(theirs)
+    namespace.apply(llmservice())
+    service = wait_for_condition(namespace, "model", "Ready", "NameTaken")
+    assert "Service model exists and is not this LLMService's" in condition(service, "Degraded")["message"]
+    assert namespace.get("service", "model")["spec"]["selector"] == {"app": "theirs"}
+    namespace.kubectl("delete", "service", "model")
+    converged(namespace)
+    assert namespace.get("service", "model")["spec"]["selector"] == {"octavo.dev/llmservice": "model"}
+
+
+def test_what_is_no_longer_wanted_goes(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice())
+    converged(namespace)
+    # Replaced, since `kubectl apply` on the client's side takes null for "delete", and the default comes back.
+    namespace.kubectl("replace", "-f", "-", input=yaml.safe_dump(llmservice(disruption=None, suspend=True)))
+    wait_for_condition(namespace, "model", "Ready", "Suspended")
+    namespace.wait_until(lambda: not namespace.exists("poddisruptionbudget", "model"), 10, "the budget goes")
+    assert namespace.get("deployment", "model")["spec"]["replicas"] == 0
+
+
+def test_scaling_by_hand_reaches_the_pods(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice())
+    converged(namespace)
+    namespace.kubectl("scale", "llms/model", "--replicas=2")
+    namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 2, 10, "two replicas")
+
+
+def test_a_source_that_does_not_act_yet_makes_no_pod(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice(model={"source": {"demo": GONE, "s3": {"bucket": "weights"}}}))
+    service = wait_for_condition(namespace, "model", "Ready", "FieldsNotYetActedOn")
+    assert "spec.model.source.s3" in condition(service, "Degraded")["message"]
+    assert not namespace.exists("deployment", "model")
+
+
+def test_what_the_api_server_refuses_is_told_in_its_words(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice(scheduling={"affinity": {"nodeAffinity": {"wrong": 1}}}))
+    service = wait_for_condition(namespace, "model", "Ready", "ApplyFailed")
+    assert "wrong" in condition(service, "Degraded")["message"]
+    namespace.apply(llmservice())
+    converged(namespace)
+
+
+def test_a_restart_of_the_operator_writes_nothing(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice())
+    converged(namespace)
+    before = _settled(namespace)
+    restart(operator)
+    namespace.apply(llmservice("witness"))
+    converged(namespace, "witness")  # made by the new operator, after it has looked at all that was there
+    assert versions(namespace) == before
+
+
+def _settled(client: Client) -> dict[str, str]:
+    """The versions once they have stayed the same for two seconds."""
+
+    def unchanged() -> dict[str, str] | None:
+        before = versions(client)
+        time.sleep(2)
+        return before if versions(client) == before else None
+
+    return client.wait_until(unchanged, 30, "nothing changes any more")
+
+
+def test_an_upgrade_of_the_operator_changes_no_pod_template(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice())
+    converged(namespace)
+    before = namespace.get("deployment", "model")
+    upgrade = ("--set", "engine.image=octavo-engine:next", "--wait", "--timeout=120s")
+    operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, *upgrade)
+    namespace.apply(llmservice("newer"))
+    converged(namespace, "newer")
+    assert namespace.get("deployment", "newer")["spec"]["template"]["spec"]["containers"][0]["image"].endswith(":next")
+    after = namespace.get("deployment", "model")
+    assert after["spec"] == before["spec"]
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert namespace.get("llms", "model")["status"]["engineImage"] == "octavo-engine:dev"
+    operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, "--wait", "--timeout=120s")
+
+
+def test_made_again_under_the_same_name(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice())
+    old = converged(namespace)["metadata"]["uid"]
+    namespace.kubectl("delete", "llms", "model")
+    namespace.apply(llmservice())
+
+    def owned_anew() -> bool:
+        if not all(namespace.exists(kind, "model") for kind in CHILDREN):
+            return False
+        owners = [namespace.get(kind, "model")["metadata"]["ownerReferences"][0]["uid"] for kind in CHILDREN]
+        return owners == [namespace.get("llms", "model")["metadata"]["uid"]] * len(CHILDREN) and old not in owners
+
+    namespace.wait_until(owned_anew, 60, "all children belong to the new LLMService")
+
+
+def test_deletion_needs_no_operator(operator: Client, namespace: Client) -> None:
+    namespace.apply(llmservice())
+    converged(namespace)
+    operator.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=0")
+    try:
+        operator.kubectl("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-operator", "--timeout=60s")
+        namespace.kubectl("delete", "llms", "model", "--timeout=10s")
+        for kind in CHILDREN:
+            namespace.wait_until(lambda kind=kind: not namespace.exists(kind, "model"), 30, f"the {kind} goes")
+        namespace.wait_until(lambda: not namespace.list("pods"), 30, "the pods go")
+    finally:
+        operator.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=1")
+        operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=60s")
+
+
+def test_the_operator_may_do_what_it_needs_and_no_more(operator: Client) -> None:
+    account = f"system:serviceaccount:{operator.namespace}:{OPERATOR}"
+
+    def may(*words: str) -> bool:
+        try:
+            return operator.kubectl("auth", "can-i", *words, "--as", account, "-A").strip() == "yes"
+        except CommandError:
+            return False
+
+    assert may("patch", "deployments.apps")
+    assert may("patch", "llmservices.octavo.dev", "--subresource=status")
+    forbidden = [
+        ("get", "secrets"),
+        ("list", "secrets"),
+        ("get", "configmaps"),
+        ("list", "nodes"),
+        ("create", "pods"),
+        ("delete", "pods"),
+        ("patch", "llmservices.octavo.dev"),
+        ("delete", "llmservices.octavo.dev"),
+    ]
+    for words in forbidden:
+        assert not may(*words), words
