@@ -1,6 +1,34 @@
-"""Makes the helpers in this folder importable from the tests beside them."""
+"""What the engine's tests share; also makes the helpers in this folder importable."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of 2 layers with random weights: loads at once, speaks in ids."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, models
+
+    folder = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=2048,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    words = {f"w{i}": i for i in range(64)}
+    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    return folder

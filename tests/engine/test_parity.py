@@ -1,4 +1,4 @@
-"""The same tokens as Hugging Face transformers: alone, in a crowd, and with so little memory that requests are preempted.
+"""The same tokens as Hugging Face transformers: alone, in a crowd, and preempted for lack of memory.
 
 SmolLM2 and random-weight Llama configurations, float32, greedy.
 """

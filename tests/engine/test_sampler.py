@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
+
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.runner.sampler import SampleRow, needs_history, sample, uniform
 

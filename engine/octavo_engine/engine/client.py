@@ -146,7 +146,9 @@ class EngineClient:
         self._folder.cleanup()
 
     async def _send(self, message: ToEngine) -> None:
-        await self._socket.send(encode(message))
+        # An engine that just ended has no pipe to wait for: `_watch_process` tells whoever needs to know.
+        with contextlib.suppress(zmq.Again):
+            await self._socket.send(encode(message), flags=zmq.NOBLOCK)
 
     async def _read(self) -> None:
         while True:

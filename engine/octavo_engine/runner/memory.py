@@ -140,7 +140,7 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, left: 
     share = (total + memory.total - memory.free) / memory.total
     if limits.utilization < share <= 0.98:
         tips.append(f"--gpu-memory-utilization {share + 0.005:.2f}")
-    if need.weights + need.step > memory.free:
+    if total > memory.free and left <= need.kv_per_token * limits.block_size:
         missing = total - memory.free
         tips.append(f"a device with {format_size(missing)} more memory, more GPUs, or a smaller --dtype")
     elif left <= 0:

@@ -1,0 +1,155 @@
+"""The engine process seen from the HTTP process: results, aborts, deadlines, death and stalls."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine.client import EngineClient
+from octavo_engine.engine.messages import AddRequest
+from octavo_engine.errors import EngineDeadError, ModelLoadError
+
+PROMPT = list(range(40))
+
+
+@pytest.fixture
+async def client(tiny_model: Path) -> AsyncIterator[EngineClient]:
+    config = EngineConfig(
+        model=str(tiny_model), device="cpu", dtype="float32", num_kv_blocks=64, max_model_len=1000, watchdog_timeout=2
+    )
+    client = EngineClient(config)
+    await client.start()
+    yield client
+    await client.stop()
+    assert client._process.returncode is not None
+
+
+def request(name: str, max_tokens: int = 8, **kwargs: object) -> AddRequest:
+    return AddRequest(name, PROMPT, SamplingParams(max_tokens=max_tokens, temperature=0.0), **kwargs)  # type: ignore[arg-type]
+
+
+async def collect(client: EngineClient, asked: AddRequest) -> list[RequestOutput]:
+    return [output async for output in client.generate(asked)]
+
+
+async def until_idle(client: EngineClient) -> None:
+    """Wait until the engine has reported that nothing runs and no block is held."""
+    async with asyncio.timeout(10):
+        while client.state.stats.running or client.state.stats.waiting or client.state.stats.kv_blocks_used:
+            await asyncio.sleep(0.02)
+
+
+async def test_many_requests_at_once_are_each_answered(client: EngineClient) -> None:
+    ready = await client.wait_ready()
+    assert (ready.max_model_len, ready.vocab_size, ready.num_kv_blocks) == (1000, 64, 64)
+    answers = await asyncio.gather(*(collect(client, request(f"r{i}", max_tokens=i + 1)) for i in range(20)))
+    tokens = [[token for output in answer for token in output.token_ids] for answer in answers]
+    assert [len(answer) for answer in tokens] == list(range(1, 21))
+    assert all(answer == tokens[-1][: len(answer)] for answer in tokens)
+    assert all(answer[-1].finish_reason == "length" for answer in answers)
+    await until_idle(client)
+
+
+async def test_closing_a_stream_early_gives_its_blocks_back(client: EngineClient) -> None:
+    await client.wait_ready()
+    stream = client.generate(request("long", max_tokens=900))
+    await anext(stream)
+    await stream.aclose()
+    await until_idle(client)
+    assert not client._streams
+
+
+async def test_a_deadline_ends_an_answer(client: EngineClient) -> None:
+    await client.wait_ready()
+    outputs = await collect(client, request("slow", max_tokens=900, timeout=0.2))
+    assert outputs[-1].finish_reason == "timeout"
+    await until_idle(client)
+
+
+async def test_a_request_that_cannot_run_gets_an_error_and_harms_nobody(client: EngineClient) -> None:
+    await client.wait_ready()
+    other = asyncio.create_task(collect(client, request("other", max_tokens=200)))
+    (too_long,) = await collect(client, request("long", max_tokens=5000))
+    strange = AddRequest("strange", [1, 64], SamplingParams(max_tokens=2))
+    (outside,) = await collect(client, strange)
+    assert too_long.finish_reason == outside.finish_reason == "error"
+    assert "more than the 1000 tokens" in str(too_long.error)
+    assert "64" in str(outside.error)
+    assert sum(len(output.token_ids) for output in await other) == 200
+
+
+async def test_garbage_on_the_socket_is_ignored(client: EngineClient) -> None:
+    await client.wait_ready()
+    await client._socket.send(b"\x80\x04\x95 not ours")
+    assert (await collect(client, request("after")))[-1].finish_reason == "length"
+
+
+async def test_every_open_stream_hears_of_a_killed_engine(client: EngineClient) -> None:
+    await client.wait_ready()
+    streams = [asyncio.create_task(collect(client, request(f"r{i}", max_tokens=900))) for i in range(5)]
+    await asyncio.sleep(0.3)
+    os.kill(client._process.pid, signal.SIGKILL)
+    for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 5):
+        assert isinstance(result, EngineDeadError)
+        assert "SIGKILL" in str(result)
+    failed = await client.closed()
+    assert failed is not None
+    assert failed.exit_code == 5
+    with pytest.raises(EngineDeadError):
+        await collect(client, request("late"))
+
+
+async def test_a_stalled_engine_is_found_and_ended(client: EngineClient) -> None:
+    await client.wait_ready()
+    stream = asyncio.create_task(collect(client, request("r", max_tokens=900)))
+    await asyncio.sleep(0.3)
+    os.kill(client._process.pid, signal.SIGSTOP)
+    with pytest.raises(EngineDeadError, match="stalled"):
+        await asyncio.wait_for(stream, 15)
+    failed = await asyncio.wait_for(client.closed(), 5)
+    assert failed is not None
+    assert failed.exit_code == 5
+
+
+async def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+    client = EngineClient(EngineConfig(model=str(tmp_path / "nothing")))
+    await client.start()
+    with pytest.raises(ModelLoadError, match="no such file or directory"):
+        await client.wait_ready()
+    await client.stop()
+
+
+async def test_the_engine_ends_when_its_parent_does(tiny_model: Path) -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from octavo_engine.config import EngineConfig\n"
+        "from octavo_engine.engine.client import EngineClient\n"
+        "async def main():\n"
+        "    client = EngineClient(EngineConfig(model=sys.argv[1], device='cpu', num_kv_blocks=64))\n"
+        "    await client.start()\n"
+        "    await client.wait_ready()\n"
+        "    print(client._process.pid, flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    import sys
+
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, str(tiny_model), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    engine = psutil.Process(int(await parent.stdout.readline()))
+    parent.kill()
+    await parent.wait()
+    async with asyncio.timeout(5):
+        while engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.05)

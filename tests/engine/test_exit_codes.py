@@ -1,0 +1,154 @@
+"""What goes wrong at the start: the contract's exit code, one readable message, no traceback. Real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from octavo_engine.model.source import resolve_model
+
+ENGINE = Path(sys.executable).parent / "octavo-engine"
+
+
+def serve(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    """Run `octavo-engine serve` until it ends by itself."""
+    command = [str(ENGINE), "serve", *arguments, "--device=cpu", "--host=127.0.0.1"]
+    command += [] if any(a.startswith("--port") for a in arguments) else [f"--port={free_port()}"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})}, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def assert_fails(arguments: list[str], code: int, *words: str, env: dict[str, str] | None = None) -> None:
+    """It ends with `code`, and one line of what it prints holds all `words`."""
+    found, output = serve(*arguments, env=env)
+    assert found == code, output
+    assert "Traceback" not in output, output
+    telling = [line for line in output.splitlines() if all(word.lower() in line.lower() for word in words)]
+    assert len(telling) == 1, f"expected one line with {words} in:\n{output}"
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4000])
+
+
+def lie_about_length(folder: Path) -> None:
+    """A header that claims to be 2^62 bytes long."""
+    path = folder / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 1 << 62) + path.read_bytes()[8:])
+
+
+def lie_about_offsets(folder: Path) -> None:
+    """A tensor that claims to lie beyond the end of the file."""
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    name = next(n for n in header if n != "__metadata__")
+    first, last = header[name]["data_offsets"]
+    header[name]["data_offsets"] = [first + (1 << 40), last + (1 << 40)]
+    new = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(new)) + new + data[8 + size :])
+
+
+def wrong_shape(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.norm.weight"] = torch.ones(33)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "config.json is no JSON": (lambda f: (f / "config.json").write_text('{"model_type": '), ("config.json",)),
+    "config.json lacks a field": (lambda f: edit_config(f, hidden_size=None), ("config.json", "hidden_size")),
+    "config.json has nonsense": (lambda f: edit_config(f, num_hidden_layers=-3), ("config.json", "num_hidden_layers")),
+    "safetensors is cut": (cut, ("model.safetensors",)),
+    "safetensors header lies about its length": (lie_about_length, ("model.safetensors", "header")),
+    "safetensors header lies about offsets": (lie_about_offsets, ("model.safetensors",)),
+    "a tensor has the wrong shape": (wrong_shape, ("model.norm.weight", "33")),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), ("safetensors",)),
+    "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), ("tokenizer.json",)),
+    "tokenizer is broken": (lambda f: (f / "tokenizer.json").write_text("{}"), ("tokenizer.json",)),
+    "architecture is unknown": (
+        lambda f: edit_config(f, architectures=["LlamaForCausalLn"]),
+        ("LlamaForCausalLn", "LlamaForCausalLM"),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_broken_model_is_told_with_exit_code_3(fault: str, tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    break_it, words = BROKEN[fault]
+    break_it(folder)
+    assert_fails([str(folder)], 3, *words)
+
+
+def test_a_wrong_path_and_an_empty_folder_are_told_with_exit_code_3(tmp_path: Path) -> None:
+    assert_fails([str(tmp_path / "nowhere")], 3, "no such file or directory")
+    assert_fails([str(tmp_path)], 3, "empty")
+
+
+@pytest.mark.parametrize("kind", ["cut", "random"])
+def test_a_cut_or_random_gguf_is_told_with_exit_code_3(kind: str, tmp_path: Path) -> None:
+    demo = resolve_model("smollm2", None, lambda *_: None).gguf
+    assert demo is not None
+    path = tmp_path / "model.gguf"
+    with demo.open("rb") as file:
+        beginning = file.read(3_000_000)
+    path.write_bytes(beginning if kind == "cut" else b"GGUF" + os.urandom(100_000))
+    assert_fails([str(path)], 3, "model.gguf")
+
+
+def test_what_does_not_fit_is_told_before_loading_with_exit_code_4() -> None:
+    arguments = ["smollm2", "--gpu-memory-utilization=0.9", "--kv-cache-memory=900GiB"]
+    assert_fails(arguments, 4, "does not fit", "needs", "there are", "--kv-cache-memory", "(fits)")
+    assert_fails(
+        ["smollm2", "--num-kv-blocks=4", "--max-model-len=1000"], 4, "--num-kv-blocks 4", "raise the first to 63"
+    )
+
+
+def test_usage_is_told_with_exit_code_2(tmp_path: Path) -> None:
+    config = tmp_path / "octavo.yaml"
+    config.write_text("max-num-seq: 4\n")
+    assert_fails(["smollm2", "--max-num-seq=4"], 2, "--max-num-seq", "did you mean --max-num-seqs?")
+    assert_fails(["smollm2", "--max-num-seqs=0"], 2, "--max-num-seqs", "smallest allowed value, 1")
+    assert_fails(["smollm2", "--max-num-seqs=many"], 2, "--max-num-seqs", "whole number")
+    assert_fails(["smollm2", "--dtype=int3"], 2, "--dtype", "bfloat16")
+    assert_fails(["smollm2", "--max-model-len=9000"], 2, "--max-model-len 9000", "8192")
+    assert_fails(["smollm2", "--enable-lora"], 2, "--enable-lora", "not supported")
+    assert_fails(["smollm2"], 2, "--kv-cache-memory", "size", env={"OCTAVO_KV_CACHE_MEMORY": "lots"})
+    assert_fails(["smollm2", f"--config={config}"], 2, "max-num-seq", "did you mean max-num-seqs?")
+
+
+def test_a_taken_port_is_told_with_exit_code_2() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert_fails(["smollm2", f"--port={port}"], 2, f"{port}", "--port")

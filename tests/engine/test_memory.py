@@ -1,0 +1,100 @@
+"""Memory is planned by arithmetic, and what does not fit is told with a knob that makes it fit."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from octavo_engine.config import parse_size
+from octavo_engine.errors import DoesNotFitError
+from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, plan_memory
+
+GIB = 1 << 30
+LLAMA_8B = MemoryNeed(weights=15 * GIB, step=1 * GIB, kv_per_token=128 << 10)
+
+
+def limits(**changes: object) -> MemoryLimits:
+    values = {"utilization": 0.9, "block_size": 16, "max_num_seqs": 256, "model_max_len": 131072, **changes}
+    return MemoryLimits(**values)  # type: ignore[arg-type]
+
+
+def test_the_kv_cache_takes_what_is_left() -> None:
+    plan = plan_memory(LLAMA_8B, DeviceMemory(80 * GIB, 80 * GIB, "a GPU"), limits())
+    assert plan.budget == int(72 * GIB)
+    assert plan.num_kv_blocks == 56 * GIB // (16 * (128 << 10))
+    assert plan.max_model_len == 131072
+
+
+def test_memory_of_others_is_not_ours() -> None:
+    plan = plan_memory(LLAMA_8B, DeviceMemory(80 * GIB, 60 * GIB, "a GPU"), limits(max_model_len=8192))
+    assert plan.kv_bytes <= 72 * GIB - 20 * GIB - 16 * GIB
+
+
+def test_an_unsaid_length_is_lowered_to_what_fits() -> None:
+    plan = plan_memory(LLAMA_8B, DeviceMemory(24 * GIB, 24 * GIB, "a GPU"), limits())
+    assert plan.max_model_len == plan.kv_tokens == int((24 * GIB * 0.9 - 16 * GIB) // (16 * (128 << 10))) * 16
+
+
+def test_no_more_kv_than_all_requests_could_use() -> None:
+    plan = plan_memory(LLAMA_8B, DeviceMemory(80 * GIB, 80 * GIB, "a GPU"), limits(max_num_seqs=2, max_model_len=100))
+    assert plan.kv_tokens == 2 * 112
+
+
+def test_on_cpu_the_kv_cache_stays_modest_unless_one_sequence_needs_more() -> None:
+    machine = DeviceMemory(500 * GIB, 480 * GIB, "this machine's memory")
+    assert plan_memory(LLAMA_8B, machine, limits(on_cpu=True, max_model_len=8192)).kv_bytes == 4 * GIB
+    assert plan_memory(LLAMA_8B, machine, limits(on_cpu=True)).kv_bytes == 16 * GIB
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "asked"),
+    [
+        (24, 24, {"max_model_len": 131072}),
+        (24, 12, {}),
+        (16, 16, {}),
+        (18.5, 18.5, {"max_model_len": 16384}),
+        (24, 24, {"kv_cache_memory": 20 * GIB}),
+        (24, 24, {"num_kv_blocks": 20_000}),
+    ],
+)
+def test_advice_with_a_number_makes_it_fit(total: float, free: float, asked: dict[str, object]) -> None:
+    memory = DeviceMemory(int(total * GIB), int(free * GIB), "a GPU")
+    with pytest.raises(DoesNotFitError) as error:
+        plan_memory(LLAMA_8B, memory, limits(**asked))
+    message = str(error.value)
+    assert "needs" in message
+    assert "there are" in message
+    tips = re.findall(r"--([a-z-]+) (\d\S*?)(?= \(fits\)|, or|\.$)", message.rsplit("Try ", maxsplit=1)[-1])
+    for flag, value in tips:
+        changed = {
+            "max-model-len": lambda v: {"max_model_len": int(v)},
+            "gpu-memory-utilization": lambda v: {"utilization": float(v)},
+            "kv-cache-memory": lambda v: {"kv_cache_memory": parse_size(v)},
+            "num-kv-blocks": lambda v: {"num_kv_blocks": int(v)},
+        }.get(flag)
+        if changed is not None:
+            plan_memory(LLAMA_8B, memory, limits(**{**asked, **changed(value)}))
+    assert tips or "more memory" in message
+
+
+@settings(max_examples=300)
+@given(
+    total=st.integers(1, 200 * GIB),
+    share=st.floats(0, 1),
+    utilization=st.floats(0.05, 1.0),
+    length=st.one_of(st.none(), st.integers(1, 1 << 20)),
+    seqs=st.integers(1, 1024),
+)
+def test_a_plan_never_exceeds_its_budget(
+    total: int, share: float, utilization: float, length: int | None, seqs: int
+) -> None:
+    memory = DeviceMemory(total, int(total * share), "a GPU")
+    try:
+        plan = plan_memory(LLAMA_8B, memory, limits(utilization=utilization, max_model_len=length, max_num_seqs=seqs))
+    except DoesNotFitError:
+        return
+    assert plan.need.weights + plan.need.step + plan.kv_bytes <= plan.budget <= memory.free
+    assert plan.kv_tokens >= plan.max_model_len >= 1
