@@ -1,0 +1,334 @@
+"""`octavo-engine bench URL`: tokens a second, time to first token and between tokens, at several numbers of users.
+
+Works with any server that has OpenAI's /v1/completions. Each user sends one streamed request after another: random
+words of a fixed number, greedy, `ignore_eos`, so that every answer has the length that was asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from tqdm import tqdm
+
+from octavo_engine.errors import ConfigurationError, OctavoError
+
+_WORDS = (
+    "the of and to in is you that it he was for on are as with his they at be this have from or one had by word but "
+    "not what all were we when your can said there use an each which she do how their if will up other about out many "
+    "then them these so some her would make like him into time has look two more write go see number no way could "
+    "people my than first water been call who oil its now find long down day did get come made may part"
+)
+"""Short, frequent words: one token each, with the space before it, in nearly every vocabulary."""
+_CONNECT_TIMEOUT = 10.0
+
+
+@dataclass(slots=True)
+class Timing:
+    """One request as its client saw it; seconds."""
+
+    first_token: float = math.nan
+    end: float = math.nan
+    between: list[float] = field(default_factory=list)
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Percentiles:
+    """Of one measurement, in milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(slots=True)
+class Level:
+    """What one number of users got."""
+
+    concurrency: int
+    num_prompts: int
+    failed: int
+    duration_s: float
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_per_s: float
+    requests_per_s: float
+    ttft_ms: Percentiles
+    itl_ms: Percentiles
+    e2e_ms: Percentiles
+    first_error: str | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """One run; the shape of --json, and of bench/transformers_generate.py."""
+
+    target: str
+    model: str
+    time: str
+    input_len: int
+    output_len: int
+    levels: list[Level]
+
+
+def percentiles(seconds: Sequence[float]) -> Percentiles:
+    """Nearest-rank percentiles in milliseconds; NaN of nothing."""
+    if not seconds:
+        return Percentiles(math.nan, math.nan, math.nan, math.nan)
+    ordered = sorted(seconds)
+    ranks = (ordered[max(0, math.ceil(q * len(ordered)) - 1)] * 1000 for q in (0.5, 0.9, 0.99))
+    return Percentiles(sum(ordered) / len(ordered) * 1000, *ranks)
+
+
+def summarize(concurrency: int, timings: Sequence[Timing], duration: float) -> Level:
+    """The figures of one level; failed requests count only as failed."""
+    good = [timing for timing in timings if timing.error is None]
+    output = sum(timing.output_tokens for timing in good)
+    return Level(
+        concurrency=concurrency,
+        num_prompts=len(timings),
+        failed=len(timings) - len(good),
+        duration_s=duration,
+        prompt_tokens=sum(timing.prompt_tokens for timing in good),
+        output_tokens=output,
+        output_tokens_per_s=output / duration,
+        requests_per_s=len(good) / duration,
+        ttft_ms=percentiles([timing.first_token for timing in good]),
+        itl_ms=percentiles([gap for timing in good for gap in timing.between]),
+        e2e_ms=percentiles([timing.end for timing in good]),
+        first_error=next((timing.error for timing in timings if timing.error is not None), None),
+    )
+
+
+def make_prompts(count: int, words: int, seed: int) -> list[str]:
+    """Prompts that share no beginning, the same ones for the same seed."""
+    randomness = random.Random(seed)
+    return [" ".join(randomness.choices(_WORDS.split(), k=words)) for _ in range(count)]
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Client:
+    """A server under test."""
+
+    def __init__(self, url: str, api_key: str | None, timeout: float) -> None:
+        base = url.rstrip("/")
+        self.base = base if base.endswith("/v1") else f"{base}/v1"
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+        self._http = httpx2.AsyncClient(
+            headers=headers, timeout=httpx2.Timeout(timeout, connect=_CONNECT_TIMEOUT), limits=limits
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def first_model(self) -> str:
+        """The first name that /v1/models lists; OctavoError if there is no server or none of its kind."""
+        try:
+            response = await self._http.get(f"{self.base}/models")
+        except httpx2.HTTPError as error:
+            raise OctavoError(f"no answer from {self.base}: {error or type(error).__name__}") from None
+        if response.status_code != 200:
+            raise OctavoError(f"{self.base}/models answers {response.status_code}: {_message(response.content)}")
+        try:
+            return str(response.json()["data"][0]["id"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise OctavoError(f"{self.base}/models lists no model; name one with --model") from None
+
+    async def complete(self, model: str, prompt: str, output_len: int) -> Timing:
+        """One streamed completion. Never raises for what the server does: it is in `error`."""
+        timing = Timing()
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": output_len,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        start = time.perf_counter()
+        try:
+            async with self._http.stream("POST", f"{self.base}/completions", json=body) as response:
+                if response.status_code != 200:
+                    timing.error = f"{response.status_code}: {_message(await response.aread())}"
+                    return timing
+                await _read_stream(response.aiter_lines(), start, timing)
+        except httpx2.HTTPError as error:
+            timing.error = str(error) or type(error).__name__
+        return timing
+
+
+async def _read_stream(lines: AsyncIterator[str], start: float, timing: Timing) -> None:
+    last = math.nan
+    pieces = 0
+    async for line in lines:
+        if not line.startswith("data:"):
+            continue
+        data = line.removeprefix("data:").strip()
+        if data == "[DONE]":
+            timing.end = time.perf_counter() - start
+            timing.output_tokens = timing.output_tokens or pieces
+            return
+        event = json.loads(data)
+        if event.get("error"):
+            timing.error = str(event["error"].get("message", event["error"]))
+            return
+        if usage := event.get("usage"):
+            timing.prompt_tokens, timing.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+        if any(choice.get("text") for choice in event.get("choices", ())):
+            arrived = time.perf_counter()
+            if pieces == 0:
+                timing.first_token = arrived - start
+            else:
+                timing.between.append(arrived - last)
+            pieces, last = pieces + 1, arrived
+    timing.error = "the stream ended without [DONE]"
+
+
+def _message(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return content[:200].decode(errors="replace")
+
+
+async def measure(client: Client, model: str, prompts: Sequence[str], output_len: int, concurrency: int) -> Level:
+    """So many users work through all prompts together."""
+    waiting = iter(prompts)
+    timings: list[Timing] = []
+
+    async def user() -> None:
+        for prompt in waiting:
+            timings.append(await client.complete(model, prompt, output_len))
+            bar.update()
+
+    with tqdm(total=len(prompts), desc=f"{concurrency:>3} users", unit="request", leave=False, file=sys.stderr) as bar:
+        start = time.perf_counter()
+        await asyncio.gather(*(user() for _ in range(concurrency)))
+        return summarize(concurrency, timings, time.perf_counter() - start)
+
+
+def table(report: Report) -> str:
+    """The report for people."""
+    head = (
+        f"{'users':>5} {'tokens/s':>9} {'req/s':>6} {'TTFT p50':>9} {'p90':>7} {'p99':>7} "
+        f"{'ITL p50':>8} {'p90':>6} {'p99':>6} {'failed':>6}"
+    )
+    lines = [
+        f"{report.target}  {report.model}  {report.input_len} words in, {report.output_len} tokens out; times in ms",
+        head,
+    ]
+    for level in report.levels:
+        first, between = level.ttft_ms, level.itl_ms
+        lines.append(
+            f"{level.concurrency:>5} {level.output_tokens_per_s:>9.1f} {level.requests_per_s:>6.2f} "
+            f"{first.p50:>9.1f} {first.p90:>7.1f} {first.p99:>7.1f} "
+            f"{between.p50:>8.1f} {between.p90:>6.1f} {between.p99:>6.1f} {level.failed:>6}"
+        )
+    return "\n".join(lines)
+
+
+def to_json(report: Report) -> str:
+    """The report for programs; what could not be measured is null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        if isinstance(value, float):
+            return round(value, 3) if math.isfinite(value) else None
+        return value
+
+    return json.dumps(plain(asdict(report)), indent=2) + "\n"
+
+
+def _levels(text: str) -> list[int]:
+    levels = [int(part) for part in text.split(",")]
+    if not levels or not all(1 <= level <= 4096 for level in levels):
+        raise ValueError
+    return levels
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise ValueError
+    return value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `octavo-engine bench`."""
+    parser.add_argument(
+        "url", metavar="URL", help="base URL of an OpenAI-compatible server, such as http://localhost:8000"
+    )
+    parser.add_argument("--model", help="name of the model (default: the first of /v1/models)")
+    parser.add_argument("--api-key", help="sent as a bearer token")
+    parser.add_argument(
+        "--concurrency", type=_levels, default=[1, 8, 32], metavar="N,N", help="numbers of users (default: 1,8,32)"
+    )
+    parser.add_argument(
+        "--num-prompts", type=_positive, default=32, metavar="N", help="requests at each number of users (default: 32)"
+    )
+    parser.add_argument(
+        "--input-len", type=_positive, default=128, metavar="N", help="words in a prompt (default: 128)"
+    )
+    parser.add_argument(
+        "--output-len", type=_positive, default=64, metavar="N", help="tokens of an answer (default: 64)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random words (default: 0)")
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="seconds of silence that end a request"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+
+
+async def _bench(args: argparse.Namespace) -> Report:
+    client = Client(args.url, args.api_key, args.timeout)
+    try:
+        model = args.model or await client.first_model()
+        [warm_up] = make_prompts(1, args.input_len, args.seed - 1)
+        if (first := await client.complete(model, warm_up, args.output_len)).error is not None:
+            raise OctavoError(f"{client.base}/completions: {first.error}")
+        levels = []
+        for number, concurrency in enumerate(args.concurrency):
+            # Other prompts at each level: a prefix cache must not help.
+            prompts = make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
+            levels.append(await measure(client, model, prompts, args.output_len, concurrency))
+        return Report(args.url, model, now(), args.input_len, args.output_len, levels)
+    finally:
+        await client.close()
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command; 1 if any request failed."""
+    if args.json is not None and not args.json.parent.is_dir():
+        raise ConfigurationError(f"--json {args.json}: there is no directory {args.json.parent}")
+    report = asyncio.run(_bench(args))
+    sys.stdout.write(table(report) + "\n")
+    if args.json is not None:
+        args.json.write_text(to_json(report))
+    failures = [level.first_error for level in report.levels if level.failed]
+    if failures:
+        sys.stderr.write(f"octavo-engine bench: some requests failed; the first: {failures[0]}\n")
+    return 1 if failures else 0

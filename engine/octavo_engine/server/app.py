@@ -1,0 +1,54 @@
+"""The HTTP application: routes, and around them what every request passes."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from octavo_engine import __version__
+from octavo_engine.server import health, tokenize
+from octavo_engine.server.middleware import Authentication, BodyLimit, RequestContext
+from octavo_engine.server.openai import chat, completions, models
+from octavo_engine.server.openai.errors import APIError, from_http, from_validation
+from octavo_engine.server.serving import Serving
+
+
+def create_app(serving: Serving) -> ASGIApp:
+    """The whole application. It can be served before the model is loaded."""
+    app = FastAPI(title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    for module in (health, tokenize, chat, completions, models):
+        app.include_router(module.routes(serving))
+
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": __version__}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(serving.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    _answer_errors(app, serving)
+    limited = BodyLimit(app, serving.config.max_request_bytes)
+    guarded = Authentication(limited, serving.keys, lambda: serving.metrics.reject("unauthorized"))
+    return RequestContext(guarded)
+
+
+def _answer_errors(app: FastAPI, serving: Serving) -> None:
+    """Every error has OpenAI's shape."""
+
+    @app.exception_handler(APIError)
+    async def api_error(_: Request, error: APIError) -> Response:
+        return error.response()
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        serving.metrics.reject("invalid")
+        return from_validation(error).response()
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        return from_http(error, request).response()

@@ -1,0 +1,176 @@
+"""API keys: a YAML file or a folder as a mounted Secret gives it, read again when it changes.
+
+Only SHA-256 digests are kept, and a presented key is compared with all of them in constant time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from octavo_engine.errors import ConfigurationError
+from octavo_engine.server.openai.errors import APIError, param_of
+
+log = logging.getLogger("octavo.server")
+
+OPEN_PATHS = frozenset({"/health", "/health/startup", "/health/ready", "/health/live", "/metrics"})
+"""Answered without a key; every other path, existing or not, needs one."""
+_MAX_KEYS = 10_000
+_MAX_FILE = 16 << 20
+
+
+class KeyEntry(BaseModel):
+    """One key of the file. The limits are read and checked; they act with a later version."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
+    key: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    keySha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None  # noqa: N815  (the file's spelling)
+    requestsPerMinute: Annotated[int, Field(ge=1, le=1 << 40)] | None = None  # noqa: N815
+    tokensPerMinute: Annotated[int, Field(ge=1, le=1 << 40)] | None = None  # noqa: N815
+    maxConcurrentRequests: Annotated[int, Field(ge=1, le=1 << 40)] | None = None  # noqa: N815
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    weight: Annotated[float, Field(gt=0, le=1000)] | None = None
+
+    @model_validator(mode="after")
+    def _one_secret(self) -> KeyEntry:
+        if (self.key is None) == (self.keySha256 is None):
+            raise ValueError("needs either key or keySha256")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the key."""
+        return _digest(self.key) if self.key is not None else bytes.fromhex(self.keySha256 or "")
+
+    @property
+    def limits(self) -> set[str]:
+        """The optional fields that are set."""
+        return self.model_fields_set - {"name", "key", "keySha256"}
+
+
+class KeyFile(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+    keys: Annotated[list[KeyEntry], Field(max_length=_MAX_KEYS)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    digest: bytes
+    tenant: str
+
+
+class KeyRing:
+    """The keys of --api-key-file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = _signature(path)
+        entries = read_keys(path)
+        if not entries:
+            raise ConfigurationError(f"--api-key-file {path} holds no key, so nobody could use the API")
+        self._take(entries)
+
+    def tenant_of(self, key: str) -> str | None:
+        """Whose key it is; None if nobody's."""
+        presented = _digest(key)
+        found = None
+        for known in self._known:
+            if hmac.compare_digest(known.digest, presented):
+                found = known.tenant
+        return found
+
+    def reload_if_changed(self) -> None:
+        """Read the keys again if the file or folder has changed; a broken one leaves the keys as they are."""
+        seen = _signature(self._path)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._take(read_keys(self._path))
+        except ConfigurationError as error:
+            log.error("the API keys stay as they were: %s", error)
+            return
+        log.info("API keys read again: %d", len(self._known))
+
+    def _take(self, entries: Sequence[KeyEntry]) -> None:
+        self._known = [_Known(entry.digest, entry.name) for entry in entries]
+        if idle := sorted({limit for entry in entries for limit in entry.limits}):
+            log.warning("these fields of --api-key-file do not act in this version yet: %s", ", ".join(idle))
+
+
+def read_keys(path: Path) -> list[KeyEntry]:
+    """The entries of a YAML file or a folder; ConfigurationError never shows a key."""
+    try:
+        entries = _read_folder(path) if path.is_dir() else _read_file(path)
+    except OSError as error:
+        raise ConfigurationError(f"--api-key-file {path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = param_of(first["loc"]) or "it"
+        raise ConfigurationError(f"--api-key-file {path}: {where}: {first['msg']}") from None
+    names = [entry.name for entry in entries]
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigurationError(f"--api-key-file {path}: the name {duplicate} is there twice")
+    if len({entry.digest for entry in entries}) < len(entries):
+        raise ConfigurationError(f"--api-key-file {path}: two names have the same key")
+    return entries
+
+
+def _read_file(path: Path) -> list[KeyEntry]:
+    if path.stat().st_size > _MAX_FILE:
+        raise ConfigurationError(f"--api-key-file {path} has more than {_MAX_FILE} bytes")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        raise ConfigurationError(f"--api-key-file {path} is not valid YAML") from None
+    return KeyFile.model_validate(content).keys
+
+
+def _read_folder(path: Path) -> list[KeyEntry]:
+    files = sorted(file for file in path.iterdir() if not file.name.startswith(".") and file.is_file())
+    if len(files) > _MAX_KEYS:
+        raise ConfigurationError(f"--api-key-file {path} holds {len(files)} files, more than {_MAX_KEYS}")
+    try:
+        return [KeyEntry(name=file.name, key=file.read_text(encoding="utf-8").strip()) for file in files]
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"--api-key-file {path} holds a file that is no text") from None
+
+
+def _signature(path: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """What changes when the file, or the folder that a Secret is mounted on, changes."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        stats = [(file.name, file.stat()) for file in files if not file.name.startswith(".")]
+    except OSError:
+        return ()
+    return tuple((name, stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in stats)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
+
+
+def bearer_of(header: str | None) -> str:
+    """The key of an Authorization header; APIError 401 if there is none."""
+    scheme, _, key = (header or "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise unauthorized("send your API key as `Authorization: Bearer KEY`")
+    return key.strip()
+
+
+def unauthorized(message: str) -> APIError:
+    """401, in OpenAI's words."""
+    return APIError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

@@ -1,0 +1,116 @@
+"""What the engine's last report says, as Prometheus families made when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from octavo_engine.engine.client import EngineState
+
+
+def _kv_usage(state: EngineState, _: int) -> float:
+    stats = state.stats
+    return stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    family: type[GaugeMetricFamily] | type[CounterMetricFamily]
+    name: str
+    vllm_names: tuple[str, ...]
+    help: str
+    value: Callable[[EngineState, int], float]
+    """Of the engine's state and the number of requests that the server knows to wait."""
+
+
+_GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
+_ROWS = (
+    _Row(
+        _GAUGE,
+        "octavo_load_progress_ratio",
+        (),
+        "How much of the model is loaded, 0 to 1",
+        lambda state, _: 1.0 if state.phase == "ready" else state.progress.ratio,
+    ),
+    _Row(
+        _GAUGE,
+        "octavo_requests_running",
+        ("vllm:num_requests_running",),
+        "Requests that take part in steps",
+        lambda state, _: state.stats.running,
+    ),
+    _Row(
+        _GAUGE,
+        "octavo_requests_waiting",
+        ("vllm:num_requests_waiting",),
+        "Requests that wait for their first step, or for another after a preemption",
+        # The server knows of requests that the engine has not reported yet, the engine of those it has set back.
+        lambda state, waiting: max(state.stats.waiting, waiting),
+    ),
+    _Row(
+        _GAUGE,
+        "octavo_kv_cache_usage_ratio",
+        ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        "Share of the KV cache in use, 0 to 1",
+        _kv_usage,
+    ),
+    _Row(
+        _COUNTER,
+        "octavo_prefix_cache_queried_tokens",
+        ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
+        "Prompt tokens looked up in the prefix cache",
+        lambda state, _: state.stats.prefix_queried_tokens,
+    ),
+    _Row(
+        _COUNTER,
+        "octavo_prefix_cache_hit_tokens",
+        ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits", "vllm:prompt_tokens_cached"),
+        "Prompt tokens found in the prefix cache",
+        lambda state, _: state.stats.prefix_hit_tokens,
+    ),
+    _Row(
+        _COUNTER,
+        "octavo_preemptions",
+        ("vllm:num_preemptions",),
+        "Requests set back because KV memory ran out",
+        lambda state, _: state.stats.preemptions,
+    ),
+)
+
+
+class EngineCollector(Collector):
+    """Reads the engine's state at each scrape."""
+
+    def __init__(
+        self, model_name: str, state: Callable[[], EngineState], waiting: Callable[[], int], vllm_names: bool
+    ) -> None:
+        self._model_name = model_name
+        self._state = state
+        self._waiting = waiting
+        self._vllm = vllm_names
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each name."""
+        state = self._state()
+        for row in _ROWS:
+            yield from self._families(row, row.value(state, self._waiting()))
+        if self._vllm and state.ready is not None:
+            yield self._cache_config(state.ready.block_size, state.ready.num_kv_blocks)
+
+    def _families(self, row: _Row, value: float) -> Iterator[Metric]:
+        family = row.family(row.name, row.help, labels=["model_name"])
+        family.add_metric([self._model_name], value)
+        yield family
+        for name in row.vllm_names if self._vllm else ():
+            twin = row.family(name, row.help, labels=["model_name", "engine"])
+            twin.add_metric([self._model_name, "0"], value)
+            yield twin
+
+    def _cache_config(self, block_size: int, num_blocks: int) -> Metric:
+        labels = ["model_name", "engine", "block_size", "num_gpu_blocks"]
+        family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's shape", labels=labels)
+        family.add_metric([self._model_name, "0", str(block_size), str(num_blocks)], 1)
+        return family

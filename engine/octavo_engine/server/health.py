@@ -1,0 +1,51 @@
+"""Probes. Startup: is the model loaded. Ready: should requests come here. Live: does the engine still turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse
+
+from octavo_engine.server.serving import Serving
+
+
+def _answer(healthy: bool, serving: Serving, reason: str = "") -> JSONResponse:
+    state = serving.engine.state
+    body: dict[str, Any] = {
+        "status": "ok" if healthy else reason,
+        "phase": state.progress.phase if state.phase == "loading" else state.phase,
+        "progress": 1.0 if state.phase == "ready" else round(state.progress.ratio, 4),
+    }
+    return JSONResponse(body, 200 if healthy else 503, {"Cache-Control": "no-store"})
+
+
+def silent_too_long(serving: Serving, share: float) -> bool:
+    """Whether the engine's loop has left a ping unanswered for this share of --watchdog-timeout."""
+    return serving.engine.watchdog.silence > serving.engine.watchdog.timeout * share
+
+
+def routes(serving: Serving) -> APIRouter:
+    """/health, /health/startup, /health/ready and /health/live."""
+    router = APIRouter()
+
+    async def startup() -> JSONResponse:
+        return _answer(serving.loaded, serving, "loading")
+
+    async def ready() -> JSONResponse:
+        if serving.draining:
+            return _answer(False, serving, "draining")
+        if not serving.loaded:
+            return _answer(False, serving, "loading")
+        # A pod that stands still for half its time limit gets no new requests; it may yet recover.
+        return _answer(not silent_too_long(serving, 0.5), serving, "stalled")
+
+    async def live() -> JSONResponse:
+        dead = serving.engine.state.phase == "dead" or silent_too_long(serving, 1.0)
+        return _answer(not dead, serving, "dead")
+
+    router.add_api_route("/health/startup", startup, methods=["GET", "HEAD"])
+    router.add_api_route("/health/ready", ready, methods=["GET", "HEAD"])
+    router.add_api_route("/health/live", live, methods=["GET", "HEAD"])
+    router.add_api_route("/health", ready, methods=["GET", "HEAD"])
+    return router

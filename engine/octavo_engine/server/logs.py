@@ -1,0 +1,45 @@
+"""Log lines on standard error, as text for people or as JSON for collectors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+class JSONLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON; an exception in its own field."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class _NoProbes(logging.Filter):
+    """Probes and scrapes come every few seconds and say nothing."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        arguments = record.args
+        path = str(arguments[2]) if isinstance(arguments, tuple) and len(arguments) > 2 else ""
+        return not path.startswith(("/health", "/metrics"))
+
+
+def set_up(log_format: str) -> None:
+    """Send all log lines of this process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JSONLines() if log_format == "json" else text)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    access = logging.getLogger("uvicorn.access")
+    access.setLevel(logging.INFO)
+    access.addFilter(_NoProbes())

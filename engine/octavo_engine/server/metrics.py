@@ -1,0 +1,181 @@
+"""Prometheus metrics: octavo_* names, and beside them the vllm:* names that dashboards and gateways read.
+
+All series exist, at 0, from the start of the process, and label values come from closed sets. Names and buckets of
+vllm:* are those of vLLM 0.33 (`v1/metrics/loggers.py`, `buckets.py`); those it has dropped but dashboards still read
+are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from octavo_engine.engine.client import EngineState
+from octavo_engine.engine.messages import Outputs
+from octavo_engine.server.engine_metrics import EngineCollector
+
+Outcome = Literal["stop", "length", "abort", "timeout", "error"]
+Rejection = Literal["queued_requests", "queued_tokens", "loading", "draining", "invalid", "unauthorized"]
+
+# fmt: off
+_FIRST_TOKEN = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+_BETWEEN_TOKENS = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_STEP = (.001, .0025, .005, .01, .02, .03, .04, .06, .08, .1, .15, .25, .5, 1, 2.5, 5, 10, 30)
+# fmt: on
+_TOKENS = tuple(float(n * 10**power) for power in range(7) for n in (1, 2, 5))
+_OUTCOMES: dict[str, str] = {outcome: outcome for outcome in get_args(Outcome)}
+_REJECTIONS: dict[str, str] = {reason: reason for reason in get_args(Rejection)}
+_VLLM_REJECTIONS: dict[str, str] = {
+    "queued_requests": "max_num_queued_reqs",
+    "queued_tokens": "max_num_queued_tokens",
+}
+_VLLM_OUTCOMES: dict[str, str] = {o: "abort" if o == "timeout" else o for o in get_args(Outcome)}
+
+
+class Twins:
+    """One measurement under all its names."""
+
+    def __init__(self, histograms: list[Histogram]) -> None:
+        self._histograms = histograms
+
+    def observe(self, value: float) -> None:
+        """Record `value`, in the unit that the name says."""
+        for histogram in self._histograms:
+            histogram.observe(value)
+
+
+class TwinCounter:
+    """One count under all its names. Series exist at 0 from the start: rates and alerts need them."""
+
+    def __init__(self) -> None:
+        self._plain: list[Counter] = []
+        self._by_value: list[dict[str, Counter]] = []
+
+    def add_plain(self, counter: Counter) -> None:
+        """A name without a label of its own."""
+        self._plain.append(counter)
+
+    def add_labelled(self, counters: dict[str, Counter]) -> None:
+        """A name with a label; the keys are our values, of which it may know only some."""
+        self._by_value.append(counters)
+
+    def add(self, amount: float = 1, value: str = "") -> None:
+        """Count `amount`, under the label value `value` where there is a label."""
+        for counter in self._plain:
+            counter.inc(amount)
+        for counters in self._by_value:
+            if value in counters:
+                counters[value].inc(amount)
+
+
+class Metrics:
+    """Everything that /metrics shows."""
+
+    def __init__(
+        self,
+        model_name: str,
+        state: Callable[[], EngineState],
+        waiting: Callable[[], int],
+        *,
+        vllm_names: bool = True,
+    ) -> None:
+        self._registry = CollectorRegistry()
+        self._model_name = model_name
+        self._vllm = vllm_names
+        self._registry.register(EngineCollector(model_name, state, waiting, vllm_names))
+        self.prompt_tokens = self._count("octavo_prompt_tokens", "vllm:prompt_tokens", "Prompt tokens read")
+        self.generated_tokens = self._count("octavo_generation_tokens", "vllm:generation_tokens", "Tokens generated")
+        self._outcomes = self._count_by("octavo_requests", "outcome", _OUTCOMES, "Sequences ended, by how")
+        self._label_twin(self._outcomes, "vllm:request_success", "finished_reason", _VLLM_OUTCOMES)
+        self._rejections = self._count_by("octavo_requests_rejected", "reason", _REJECTIONS, "Turned away, by why")
+        self._label_twin(self._rejections, "vllm:admission_rejections", "reason", _VLLM_REJECTIONS)
+        self._latencies()
+        self._shapes()
+
+    def _latencies(self) -> None:
+        seen = self._histogram
+        self.first_token = seen(
+            "octavo_time_to_first_token_seconds",
+            ("vllm:time_to_first_token_seconds",),
+            "Arrival to first token",
+            _FIRST_TOKEN,
+        )
+        self.between_tokens = seen(
+            "octavo_inter_token_latency_seconds",
+            ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+            "Time between tokens",
+            _BETWEEN_TOKENS,
+        )
+        self.duration = seen(
+            "octavo_request_duration_seconds", ("vllm:e2e_request_latency_seconds",), "Arrival to end", _LATENCY
+        )
+        self.queue = seen(
+            "octavo_request_queue_seconds", ("vllm:request_queue_time_seconds",), "Wait for the first step", _LATENCY
+        )
+        self._step = seen("octavo_step_seconds", (), "Duration of a step", _STEP)
+        self.inference = seen("", ("vllm:request_inference_time_seconds",), "First step to end", _LATENCY)
+        self.prefill = seen("", ("vllm:request_prefill_time_seconds",), "First step to first token", _LATENCY)
+        self.decode = seen("", ("vllm:request_decode_time_seconds",), "First token to end", _LATENCY)
+        self.per_token = seen(
+            "", ("vllm:request_time_per_output_token_seconds",), "Mean time between tokens", _BETWEEN_TOKENS
+        )
+
+    def _shapes(self) -> None:
+        self.prompt_length = self._histogram("", ("vllm:request_prompt_tokens",), "Tokens of a prompt", _TOKENS)
+        self.answer_length = self._histogram("", ("vllm:request_generation_tokens",), "Tokens of an answer", _TOKENS)
+        self.max_tokens = self._histogram("", ("vllm:request_params_max_tokens",), "max_tokens asked for", _TOKENS)
+        self.choices = self._histogram("", ("vllm:request_params_n",), "n asked for", (1, 2, 5, 10, 20))
+
+    def reject(self, reason: Rejection) -> None:
+        """A request was turned away before it was accepted."""
+        self._rejections.add(value=reason)
+
+    def finish(self, outcome: Outcome) -> None:
+        """An accepted sequence has ended."""
+        self._outcomes.add(value=outcome)
+
+    def on_step(self, outputs: Outputs) -> None:
+        """The engine has reported steps."""
+        for seconds in outputs.stats.step_seconds:
+            self._step.observe(seconds)
+
+    def render(self) -> bytes:
+        """The text format that Prometheus reads."""
+        return generate_latest(self._registry)
+
+    def _names(self, name: str, twins: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
+        own = [(name, {"model_name": self._model_name})] if name else []
+        both = {"model_name": self._model_name, "engine": "0"}
+        return own + [(twin, both) for twin in twins if self._vllm]
+
+    def _histogram(self, name: str, twins: tuple[str, ...], text: str, buckets: tuple[float, ...]) -> Twins:
+        found = []
+        for each, labels in self._names(name, twins):
+            histogram = Histogram(each, text, list(labels), buckets=buckets, registry=self._registry)
+            found.append(histogram.labels(**labels))
+        return Twins(found)
+
+    def _count(self, name: str, twin: str, text: str) -> TwinCounter:
+        found = TwinCounter()
+        for each, labels in self._names(name, (twin,)):
+            found.add_plain(Counter(each, text, list(labels), registry=self._registry).labels(**labels))
+        return found
+
+    def _count_by(self, name: str, label: str, values: Mapping[str, str], text: str) -> TwinCounter:
+        found = TwinCounter()
+        found.add_labelled(self._labelled(name, label, values, text, {"model_name": self._model_name}))
+        return found
+
+    def _label_twin(self, counter: TwinCounter, name: str, label: str, values: Mapping[str, str]) -> None:
+        if self._vllm:
+            labels = {"model_name": self._model_name, "engine": "0"}
+            counter.add_labelled(self._labelled(name, label, values, "As vLLM counts it", labels))
+
+    def _labelled(
+        self, name: str, label: str, values: Mapping[str, str], text: str, labels: Mapping[str, str]
+    ) -> dict[str, Counter]:
+        counter = Counter(name, text, [*labels, label], registry=self._registry)
+        return {ours: counter.labels(**labels, **{label: theirs}) for ours, theirs in values.items()}

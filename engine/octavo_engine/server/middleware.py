@@ -1,0 +1,147 @@
+"""What every request passes before it is looked at: its id, the key, the size of its body. Plain ASGI, so that a
+client's disconnect still reaches the endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from octavo_engine.server.auth import OPEN_PATHS, KeyRing, bearer_of, unauthorized
+from octavo_engine.server.openai.errors import APIError
+
+log = logging.getLogger("octavo.server")
+
+UPLOAD_TIMEOUT = 60.0
+"""Seconds in which a request's body must have arrived."""
+_USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
+
+
+class RequestContext:
+    """Gives each request an id of our own, echoes the client's, and turns whatever is raised into an answer.
+
+    The client's id is only ever echoed: nothing is looked up by it.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run as an ASGI application."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        own = uuid.uuid4().hex
+        theirs = Headers(scope=scope).get("x-request-id", "")
+        shown = theirs if _USABLE_ID.fullmatch(theirs) else own
+        scope.setdefault("state", {})["request_id"] = own
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                MutableHeaders(scope=message)["X-Request-Id"] = shown
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except APIError as error:
+            if started:
+                raise
+            await error.response()(scope, receive, send_with_id)
+        except Exception:
+            log.exception("request %s (%s) failed", own, shown)
+            if started:
+                raise
+            internal = APIError(500, f"something went wrong here; the log says more under {own}", code="internal_error")
+            await internal.response()(scope, receive, send_with_id)
+        return None
+
+
+class Authentication:
+    """Default-deny on the raw path: what is not named open needs a key, whether it exists or not."""
+
+    def __init__(self, app: ASGIApp, keys: KeyRing | None, on_reject: Callable[[], None]) -> None:
+        self._app = app
+        self._keys = keys
+        self._on_reject = on_reject
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run as an ASGI application."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            raise APIError(404, "there is nothing but HTTP here", code="not_found")
+        if self._keys is not None and scope["path"] not in OPEN_PATHS:
+            scope.setdefault("state", {})["tenant"] = self._tenant(scope, self._keys)
+        return await self._app(scope, receive, send)
+
+    def _tenant(self, scope: Scope, keys: KeyRing) -> str:
+        try:
+            tenant = keys.tenant_of(bearer_of(Headers(scope=scope).get("authorization")))
+            if tenant is None:
+                raise unauthorized("this API key is not known here")
+        except APIError:
+            self._on_reject()
+            raise
+        return tenant
+
+
+class BodyLimit:
+    """Reads the body before the endpoint runs: at most so many bytes, in at most so much time."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run as an ASGI application."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdigit() and int(length) > self._max_bytes:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(UPLOAD_TIMEOUT):
+                body = await self._read(receive)
+        except TimeoutError:
+            message = f"the body did not arrive within {UPLOAD_TIMEOUT:.0f} s"
+            raise APIError(408, message, code="upload_timeout", headers={"Connection": "close"}) from None
+        if body is None:
+            return None  # the client has gone
+        given = False
+
+        async def replay() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return await self._app(scope, replay, send)
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            body += message.get("body", b"")
+            if len(body) > self._max_bytes:
+                raise self._too_large()
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    def _too_large(self) -> APIError:
+        return APIError(
+            413,
+            f"the body has more than {self._max_bytes} bytes (--max-request-bytes)",
+            code="request_too_large",
+            headers={"Connection": "close"},
+        )

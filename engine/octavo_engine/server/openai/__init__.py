@@ -1,0 +1,1 @@
+"""The endpoints that OpenAI's clients know."""

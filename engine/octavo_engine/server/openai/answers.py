@@ -1,0 +1,132 @@
+"""Answers and stream chunks as clients expect them, each key in its place."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where the prompt's tokens came from."""
+
+    cached_tokens: int = 0
+
+
+class Usage(msgspec.Struct):
+    """Tokens that were read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TopLogprob(msgspec.Struct):
+    """A token with its log probability and its bytes, which may be part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ContentLogprob(msgspec.Struct):
+    """One token of a chat answer."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """Log probabilities of a chat answer."""
+
+    content: list[ContentLogprob]
+
+
+class TextLogprobs(msgspec.Struct):
+    """Log probabilities of a text completion: parallel lists."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float] = []
+    top_logprobs: list[dict[str, float]] = []
+    text_offset: list[int] = []
+
+
+class AssistantMessage(msgspec.Struct):
+    """What the model said."""
+
+    content: str | None
+    role: str = "assistant"
+    refusal: str | None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One answer of a chat completion."""
+
+    index: int
+    message: AssistantMessage
+    finish_reason: str | None
+    logprobs: ChatLogprobs | None = None
+    stop_reason: int | str | None = None
+
+
+class Delta(msgspec.Struct):
+    """What a chunk adds."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """What a chunk adds to one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+
+
+class TextChoice(msgspec.Struct):
+    """One text completion, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+
+
+class Completion(msgspec.Struct):
+    """An answer or a chunk of one; `object` says which kind. `id`, `created` and `model` are the same on all chunks."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice] | list[ChatChunkChoice] | list[TextChoice]
+    usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | None = None
+
+
+class Model(msgspec.Struct):
+    """One entry of /v1/models."""
+
+    id: str
+    created: int
+    root: str
+    max_model_len: int
+    object: str = "model"
+    owned_by: str = "octavo"
+    parent: str | None = None
+
+
+class ModelList(msgspec.Struct):
+    """/v1/models."""
+
+    data: list[Model]
+    object: str = "list"
+
+
+encode = msgspec.json.Encoder().encode

@@ -1,0 +1,145 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.server.generation import GenerationRequest, Piece, clamp
+from octavo_engine.server.openai.answering import Times, Writer, answer
+from octavo_engine.server.openai.answers import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatLogprobs,
+    Completion,
+    ContentLogprob,
+    Delta,
+    TopLogprob,
+    Usage,
+    encode,
+)
+from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.preparation import (
+    answer_length,
+    cache_salt,
+    check_prompt,
+    encode_text,
+    render_chat,
+    sampling_params,
+)
+from octavo_engine.server.openai.protocol import ChatCompletionBody
+from octavo_engine.server.serving import Serving
+from octavo_engine.text.tokenizer import Tokenizer
+
+
+class ChatWriter:
+    """Answers and chunks of one chat completion."""
+
+    def __init__(self, serving: Serving, body: ChatCompletionBody, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._logprobs = bool(body.logprobs)
+        include_usage = bool(body.stream_options and body.stream_options.include_usage)
+        self._frame = Completion(
+            id=f"chatcmpl-{uuid.uuid4().hex}",
+            object="chat.completion.chunk" if body.stream else "chat.completion",
+            created=serving.now(),
+            model=body.model or serving.names[0],
+            choices=[],
+            usage=None if include_usage else msgspec.UNSET,
+        )
+
+    def opening(self, index: int) -> bytes:
+        """The chunk that names the role."""
+        return self._chunk(ChatChunkChoice(index, Delta(role="assistant", content="")))
+
+    def chunks(self, piece: Piece) -> list[bytes]:
+        """The delta, and how it ended in a chunk of its own."""
+        found = []
+        if piece.text or piece.logprobs:
+            found.append(self._chunk(ChatChunkChoice(piece.index, Delta(content=piece.text), self._of(piece))))
+        if piece.finish_reason is not None:
+            end = ChatChunkChoice(
+                piece.index, Delta(), finish_reason=piece.finish_reason, stop_reason=piece.stop_reason
+            )
+            found.append(self._chunk(end))
+        return found
+
+    def last(self, usage: Usage) -> bytes:
+        """No choices, only usage."""
+        return encode(msgspec.structs.replace(self._frame, choices=[], usage=usage))
+
+    def whole(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+        """The complete answer."""
+        choices = [
+            ChatChoice(
+                piece.index, AssistantMessage(piece.text), piece.finish_reason, self._of(piece), piece.stop_reason
+            )
+            for piece in answers
+        ]
+        return encode(msgspec.structs.replace(self._frame, choices=choices, usage=usage))
+
+    def _chunk(self, choice: ChatChunkChoice) -> bytes:
+        return encode(msgspec.structs.replace(self._frame, choices=[choice]))
+
+    def _of(self, piece: Piece) -> ChatLogprobs | None:
+        if not self._logprobs:
+            return None
+        return ChatLogprobs([self._content_logprob(position) for position in piece.logprobs])
+
+    def _content_logprob(self, position: TokenLogprobs) -> ContentLogprob:
+        token_id = position.token_id
+        return ContentLogprob(
+            self._tokenizer.token_text(token_id),
+            clamp(position.logprob),
+            list(self._tokenizer.token_bytes(token_id)),
+            [
+                TopLogprob(self._tokenizer.token_text(top), clamp(logprob), list(self._tokenizer.token_bytes(top)))
+                for top, logprob in position.top
+            ],
+        )
+
+
+def top_logprobs(body: ChatCompletionBody) -> int | None:
+    """How many likeliest tokens to report at each position; None for no log probabilities at all."""
+    if body.top_logprobs and not body.logprobs:
+        raise APIError(400, "top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def routes(serving: Serving) -> APIRouter:
+    """The endpoint."""
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions", response_model=None)
+    async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
+        times = Times(body.timeout, serving.config.request_timeout)
+
+        async def prepare() -> tuple[GenerationRequest, Writer]:
+            ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+            text = await render_chat(serving, body)
+            prompt = check_prompt(await encode_text(serving, text, False, "messages"), ready, "messages")
+            asked = body.max_completion_tokens or body.max_tokens
+            max_tokens = answer_length(asked, None, len(prompt), ready)
+            prepared = GenerationRequest(
+                prompts=[prompt],
+                n=body.n or 1,
+                sampling=sampling_params(body, serving, max_tokens, top_logprobs(body)),
+                stop=tuple(body.stop or ()),
+                include_stop=bool(body.include_stop_str_in_output),
+                skip_special_tokens=body.skip_special_tokens is not False,
+                cache_salt=cache_salt(request, body),
+                deadline=times.deadline,
+                arrival=times.arrival,
+            )
+            return prepared, ChatWriter(serving, body, tokenizer)
+
+        return await answer(serving, request, body, body.n or 1, prepare)
+
+    return router

@@ -1,0 +1,153 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo_engine.server.generation import GenerationRequest, Piece, clamp
+from octavo_engine.server.openai.answering import Times, Writer, answer
+from octavo_engine.server.openai.answers import Completion, TextChoice, TextLogprobs, Usage, encode
+from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.preparation import (
+    answer_length,
+    cache_salt,
+    check_prompt,
+    encode_text,
+    sampling_params,
+)
+from octavo_engine.server.openai.protocol import CompletionBody
+from octavo_engine.server.serving import Serving
+from octavo_engine.text.tokenizer import Tokenizer
+
+_DEFAULT_MAX_TOKENS = 16
+
+
+class TextWriter:
+    """Answers and chunks of one text completion."""
+
+    def __init__(self, serving: Serving, body: CompletionBody, tokenizer: Tokenizer, echoes: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._logprobs = body.logprobs is not None
+        self._echoes = echoes
+        """What each prompt's answers begin with; empty texts unless the request wants its prompt back."""
+        self._n = body.n or 1
+        self._offsets = [len(echo) for echo in echoes for _ in range(self._n)]
+        include_usage = bool(body.stream_options and body.stream_options.include_usage)
+        self._frame = Completion(
+            id=f"cmpl-{uuid.uuid4().hex}",
+            object="text_completion",
+            created=serving.now(),
+            model=body.model or serving.names[0],
+            choices=[],
+            usage=None if include_usage else msgspec.UNSET,
+        )
+
+    def opening(self, index: int) -> bytes | None:
+        """The prompt, if it is wanted back."""
+        echo = self._echoes[index // self._n]
+        return self._chunk(TextChoice(index, echo)) if echo else None
+
+    def chunks(self, piece: Piece) -> list[bytes]:
+        """The text, and how it ended in a chunk of its own."""
+        found = []
+        if piece.text or piece.logprobs:
+            found.append(self._chunk(TextChoice(piece.index, piece.text, self._of(piece))))
+        if piece.finish_reason is not None:
+            end = TextChoice(piece.index, "", finish_reason=piece.finish_reason, stop_reason=piece.stop_reason)
+            found.append(self._chunk(end))
+        return found
+
+    def last(self, usage: Usage) -> bytes:
+        """No choices, only usage."""
+        return encode(msgspec.structs.replace(self._frame, choices=[], usage=usage))
+
+    def whole(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+        """The complete answer."""
+        choices = [
+            TextChoice(
+                piece.index,
+                self._echoes[piece.index // self._n] + piece.text,
+                self._of(piece),
+                piece.finish_reason,
+                piece.stop_reason,
+            )
+            for piece in answers
+        ]
+        return encode(msgspec.structs.replace(self._frame, choices=choices, usage=usage))
+
+    def _chunk(self, choice: TextChoice) -> bytes:
+        return encode(msgspec.structs.replace(self._frame, choices=[choice]))
+
+    def _of(self, piece: Piece) -> TextLogprobs | None:
+        if not self._logprobs:
+            return None
+        found = TextLogprobs()
+        text_of = self._tokenizer.token_text
+        for position in piece.logprobs:
+            token = text_of(position.token_id)
+            found.tokens.append(token)
+            found.token_logprobs.append(clamp(position.logprob))
+            likeliest = {text_of(top): clamp(logprob) for top, logprob in position.top}
+            found.top_logprobs.append(likeliest | {token: clamp(position.logprob)})
+            found.text_offset.append(self._offsets[piece.index])
+            self._offsets[piece.index] += len(token)
+        return found
+
+
+async def _encode_prompts(serving: Serving, body: CompletionBody) -> list[list[int]]:
+    ready = serving.ready()
+    found = []
+    for prompt in body.prompt:
+        if isinstance(prompt, str):
+            ids = await encode_text(serving, prompt, body.add_special_tokens is not False, "prompt")
+        else:
+            ids = prompt
+        found.append(check_prompt(ids, ready, "prompt"))
+    return found
+
+
+def _echoes(body: CompletionBody, tokenizer: Tokenizer) -> list[str]:
+    if not body.echo:
+        return [""] * len(body.prompt)
+    if body.logprobs is not None:
+        message = "echo: log probabilities of the prompt are not supported by this version yet"
+        raise APIError(400, message, param="echo", code="unsupported_parameter")
+    return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in body.prompt]
+
+
+def routes(serving: Serving) -> APIRouter:
+    """The endpoint."""
+    router = APIRouter()
+
+    @router.post("/v1/completions", response_model=None)
+    async def completions(request: Request, body: CompletionBody) -> Response:
+        times = Times(body.timeout, serving.config.request_timeout)
+
+        async def prepare() -> tuple[GenerationRequest, Writer]:
+            ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+            writer = TextWriter(serving, body, tokenizer, _echoes(body, tokenizer))
+            prompts = await _encode_prompts(serving, body)
+            longest = max(map(len, prompts))
+            max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, ready)
+            prepared = GenerationRequest(
+                prompts=prompts,
+                n=body.n or 1,
+                sampling=sampling_params(body, serving, max_tokens, body.logprobs),
+                stop=tuple(body.stop or ()),
+                include_stop=bool(body.include_stop_str_in_output),
+                skip_special_tokens=body.skip_special_tokens is not False,
+                cache_salt=cache_salt(request, body),
+                deadline=times.deadline,
+                arrival=times.arrival,
+            )
+            return prepared, writer
+
+        return await answer(serving, request, body, len(body.prompt) * (body.n or 1), prepare)
+
+    return router

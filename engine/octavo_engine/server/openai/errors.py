@@ -1,0 +1,109 @@
+"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, whatever went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+_INVALID, _SERVER = "invalid_request_error", "server_error"
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """What a client is told."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of an error answer, and the data of an SSE error event."""
+
+    error: ErrorDetail
+
+
+class APIError(Exception):
+    """Ends a request with an HTTP status, or an open stream with an error event."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.detail = ErrorDetail(message, _SERVER if status >= 500 else _INVALID, param, code)
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        """The error as JSON."""
+        return msgspec.json.encode(ErrorBody(self.detail))
+
+    def response(self) -> Response:
+        """The error as an HTTP answer."""
+        return Response(self.body(), self.status, self.headers, media_type="application/json")
+
+
+def unavailable(message: str, code: str, retry_after: int) -> APIError:
+    """503: we cannot take the request now; the client may come back."""
+    return APIError(503, message, code=code, headers={"Retry-After": str(retry_after)})
+
+
+def shutting_down() -> APIError:
+    """503 for new requests, the last event of streams that did not finish in time."""
+    error = unavailable("the server is shutting down; send the request again", "server_shutting_down", 1)
+    error.headers["Connection"] = "close"
+    return error
+
+
+def engine_dead(message: str) -> APIError:
+    """The engine process stalled or died; this server ends."""
+    return unavailable(f"the engine ended unexpectedly: {message}", "engine_dead", 10)
+
+
+def param_of(location: Sequence[str | int]) -> str | None:
+    """`messages[0].content` from a validation error's location."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path or None
+
+
+def from_validation(error: RequestValidationError) -> APIError:
+    """400 with the first thing that is wrong; the input itself is not repeated."""
+    first: dict[str, Any] = error.errors()[0]
+    location = [part for part in first.get("loc", ()) if part != "body"]
+    kind = str(first.get("type", ""))
+    if kind == "json_invalid":
+        return APIError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
+    if not location:
+        return APIError(400, "the body must be a JSON object, sent with Content-Type: application/json")
+    param = param_of(location)
+    message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
+    code = "unsupported_parameter" if kind == "unsupported_parameter" else None
+    if kind == "missing":
+        return APIError(400, f"{param} is required", param=param, code="missing_required_parameter")
+    return APIError(400, f"{param}: {message}", param=param, code=code)
+
+
+def from_http(error: HTTPException, request: Request) -> APIError:
+    """404, 405 and the like from the router."""
+    status = error.status_code
+    messages = {
+        404: f"there is no {request.scope['path'][:200]} here",
+        405: f"{request.method[:20]} is not what {request.scope['path'][:200]} takes",
+    }
+    message = messages.get(status, str(error.detail))
+    return APIError(status, message, code=_CODES.get(status), headers=error.headers)

@@ -1,0 +1,30 @@
+"""GET /v1/models and /v1/models/{model}: only when the model can be used, since many clients take it for a probe."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from octavo_engine.server.openai.answers import Model, ModelList, encode
+from octavo_engine.server.serving import Serving
+
+
+def routes(serving: Serving) -> APIRouter:
+    """Both endpoints."""
+    router = APIRouter()
+
+    def models() -> list[Model]:
+        ready = serving.ready()
+        return [Model(name, serving.started_at, serving.names[0], ready.max_model_len) for name in serving.names]
+
+    @router.get("/v1/models")
+    async def list_models() -> Response:
+        return Response(encode(ModelList(models())), media_type="application/json")
+
+    @router.get("/v1/models/{model:path}")
+    async def get_model(model: str) -> Response:
+        found = {each.id: each for each in models()}
+        serving.check_model(model)
+        return Response(encode(found[model]), media_type="application/json")
+
+    return router

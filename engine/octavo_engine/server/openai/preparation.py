@@ -1,0 +1,115 @@
+"""From a client's body to a checked GenerationRequest: what chat and text completions have in common."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.engine.messages import Ready
+from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.protocol import GenerationBody, TemplateBody
+from octavo_engine.server.serving import Serving
+from octavo_engine.text.chat_template import ChatTemplateError
+
+_SMALLEST_TOP_P = 1e-9
+
+
+def sampling_params(body: GenerationBody, serving: Serving, max_tokens: int, logprobs: int | None) -> SamplingParams:
+    """The engine's parameters with the defaults filled in; APIError 400 for what the model does not have."""
+    ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+    for param, ids in (("stop_token_ids", body.stop_token_ids or []), ("logit_bias", map(int, body.logit_bias or {}))):
+        if (wrong := next((i for i in ids if i >= ready.vocab_size), None)) is not None:
+            raise APIError(400, f"{param}: token {wrong} is none of the model's {ready.vocab_size}", param=param)
+    min_tokens = body.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise APIError(400, f"min_tokens: {min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
+    ends = () if body.ignore_eos else (*ready.eos_token_ids, *tokenizer.eos_token_ids)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_k=max(0, body.top_k or 0),
+        top_p=1.0 if body.top_p is None else max(body.top_p, _SMALLEST_TOP_P),
+        min_p=body.min_p or 0.0,
+        seed=None if body.seed is None else body.seed % (1 << 63),
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        logit_bias=tuple((int(token), bias) for token, bias in (body.logit_bias or {}).items()),
+        stop_token_ids=tuple(dict.fromkeys((*ends, *(body.stop_token_ids or ())))),
+        logprobs=logprobs,
+    )
+
+
+def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: Ready) -> int:
+    """max_tokens: what was asked for, or `default`, or all the room there is; APIError 400 if it does not fit."""
+    room = ready.max_model_len - longest_prompt
+    wanted = asked if asked is not None else min(default, room) if default is not None else room
+    if room < 1 or wanted > room:
+        need = longest_prompt + max(wanted, 1)
+        raise APIError(
+            400,
+            f"this model's context is {ready.max_model_len} tokens; {longest_prompt} in the prompt and "
+            f"{max(wanted, 1)} for the answer make {need}. Shorten the prompt or ask for fewer tokens by "
+            f"{need - ready.max_model_len} (or serve with a larger --max-model-len)",
+            param="messages" if default is None else "prompt",
+            code="context_length_exceeded",
+        )
+    return wanted
+
+
+def check_prompt(prompt: list[int], ready: Ready, param: str) -> list[int]:
+    """APIError 400 for an empty prompt or for ids beyond the width of the logits."""
+    if not prompt:
+        raise APIError(400, f"{param}: the prompt is empty", param=param)
+    if max(prompt) >= ready.vocab_size:
+        raise APIError(400, f"{param}: token {max(prompt)} is none of the model's {ready.vocab_size}", param=param)
+    return prompt
+
+
+async def encode_text(serving: Serving, text: str, add_special_tokens: bool, param: str) -> list[int]:
+    """Token ids, worked out on a thread. A text that cannot fit whatever its tokens is refused unread."""
+    ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+    if len(text) > ready.max_model_len * tokenizer.longest_token:
+        raise APIError(
+            400,
+            f"a text of {len(text)} characters cannot fit into this model's context of {ready.max_model_len} tokens",
+            param=param,
+            code="context_length_exceeded",
+        )
+    return await serving.text.run(tokenizer.encode, text, add_special_tokens)
+
+
+async def render_chat(serving: Serving, body: TemplateBody) -> str:
+    """The prompt of a chat, rendered on a thread; APIError 400 if the template refuses it."""
+    template = serving.ready_tokenizer().chat_template
+    if template is None:
+        raise APIError(
+            400, "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template"
+        )
+    continues = bool(body.continue_final_message)
+    generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
+    if continues and generates:
+        message = "continue_final_message and add_generation_prompt exclude each other"
+        raise APIError(400, message, param="continue_final_message")
+    messages = []
+    for message_body in body.messages:
+        role = "system" if message_body.role == "developer" else message_body.role
+        named = {"name": message_body.name} if message_body.name is not None else {}
+        messages.append({"role": role, "content": message_body.content or "", **named})
+    try:
+        return await serving.text.run(
+            template.render,
+            messages,
+            add_generation_prompt=generates,
+            continue_final_message=continues,
+            variables=body.chat_template_kwargs,
+        )
+    except ChatTemplateError as error:
+        raise APIError(400, str(error)[:1000], param="messages", code="chat_template_error") from None
+
+
+def cache_salt(request: Request, body: GenerationBody) -> str:
+    """Keeps tenants' cached prefixes apart, and within a tenant those that a request wants apart."""
+    tenant = request.scope.get("state", {}).get("tenant", "")
+    return f"{tenant}\n{body.cache_salt or ''}"

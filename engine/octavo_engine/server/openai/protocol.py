@@ -1,0 +1,157 @@
+"""Requests as clients send them. `null` means absent; what is not named here is ignored, as OpenAI's API does.
+
+Fields that OpenAI's API does not have carry vLLM's names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from octavo_engine.server.openai.fields import (
+    MAX_N,
+    MAX_TOKENS,
+    Content,
+    Name,
+    NoTools,
+    NotYet,
+    OnlyEmpty,
+    OnlyOne,
+    OnlyZero,
+    Penalty,
+    Prompts,
+    Ratio,
+    Seed,
+    Stop,
+    Text,
+    TextFormat,
+    TokenCount,
+    TokenId,
+    TopLogprobs,
+)
+
+
+class Body(BaseModel):
+    """A request body: no value is bent into another type."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
+
+
+class StreamOptions(Body):
+    """How a stream is to be sent."""
+
+    include_usage: bool | None = None
+
+
+class GenerationBody(Body):
+    """What chat and text completions have in common."""
+
+    model: Name | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    max_tokens: TokenCount | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Ratio | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
+    min_p: Ratio | None = None
+    seed: Seed | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] | None = None
+    logit_bias: (
+        Annotated[
+            dict[
+                Annotated[str, Field(pattern=r"^[0-9]{1,10}$")],
+                Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)],
+            ],
+            Field(max_length=300),
+        ]
+        | None
+    ) = None
+    stop: Stop | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    ignore_eos: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
+    timeout: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
+    """Seconds that the request may take, its wait included."""
+
+    guided_json: NotYet = None
+    guided_regex: NotYet = None
+    guided_choice: NotYet = None
+    guided_grammar: NotYet = None
+    structured_outputs: NotYet = None
+    prompt_logprobs: NotYet = None
+    priority: OnlyZero = None
+    best_of: OnlyOne = None
+    response_format: TextFormat = None
+
+
+class Message(Body):
+    """One turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content = None
+    name: Annotated[str, Field(max_length=256)] | None = None
+    tool_calls: NoTools = None
+    function_call: NotYet = None
+
+
+class TemplateBody(Body):
+    """What concerns the chat template, for chat completions and /tokenize alike."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=16_384)]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Annotated[dict[Name, Any], Field(max_length=64)] | None = None
+    chat_template: NotYet = None
+    documents: NoTools = None
+    tools: NoTools = None
+    tool_choice: NoTools = None
+
+
+class ChatCompletionBody(GenerationBody, TemplateBody):
+    """POST /v1/chat/completions."""
+
+    max_completion_tokens: TokenCount | None = None
+    logprobs: bool | None = None
+    top_logprobs: TopLogprobs | None = None
+    functions: NoTools = None
+    function_call: NoTools = None
+    audio: NotYet = None
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: Prompts
+    echo: bool | None = None
+    logprobs: TopLogprobs | None = None
+    add_special_tokens: bool | None = None
+    suffix: OnlyEmpty = None
+
+
+class TokenizeBody(Body):
+    """POST /tokenize with a prompt, or with messages as for a chat."""
+
+    model: Name | None = None
+    prompt: Text | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=16_384)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Annotated[dict[Name, Any], Field(max_length=64)] | None = None
+    chat_template: NotYet = None
+    tools: NoTools = None
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    model: Name | None = None
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]

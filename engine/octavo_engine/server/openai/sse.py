@@ -1,0 +1,90 @@
+"""Server-sent events: one JSON object an event, comments while there is nothing to say, an error event on failure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from octavo_engine.server.openai.errors import APIError
+
+PING_INTERVAL = 15.0
+"""Seconds of silence after which a comment keeps proxies from closing the connection."""
+STALL_TIMEOUT = 30.0
+"""Seconds that a client may take to accept one event before it counts as gone."""
+DONE = b"data: [DONE]\n\n"
+_PING = b": ping\n\n"
+
+
+def event(data: bytes) -> bytes:
+    """One event with JSON without newlines."""
+    return b"data: " + data + b"\n\n"
+
+
+def error_event(error: APIError) -> bytes:
+    """The last event of a stream that failed; no [DONE] follows."""
+    return b"event: error\n" + event(error.body())
+
+
+class EventStream(Response):
+    """Sends `events` inside of `owner`, which is left as soon as the client is gone or takes too long."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], owner: AbstractAsyncContextManager[object]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._owner = owner
+        self._last_sent = time.monotonic()
+        self._sending_since: float | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's signature)
+        """Run as an ASGI application."""
+        async with self._owner, contextlib.aclosing(self._events):
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            sending = asyncio.create_task(self._send_all(send))
+            others = [asyncio.create_task(wait_for_disconnect(receive)), asyncio.create_task(self._watch(send))]
+            try:
+                await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (sending, *others):
+                    task.cancel()
+                await asyncio.gather(sending, *others, return_exceptions=True)
+        if not sending.cancelled() and (error := sending.exception()) is not None:
+            raise error
+
+    async def _send_all(self, send: Send) -> None:
+        async for data in self._events:
+            await self._send(send, data)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        self._sending_since = time.monotonic()
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sending_since = None
+        self._last_sent = time.monotonic()
+
+    async def _watch(self, send: Send) -> None:
+        """Break long silences; return when the client has stopped reading."""
+        while True:
+            await asyncio.sleep(min(PING_INTERVAL, STALL_TIMEOUT) / 4)
+            now = time.monotonic()
+            if self._sending_since is not None:
+                if now - self._sending_since > STALL_TIMEOUT:
+                    return
+            elif now - self._last_sent >= PING_INTERVAL:
+                await self._send(send, _PING)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client has gone. The request's body must have been read."""
+    message: Any = None
+    while message is None or message["type"] != "http.disconnect":
+        message = await receive()

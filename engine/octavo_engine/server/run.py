@@ -1,0 +1,220 @@
+"""`octavo-engine serve`: binds, loads, serves, drains. The port answers from the start; the model follows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from octavo_engine.config import EngineConfig, ServerConfig
+from octavo_engine.engine.client import EngineClient
+from octavo_engine.engine.messages import Ready
+from octavo_engine.errors import ConfigurationError, EngineDeadError
+from octavo_engine.model.source import resolve_model
+from octavo_engine.server import logs
+from octavo_engine.server.app import create_app
+from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.openai.errors import shutting_down
+from octavo_engine.server.progress import show_loading
+from octavo_engine.server.serving import Serving
+from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
+
+log = logging.getLogger("octavo.server")
+
+_MAX_HEADER_BYTES = 32 << 10
+_RELOAD_INTERVAL = 5.0
+_TICK = 0.05
+_FAREWELL = 2.0
+"""Seconds in which clients are told that their streams end."""
+
+
+def serve(engine: EngineConfig, server: ServerConfig) -> int:
+    """Serve until a signal ends it: 0 after draining. OctavoError, with its exit code, if it cannot be done."""
+    logs.set_up(server.log_format)
+    names = tuple(server.served_model_name or [engine.model])
+    keys = KeyRing(server.api_key_file) if server.api_key_file is not None else None
+    with (
+        contextlib.closing(bind(server.host, server.port)) as listener,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        serving = Serving(server, EngineClient(engine), names, keys)
+        return runner.run(Server(serving, engine, listener).run())
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; ConfigurationError says what is wrong with the address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            message = f"port {port} on {host} is in use by another program; choose another one with --port"
+        elif error.errno == errno.EACCES:
+            message = f"port {port} needs privileges; choose one above 1023 with --port"
+        else:
+            message = f"cannot listen on --host {host} --port {port}: {error.strerror or error}"
+        raise ConfigurationError(message) from None
+    return listener
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers: signals drain, which is ours to do."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+class Server:
+    """One run from the bound socket to the exit code."""
+
+    def __init__(self, serving: Serving, config: EngineConfig, listener: socket.socket) -> None:
+        self._serving = serving
+        self._config = config
+        self._listener = listener
+        self._signalled = asyncio.Event()
+        self._hurried = asyncio.Event()
+        self._http = _Uvicorn(
+            uvicorn.Config(
+                create_app(serving),
+                http="h11",  # the parser that bounds the size of headers
+                h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=int(_FAREWELL),
+            )
+        )
+
+    async def run(self) -> int:
+        """Serve until told to end; the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        async with self._engine_running(), self._listening():
+            if await self._unless_signalled(self._load()):
+                await self._unless_signalled(self._engine_end())
+            await self._drain()
+        return 0
+
+    def _on_signal(self) -> None:
+        self._serving.draining = True
+        if self._signalled.is_set():
+            self._hurried.set()
+        self._signalled.set()
+
+    @contextlib.asynccontextmanager
+    async def _engine_running(self) -> AsyncIterator[None]:
+        await self._serving.engine.start()
+        try:
+            yield
+        finally:
+            await self._serving.engine.stop()
+
+    @contextlib.asynccontextmanager
+    async def _listening(self) -> AsyncIterator[None]:
+        http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        reloading = asyncio.create_task(self._reload_keys())
+        try:
+            yield
+        finally:
+            self._serving.draining = True
+            reloading.cancel()
+            self._http.should_exit = True
+            await asyncio.gather(http, reloading, return_exceptions=True)
+            self._serving.text.close()
+
+    async def _unless_signalled(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether `work` ended by itself; a signal cancels it. What it raises is raised here."""
+        working = asyncio.create_task(work)
+        signalled = asyncio.create_task(self._signalled.wait())
+        try:
+            await asyncio.wait((working, signalled), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                return True
+            return False
+        finally:
+            working.cancel()
+            signalled.cancel()
+            await asyncio.gather(working, signalled, return_exceptions=True)
+
+    async def _load(self) -> None:
+        engine = self._serving.engine
+        showing = asyncio.create_task(show_loading(lambda: engine.state, self._serving.names[0]))
+        loading = asyncio.gather(engine.wait_ready(), self._load_tokenizer())
+        try:
+            ready, self._serving.tokenizer = await loading
+        finally:
+            loading.cancel()
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+        self._announce(ready)
+
+    async def _load_tokenizer(self) -> Tokenizer:
+        """Beside the weights, but not before the engine has fetched the files."""
+        state = self._serving.engine.state
+        while state.progress.phase in ("starting", "pulling") and state.phase != "ready":
+            await asyncio.sleep(_TICK)
+        return await asyncio.to_thread(_read_tokenizer, self._config)
+
+    def _announce(self, ready: Ready) -> None:
+        host, port = self._listener.getsockname()[:2]
+        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+        log.info(
+            "%s is ready at http://%s:%d/v1 after %.1f s: %s on %s, context %d tokens, KV cache %d tokens",
+            self._serving.names[0],
+            shown,
+            port,
+            ready.load_seconds,
+            ready.dtype,
+            ready.device,
+            ready.max_model_len,
+            ready.num_kv_blocks * ready.block_size,
+        )
+
+    async def _engine_end(self) -> None:
+        failed = await self._serving.engine.closed()
+        raise EngineDeadError(failed.message if failed else "the engine process ended")
+
+    async def _drain(self) -> None:
+        """Let running answers finish, at most so long; then tell the others that they do not."""
+        running, limit = self._serving.running, self._serving.config.drain_timeout
+        if running:
+            log.info("draining: %d requests may take %g s more; a second signal ends them at once", len(running), limit)
+            waits = [asyncio.create_task(running.idle()), asyncio.create_task(self._hurried.wait())]
+            await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        if running:
+            log.warning("%d requests did not finish in time and are told so", len(running))
+            running.fail_all(shutting_down())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(running.idle(), _FAREWELL)
+        if (failed := self._serving.engine.state.failed) is not None:
+            raise EngineDeadError(failed.message)
+        log.info("the server ends")
+
+    async def _reload_keys(self) -> None:
+        while self._serving.keys is not None:
+            await asyncio.sleep(_RELOAD_INTERVAL)
+            await asyncio.to_thread(self._serving.keys.reload_if_changed)
+
+
+def _read_tokenizer(config: EngineConfig) -> Tokenizer:
+    return load_tokenizer(resolve_model(config.model, config.revision, lambda *_: None))

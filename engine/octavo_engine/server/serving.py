@@ -1,0 +1,163 @@
+"""What the parts of the HTTP process share: the engine, the model's names, the tokenizer, what runs, what is full."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from octavo_engine.config import ServerConfig
+from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine.client import EngineState
+from octavo_engine.engine.messages import AddRequest, Failed, Outputs, Ready
+from octavo_engine.engine.watchdog import Watchdog
+from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.limits import Admission
+from octavo_engine.server.metrics import Metrics
+from octavo_engine.server.openai.errors import APIError, engine_dead, shutting_down, unavailable
+from octavo_engine.server.text_work import TextWork
+from octavo_engine.text.tokenizer import Tokenizer
+
+
+class Engine(Protocol):
+    """What the server needs of `EngineClient`."""
+
+    state: EngineState
+    watchdog: Watchdog
+    on_step: Callable[[Outputs], None] | None
+
+    async def start(self) -> None: ...
+    async def wait_ready(self) -> Ready: ...
+    def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]: ...
+    async def closed(self) -> Failed | None: ...
+    async def stop(self) -> None: ...
+
+
+class Cancellable(Protocol):
+    """A running request that can be told to end with an error."""
+
+    def fail(self, error: APIError) -> None: ...
+
+
+class Running:
+    """The requests that were accepted and have not ended."""
+
+    def __init__(self) -> None:
+        self._requests: set[Cancellable] = set()
+        self._preparing = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return len(self._requests) + self._preparing
+
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[None]:
+        """A request is being tokenized; at the end it is either added or has failed."""
+        self._preparing += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._preparing -= 1
+            self._settle()
+
+    def add(self, request: Cancellable) -> None:
+        """The request is being answered from now on."""
+        self._requests.add(request)
+        self._idle.clear()
+
+    def remove(self, request: Cancellable) -> None:
+        """The request has ended."""
+        self._requests.discard(request)
+        self._settle()
+
+    def _settle(self) -> None:
+        if len(self) == 0:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no request is being answered."""
+        await self._idle.wait()
+
+    def fail_all(self, error: APIError) -> None:
+        """End every request with this error."""
+        for request in list(self._requests):
+            request.fail(error)
+
+
+@dataclass(slots=True)
+class Serving:
+    """The state of one server."""
+
+    config: ServerConfig
+    engine: Engine
+    names: tuple[str, ...]
+    """The model's names in the API; the first is its own, the others are aliases."""
+    keys: KeyRing | None = None
+    metrics: Metrics = field(init=False)
+    admission: Admission = field(init=False)
+    text: TextWork = field(default_factory=TextWork)
+    running: Running = field(default_factory=Running)
+    tokenizer: Tokenizer | None = None
+    draining: bool = False
+    started_at: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(
+            self.config.max_queued_requests,
+            self.config.max_queued_tokens,
+            lambda: self.engine.state.stats,
+            lambda: self.engine.state.ready.max_num_seqs if self.engine.state.ready else 0,
+        )
+        self.metrics = Metrics(
+            self.names[0],
+            lambda: self.engine.state,
+            lambda: self.admission.queued,
+            vllm_names=self.config.vllm_metrics,
+        )
+        self.engine.on_step = self.metrics.on_step
+
+    @property
+    def loaded(self) -> bool:
+        """Whether engine and tokenizer are there."""
+        return self.engine.state.phase == "ready" and self.tokenizer is not None
+
+    @staticmethod
+    def now() -> int:
+        """Unix seconds, for `created`."""
+        return int(time.time())
+
+    def ready(self) -> Ready:
+        """The engine's description; APIError 503 while loading, draining or dead."""
+        state = self.engine.state
+        if self.draining:
+            self.metrics.reject("draining")
+            raise shutting_down()
+        if state.phase == "dead":
+            raise engine_dead(state.failed.message if state.failed else "it was stopped")
+        if state.ready is None or self.tokenizer is None:
+            self.metrics.reject("loading")
+            progress = state.progress
+            raise unavailable(f"the model is loading ({progress.phase} {progress.ratio:.0%})", "model_loading", 5)
+        return state.ready
+
+    def ready_tokenizer(self) -> Tokenizer:
+        """The tokenizer; APIError 503 while loading, draining or dead."""
+        self.ready()
+        assert self.tokenizer is not None  # noqa: S101  (ready() has just said so)
+        return self.tokenizer
+
+    def check_model(self, name: str | None) -> None:
+        """APIError 404 unless the model is served here; a request that names none means the one there is."""
+        if name is not None and name not in self.names:
+            served = ", ".join(self.names)
+            raise APIError(
+                404,
+                f"the model {name[:200]!r} is not served here; there is {served}",
+                code="model_not_found",
+                param="model",
+            )

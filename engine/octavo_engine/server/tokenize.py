@@ -1,0 +1,69 @@
+"""POST /tokenize and /detokenize: what the model makes of a text, in vLLM's shapes."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from octavo_engine.server.openai.answers import encode
+from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.preparation import encode_text, render_chat
+from octavo_engine.server.openai.protocol import DetokenizeBody, TemplateBody, TokenizeBody
+from octavo_engine.server.serving import Serving
+
+
+class Tokens(msgspec.Struct):
+    """A text's tokens."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(msgspec.Struct):
+    """The text of tokens."""
+
+    prompt: str
+
+
+async def _text_of(serving: Serving, body: TokenizeBody) -> tuple[str, str, bool]:
+    """The text, the parameter it comes from, and whether special tokens are added to it."""
+    if (body.prompt is None) == (body.messages is None):
+        raise APIError(400, "give either prompt or messages", param="prompt")
+    if body.prompt is not None:
+        return body.prompt, "prompt", body.add_special_tokens is not False
+    template = TemplateBody(
+        messages=body.messages or [],
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+    return await render_chat(serving, template), "messages", bool(body.add_special_tokens)
+
+
+def routes(serving: Serving) -> APIRouter:
+    """Both endpoints."""
+    router = APIRouter()
+
+    @router.post("/tokenize", response_model=None)
+    async def tokenize(body: TokenizeBody) -> Response:
+        ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+        serving.check_model(body.model)
+        text, param, special = await _text_of(serving, body)
+        ids = await encode_text(serving, text, special, param)
+        texts = [tokenizer.token_text(token_id) for token_id in ids] if body.return_token_strs else None
+        return Response(encode(Tokens(len(ids), ready.max_model_len, ids, texts)), media_type="application/json")
+
+    @router.post("/detokenize", response_model=None)
+    async def detokenize(body: DetokenizeBody) -> Response:
+        ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+        serving.check_model(body.model)
+        if (wrong := next((token for token in body.tokens if token >= ready.vocab_size), None)) is not None:
+            message = f"tokens: token {wrong} is none of the model's {ready.vocab_size}"
+            raise APIError(400, message, param="tokens")
+        text = await serving.text.run(tokenizer.decode, body.tokens, skip_special_tokens=False)
+        return Response(encode(Detokenized(text)), media_type="application/json")
+
+    return router
