@@ -11,7 +11,9 @@ RENDERED = frozenset({
 })  # fmt: skip
 """Set from fields of the spec: giving them twice would make the spec lie."""
 
-RESERVED = frozenset({"config", "enable-lora", "lora-modules", "max-loras", "max-lora-rank", "help", "model"})
+RESERVED = frozenset(
+    {"config", "enable-lora", "no-enable-lora", "lora-modules", "max-loras", "max-lora-rank", "help", "model"}
+)
 """Not for extraArgs: a file that would hide flags, and what spec.adapters decides."""
 
 EXTRA = (

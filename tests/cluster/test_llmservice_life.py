@@ -1,0 +1,148 @@
+"""The whole life of an LLMService with a real engine in its pods: applied, asked, changed under load, deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+import yaml
+
+from tests.operator.bad_llmservices import GONE, VALID, merged
+
+from .client import Client
+from .layout import CHECKOUT
+from .octavo import OPERATOR, SAMPLES, condition, installed_operator, wait_for_condition
+
+SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
+NAME = SAMPLE["metadata"]["name"]
+QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+LOADED = 300  # seconds that a model may take to load on a machine that does much else
+
+ASK = f"""
+import openai, sys
+client = openai.OpenAI(base_url=sys.argv[1], api_key="none")
+stream = client.chat.completions.create(
+    model={NAME!r}, messages={QUESTION!r}, max_tokens=16, temperature=0, stream=True)
+print("".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices))
+"""
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Client) -> Iterator[Client]:
+    """The operator, cluster-wide."""
+    with installed_operator(cluster) as system:
+        yield system
+
+
+def sdk(client: Client) -> openai.OpenAI:
+    """The SDK as somebody outside of the cluster uses it, through the API server."""
+    base_url = client.service_proxy_url(NAME, "http").rstrip("/") + "/v1"
+    return openai.OpenAI(base_url=base_url, api_key="none", http_client=client.http)  # type: ignore[arg-type]
+
+
+def ask(client: Client) -> str:
+    stream = sdk(client).chat.completions.create(
+        model=NAME, messages=QUESTION, max_tokens=16, temperature=0, stream=True
+    )
+    return "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
+
+
+@pytest.mark.timeout(1200)
+def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
+    namespace.apply(SAMPLES / "smollm2.yaml")
+    service = wait_for_condition(namespace, NAME, "Ready", "Serving", LOADED)
+    assert condition(service, "ModelLoaded")["status"] == "True"
+    row = namespace.kubectl("get", "llms", NAME).splitlines()[1].split()
+    assert row[:-1] == [NAME, NAME, "1", "1", "Serving", "Serving"]
+
+    url = service["status"]["url"]
+    answer = namespace.run_pod("octavo-engine:dev", ["python", "-c", ASK, url], timeout=180)
+    assert (answer.exit_code, "Paris" in answer.logs) == (0, True), answer.logs
+    assert "Paris" in ask(namespace)
+    assert [model.id for model in sdk(namespace).models.list()] == [NAME]
+
+    start_load(namespace, url, users=3)
+    for length in (1024, 1536, 2000):
+        change = json.dumps({"spec": {"engine": {"maxModelLength": length}}})
+        namespace.kubectl("patch", "llms", NAME, "--type=merge", "-p", change)
+        service = wait_for_condition(namespace, NAME, "Progressing", "Deployed", LOADED)
+        assert condition(service, "Ready")["status"] == "True"
+        (pod,) = [pod for pod in running(namespace) if f"--max-model-len={length}" in arguments(pod)]
+    result = stop_load(namespace)
+    assert result["lost"] == []
+    assert result["answers"] > 0
+
+    operator.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=0")
+    try:
+        operator.kubectl("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-operator", "--timeout=60s")
+        assert "Paris" in ask(namespace)
+        namespace.kubectl("delete", "llms", NAME, "--timeout=10s")
+        for kind in ("deployment", "service", "poddisruptionbudget"):
+            namespace.wait_until(lambda kind=kind: not namespace.exists(kind, NAME), 60, f"the {kind} goes")  # type: ignore[misc]
+        namespace.wait_until(
+            lambda: not namespace.list("pods", selector=f"octavo.dev/llmservice={NAME}"), 180, "pods go"
+        )
+        assert pod["metadata"]["name"]
+    finally:
+        operator.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=1")
+        operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=60s")
+
+
+def start_load(client: Client, url: str, users: int) -> None:
+    script = str(CHECKOUT / "tests" / "cluster" / "load.py")
+    pod = {
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001},
+        "containers": [
+            {
+                "name": "main",
+                "image": "octavo-engine:dev",
+                "command": ["python", script, url, NAME, str(users)],
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+            }
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "load"}, "spec": pod})
+    client.kubectl("wait", "--for=condition=Ready", "pod/load", "--timeout=60s")
+
+
+def stop_load(client: Client) -> dict[str, Any]:
+    client.kubectl("exec", "load", "--", "python", "-c", "open('/tmp/stop', 'w')")
+    ended = ("Succeeded", "Failed")
+    client.wait_until(lambda: client.get("pod", "load")["status"]["phase"] in ended, 180, "the load ends")
+    result: dict[str, Any] = json.loads(client.kubectl("logs", "load").splitlines()[-1])
+    print(result)
+    return result
+
+
+def running(client: Client) -> list[dict[str, Any]]:
+    pods = client.list("pods", selector=f"octavo.dev/llmservice={NAME}")
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def arguments(pod: dict[str, Any]) -> list[str]:
+    return list(pod["spec"]["containers"][0]["args"])
+
+
+FAILURES = [
+    (
+        {"model": {"source": {"demo": GONE, "huggingFace": {"repository": "no-such/model"}}}},
+        "ModelNotFound",
+        "no-such/model",
+    ),
+    ({"engine": {"extraArgs": ["--block-size=7"]}}, "ConfigurationError", "--block-size"),
+    ({"engine": {"extraArgs": ["--kv-cache-memory=1KiB"]}}, "OutOfMemory", "KV"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason", "words"), FAILURES, ids=[row[1] for row in FAILURES])
+def test_an_engine_that_cannot_start_says_why(
+    change: dict[str, Any], reason: str, words: str, operator: Client, namespace: Client
+) -> None:
+    namespace.apply(merged(VALID, {"spec": change}))
+    service = wait_for_condition(namespace, "good", "Ready", reason, 120)
+    assert words in condition(service, "Degraded")["message"]
