@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from paging import make_batch, plain_attention, poisoned_cache, run
+from peak_memory import peak_memory
 
 from octavo_engine.attention import torch_reference
 from octavo_engine.attention.backend import KVGroupSpec
@@ -98,32 +99,19 @@ def test_a_sequence_does_not_depend_on_its_company():
 
 
 def test_scratch_bytes_bounds_what_a_step_allocates():
-    from torch.profiler import ProfilerActivity, profile
-
     heads, kv_heads, head_dim, max_tokens, max_seqs, max_context = 8, 2, 32, 600, 40, 3000
     for lens in ([(600, 3000)], [(1, 2990 - s) for s in range(40)], [(1, 50)] * 39 + [(500, 501)]):
         batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
         backend = TorchAttention()
         cache = poisoned_cache(backend, batch)
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        with peak_memory() as peak:
             metadata = backend.prepare(batch.inputs, 0, 16, None)
             backend.write(cache, batch.step_key, batch.step_value, metadata)
             backend.attend(batch.query, cache, metadata, 1.0)
-        used = peak_bytes(profiler)
+        used = peak.bytes
         bound = backend.scratch_bytes(batch.group, heads, max_tokens, max_seqs, max_context)
         result = batch.query.nbytes
         assert used <= bound + result, f"{lens[:2]} used {used}, bound {bound}"
-
-
-def peak_bytes(profiler) -> int:
-    """The largest sum of live allocations while the profiler ran."""
-    live = peak = 0
-    for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            live += event.nbytes()
-            peak = max(peak, live)
-    assert peak > 0
-    return peak
 
 
 def test_auto_takes_torch_on_cpus_and_triton_on_gpus_only():

@@ -7,6 +7,8 @@ import json
 import pytest
 import torch
 from checkpoints import CONFIGURATIONS, LLAMA3_ROPE, SIZES, reference_model, save
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.layers.rope import inverse_frequencies
@@ -136,6 +138,7 @@ WRONG = {
         "'yarn' is not supported; supported: default",
     ),
     "rope without factor": ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
+    "rope factors": ({"rope_scaling": {"rope_type": "factors"}}, "rope_scaling.factors None is not 64 positive"),
     "rope a list": ({"rope_scaling": [1]}, "rope_scaling [1] is not an object"),
     "rope backwards": (
         {"rope_scaling": {**LLAMA3_ROPE, "high_freq_factor": 0.5}},
@@ -181,6 +184,31 @@ def test_broken_files(text, message, tmp_path):
         spec_of(tmp_path, text)
     assert message in str(caught.value)
     assert "config.json" in str(caught.value)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+ROPE_FIELDS = ("rope_type", "type", "factor", "factors", "low_freq_factor", "original_max_position_embeddings")
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_value_in_any_field_is_a_model_load_error_or_harmless(tmp_path, data):
+    names = st.sampled_from(
+        [*LLAMA_31, "head_dim", "quantization_config", "attention_bias", "rope_parameters", "dtype"]
+    )
+    changes = data.draw(st.dictionaries(names, ANYTHING, min_size=1, max_size=2))
+    if data.draw(st.booleans()):
+        changes["rope_scaling"] = data.draw(st.dictionaries(st.sampled_from(ROPE_FIELDS), ANYTHING))
+    try:
+        spec = spec_of(tmp_path, {**LLAMA_31, **changes})
+    except ModelLoadError as error:
+        assert str(tmp_path) in str(error)
+        return
+    assert spec.num_heads % spec.num_kv_heads == 0 and spec.head_dim % 2 == 0
 
 
 def test_a_huge_config_is_not_even_parsed(tmp_path):

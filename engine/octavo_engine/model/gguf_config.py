@@ -36,7 +36,8 @@ def gguf_config(path: Path, families: Iterable[Family]) -> dict[str, Any]:
         raise ModelLoadError(f"{path}: mixtures of experts are not supported by this version of Octavo")
     heads = fields.integer(f"{name}.attention.head_count", 1, 1 << 16)
     hidden = fields.integer(f"{name}.embedding_length", 1, 1 << 20)
-    head_dim = file.metadata.get(f"{name}.attention.key_length")
+    length = f"{name}.attention.key_length"
+    head_dim = fields.integer(length, 2, 1024) if fields.has(length) else None
     rotated = fields.integer(f"{name}.rope.dimension_count", 1, 1 << 16, default=head_dim or hidden // heads)
     return {
         "architectures": [family.architecture],

@@ -193,10 +193,14 @@ def _rope(fields: Fields, max_position: int, head_dim: int) -> RopeSpec:
     if kind == "default":
         return RopeSpec(theta)
     if kind == "factors":
-        factors = tuple(rope.values["factors"])
-        if len(factors) != head_dim // 2 or not all(factor > 0 for factor in factors):
-            raise fields.wrong("rope_freqs.weight", factors, f"is not {head_dim // 2} positive numbers")
-        return RopeSpec(theta, kind, factors=factors)
+        factors = rope.values.get("factors")
+        if (
+            not isinstance(factors, list)
+            or len(factors) != head_dim // 2
+            or not all(isinstance(factor, float) and 0 < factor < 1e6 for factor in factors)
+        ):
+            raise rope.wrong("factors", factors, f"is not {head_dim // 2} positive numbers")
+        return RopeSpec(theta, kind, factors=tuple(factors))
     if kind not in ("linear", "llama3"):
         raise rope.wrong("rope_type", kind, "is not supported; supported: default, linear, llama3")
     factor = rope.number("factor", 1e-3, 1e6)

@@ -1,0 +1,66 @@
+"""A transformers Llama written as a GGUF file the way llama.cpp's converter does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.constants import GGMLQuantizationType as Kind
+from gguf.quants import quantize
+
+
+def permute(weights: np.ndarray, heads: int) -> np.ndarray:
+    """convert_hf_to_gguf.py's `permute`: rows of a head from (half, pair) order to (pair, half) order."""
+    return (
+        weights.reshape(heads, 2, weights.shape[0] // heads // 2, *weights.shape[1:])
+        .swapaxes(1, 2)
+        .reshape(weights.shape)
+    )
+
+
+def write_gguf(model: Any, path: Path, kind: Kind = Kind.F32, changes: Any = None, drop: tuple[str, ...] = ()) -> Path:
+    """`model` as a GGUF file with matrices of type `kind`; `changes(writer)` may add metadata."""
+    config, state = model.config, model.state_dict()
+    writer = gguf.GGUFWriter(path, "llama")
+    values: dict[str, Any] = {
+        "add_block_count": config.num_hidden_layers,
+        "add_context_length": config.max_position_embeddings,
+        "add_embedding_length": config.hidden_size,
+        "add_feed_forward_length": config.intermediate_size,
+        "add_head_count": config.num_attention_heads,
+        "add_head_count_kv": config.num_key_value_heads,
+        "add_key_length": config.head_dim,
+        "add_value_length": config.head_dim,
+        "add_rope_dimension_count": config.head_dim,
+        "add_layer_norm_rms_eps": config.rms_norm_eps,
+        "add_rope_freq_base": config.rope_parameters["rope_theta"],
+        "add_eos_token_id": 2,
+        "add_vocab_size": config.vocab_size,
+    }
+    for method, value in values.items():
+        if method not in drop:
+            getattr(writer, method)(value)
+    if changes is not None:
+        changes(writer)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in state.items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        array = tensor.numpy()
+        if ".q_proj." in name:
+            array = permute(array, config.num_attention_heads)
+        if ".k_proj." in name:
+            array = permute(array, config.num_key_value_heads)
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert gguf_name is not None
+        if array.ndim > 1 and kind is not Kind.F32:
+            writer.add_tensor(gguf_name, quantize(array, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(gguf_name, array.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
