@@ -35,6 +35,41 @@ def find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES: tl.constexpr):
 
 
 @triton.jit
+def load_tile(
+    cache,
+    table,
+    cached,
+    known,
+    columns,
+    kv_head,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """Keys or values [TILE_TOKENS, HEAD_DIM_PADDED] of the tokens `cached`; zero where they are not `known`.
+
+    What is not known is never read: it may be another request's, or not a number.
+    """
+    blocks = tl.load(table + cached // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
+    rows = (blocks * BLOCK_SIZE + cached % BLOCK_SIZE) * KV_HEADS + kv_head
+    inside = known[:, None] & (columns < HEAD_DIM)[None, :]
+    return tl.load(cache + rows[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def online_softmax(scores, v, maximum, total, sums, PRECISION: tl.constexpr):
+    """Take one more tile of scores and values into the running maximum, sum of weights and weighted sum."""
+    new_maximum = tl.maximum(maximum, tl.max(scores, axis=1))
+    # A row that has seen nothing yet: any finite number will do, its weights are all exp2(-inf).
+    shift = tl.where(new_maximum > float("-inf"), new_maximum, 0.0)
+    weights = tl.exp2(scores - shift[:, None])
+    decay = tl.exp2(maximum - shift)
+    total = total * decay + tl.sum(weights, axis=1)
+    sums = tl.dot(weights.to(v.dtype), v, sums * decay[:, None], input_precision=PRECISION)
+    return new_maximum, total, sums
+
+
+@triton.jit
 def paged_attention_kernel(
     output,  # [T, H, D]
     query,  # [T, H, D]
@@ -96,32 +131,14 @@ def paged_attention_kernel(
     for start in range(begin, end, TILE_TOKENS):
         cached = start + tl.arange(0, TILE_TOKENS)
         known = cached < context_len
-        blocks = tl.load(table + cached // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
-        slots = (blocks * BLOCK_SIZE + cached % BLOCK_SIZE) * (KV_HEADS * HEAD_DIM) + kv_head * HEAD_DIM
-        # What is not known is never loaded: it may be another request's, or not a number.
-        k = tl.load(
-            key_cache + slots[None, :] + columns[:, None],
-            mask=known[None, :] & (columns < HEAD_DIM)[:, None],
-            other=0.0,
-        )
-        v = tl.load(
-            value_cache + slots[:, None] + columns[None, :],
-            mask=known[:, None] & (columns < HEAD_DIM)[None, :],
-            other=0.0,
-        )
-        scores = tl.dot(q, k, input_precision=PRECISION) * scale
+        k = load_tile(key_cache, table, cached, known, columns, kv_head, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+        v = load_tile(value_cache, table, cached, known, columns, kv_head, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         seen = known[None, :] & (cached[None, :] <= positions[:, None])
         if WINDOW > 0:
             seen = seen & (cached[None, :] > positions[:, None] - WINDOW)
         scores = tl.where(seen, scores, float("-inf"))
-        new_maximum = tl.maximum(maximum, tl.max(scores, axis=1))
-        # A row that has seen nothing yet: any finite number will do, its weights are all exp2(-inf).
-        shift = tl.where(new_maximum > float("-inf"), new_maximum, 0.0)
-        weights = tl.exp2(scores - shift[:, None])
-        decay = tl.exp2(maximum - shift)
-        total = total * decay + tl.sum(weights, axis=1)
-        sums = tl.dot(weights.to(v.dtype), v, sums * decay[:, None], input_precision=PRECISION)
-        maximum = new_maximum
+        maximum, total, sums = online_softmax(scores, v, maximum, total, sums, PRECISION)
 
     result = sums / tl.where(total > 0.0, total, 1.0)[:, None]
     output_offsets = tokens[:, None] * output_stride + heads[:, None] * output_head_stride + columns[None, :]

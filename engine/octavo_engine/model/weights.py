@@ -44,7 +44,8 @@ def load_model(
         decoder = Decoder(spec, dtype=dtype, device=device)
         _load_gguf(source, names, spec, destinations(decoder), progress)
         return decoder
-    assert files.directory is not None  # noqa: S101 - one of the two is set
+    if files.directory is None:
+        raise ModelLoadError(f"{files.name}: no files to read")
     headers = read_headers(files.directory)
     _check_names(
         files.directory, spec, expected, {name: t.shape for header in headers for name, t in header.tensors.items()}
