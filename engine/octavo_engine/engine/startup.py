@@ -31,7 +31,7 @@ LoadProgress = Callable[[str, float, str], None]
 """Phase, ratio 0 to 1 over all phases, detail."""
 
 # Where each phase begins and ends on the one scale from 0 to 1.
-_PHASES = {"pulling": (0.0, 0.5), "loading": (0.5, 0.95), "sizing": (0.95, 0.97), "warmup": (0.97, 1.0)}
+_PHASES = {"pulling": (0.0, 0.5), "sizing": (0.5, 0.51), "loading": (0.51, 0.97), "warmup": (0.97, 1.0)}
 
 
 def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
