@@ -28,7 +28,7 @@ def one_answer(client: openai.OpenAI, model: str) -> str:
     stream = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "Name three colours."}],
-        max_tokens=12,
+        max_tokens=4,
         temperature=0,
         stream=True,
     )
@@ -45,7 +45,7 @@ def one_answer(client: openai.OpenAI, model: str) -> str:
 def main(base_url: str, model: str, users: int) -> int:
     answers: list[str] = []
     lost: list[str] = []
-    client = openai.OpenAI(base_url=base_url, api_key="none", timeout=120)
+    client = openai.OpenAI(base_url=base_url, api_key="none", timeout=120, max_retries=0)
     threads = [threading.Thread(target=user, args=[client, model, answers, lost]) for _ in range(users)]
     for thread in threads:
         thread.start()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,10 +161,17 @@ def test_a_taken_port_is_said_before_anything_starts() -> None:
             pass
 
 
-def test_the_real_engine_answers_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path, since the engine's Unix socket lies below it."""
+    with tempfile.TemporaryDirectory(prefix="o-") as folder:
+        yield Path(folder)
+
+
+def test_the_real_engine_answers_and_leaves_nothing(short_folder: Path) -> None:
     """The command as a user runs it: endpoint printed, a streamed answer, SIGINT, exit 0, no process, no folder."""
     command = [sys.executable, "-m", "octavo_operator.cli", "local", str(SAMPLES / "smollm2.yaml"), "--port", "0"]
-    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    env = {**os.environ, "TMPDIR": str(short_folder)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     try:
         assert process.stdout is not None
@@ -181,6 +189,6 @@ def test_the_real_engine_answers_and_leaves_nothing(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         assert not [child for child in family if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
-        assert not list(tmp_path.glob("octavo-local-*"))
+        assert not list(short_folder.iterdir())
     finally:
         process.kill()
