@@ -223,30 +223,29 @@ async def measure(client: Client, model: str, prompts: Sequence[str], output_len
             timings.append(await client.complete(model, prompt, output_len))
             bar.update()
 
-    with tqdm(total=len(prompts), desc=f"{concurrency:>3} users", unit="request", leave=False, file=sys.stderr) as bar:
+    with tqdm(total=len(prompts), desc=f"{concurrency} users", unit="request", leave=False, disable=None) as bar:
         start = time.perf_counter()
         await asyncio.gather(*(user() for _ in range(concurrency)))
         return summarize(concurrency, timings, time.perf_counter() - start)
 
 
-def table(report: Report) -> str:
-    """The report for people."""
-    head = (
+def heading(report: Report) -> str:
+    """What stands above the rows."""
+    return (
+        f"{report.target}  {report.model}  {report.input_len} words in, {report.output_len} tokens out; times in ms\n"
         f"{'users':>5} {'tokens/s':>9} {'req/s':>6} {'TTFT p50':>9} {'p90':>7} {'p99':>7} "
         f"{'ITL p50':>8} {'p90':>6} {'p99':>6} {'failed':>6}"
     )
-    lines = [
-        f"{report.target}  {report.model}  {report.input_len} words in, {report.output_len} tokens out; times in ms",
-        head,
-    ]
-    for level in report.levels:
-        first, between = level.ttft_ms, level.itl_ms
-        lines.append(
-            f"{level.concurrency:>5} {level.output_tokens_per_s:>9.1f} {level.requests_per_s:>6.2f} "
-            f"{first.p50:>9.1f} {first.p90:>7.1f} {first.p99:>7.1f} "
-            f"{between.p50:>8.1f} {between.p90:>6.1f} {between.p99:>6.1f} {level.failed:>6}"
-        )
-    return "\n".join(lines)
+
+
+def row(level: Level) -> str:
+    """One level for people."""
+    first, between = level.ttft_ms, level.itl_ms
+    return (
+        f"{level.concurrency:>5} {level.output_tokens_per_s:>9.1f} {level.requests_per_s:>6.2f} "
+        f"{first.p50:>9.1f} {first.p90:>7.1f} {first.p99:>7.1f} "
+        f"{between.p50:>8.1f} {between.p90:>6.1f} {between.p99:>6.1f} {level.failed:>6}"
+    )
 
 
 def to_json(report: Report) -> str:
@@ -303,6 +302,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
 
 
+def say(line: str) -> None:
+    """Print at once, also into a pipe."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 async def _bench(args: argparse.Namespace) -> Report:
     client = Client(args.url, args.api_key, args.timeout)
     try:
@@ -310,12 +315,14 @@ async def _bench(args: argparse.Namespace) -> Report:
         [warm_up] = make_prompts(1, args.input_len, args.seed - 1)
         if (first := await client.complete(model, warm_up, args.output_len)).error is not None:
             raise OctavoError(f"{client.base}/completions: {first.error}")
-        levels = []
+        report = Report(args.url, model, now(), args.input_len, args.output_len, [])
+        say(heading(report))
         for number, concurrency in enumerate(args.concurrency):
             # Other prompts at each level: a prefix cache must not help.
             prompts = make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
-            levels.append(await measure(client, model, prompts, args.output_len, concurrency))
-        return Report(args.url, model, now(), args.input_len, args.output_len, levels)
+            report.levels.append(await measure(client, model, prompts, args.output_len, concurrency))
+            say(row(report.levels[-1]))
+        return report
     finally:
         await client.close()
 
@@ -325,7 +332,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None and not args.json.parent.is_dir():
         raise ConfigurationError(f"--json {args.json}: there is no directory {args.json.parent}")
     report = asyncio.run(_bench(args))
-    sys.stdout.write(table(report) + "\n")
     if args.json is not None:
         args.json.write_text(to_json(report))
     failures = [level.first_error for level in report.levels if level.failed]

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.messages import Outputs
 from octavo_engine.server.engine_metrics import EngineCollector
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times beside each counter, read by nobody
 
 Outcome = Literal["stop", "length", "abort", "timeout", "error"]
 Rejection = Literal["queued_requests", "queued_tokens", "loading", "draining", "invalid", "unauthorized"]

@@ -46,7 +46,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         serving = Serving(server, EngineClient(engine), names, keys)
-        return runner.run(Server(serving, engine, listener).run())
+        return runner.run(_until_signals(Server(serving, engine, listener)))
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -67,6 +67,13 @@ def bind(host: str, port: int) -> socket.socket:
             message = f"cannot listen on --host {host} --port {port}: {error.strerror or error}"
         raise ConfigurationError(message) from None
     return listener
+
+
+async def _until_signals(server: Server) -> int:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.on_signal)
+    return await server.run()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -103,16 +110,14 @@ class Server:
 
     async def run(self) -> int:
         """Serve until told to end; the exit code."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
         async with self._engine_running(), self._listening():
             if await self._unless_signalled(self._load()):
                 await self._unless_signalled(self._engine_end())
             await self._drain()
         return 0
 
-    def _on_signal(self) -> None:
+    def on_signal(self) -> None:
+        """Drain; the second time, end at once."""
         self._serving.draining = True
         if self._signalled.is_set():
             self._hurried.set()

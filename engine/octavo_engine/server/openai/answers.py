@@ -53,11 +53,11 @@ class TextLogprobs(msgspec.Struct):
     text_offset: list[int] = []
 
 
-class AssistantMessage(msgspec.Struct):
+class AssistantMessage(msgspec.Struct, kw_only=True):
     """What the model said."""
 
-    content: str | None
     role: str = "assistant"
+    content: str | None
     refusal: str | None = None
 
 
@@ -110,23 +110,23 @@ class Completion(msgspec.Struct):
     system_fingerprint: str | None = None
 
 
-class Model(msgspec.Struct):
+class Model(msgspec.Struct, kw_only=True):
     """One entry of /v1/models."""
 
     id: str
-    created: int
-    root: str
-    max_model_len: int
     object: str = "model"
+    created: int
     owned_by: str = "octavo"
+    root: str
     parent: str | None = None
+    max_model_len: int
 
 
-class ModelList(msgspec.Struct):
+class ModelList(msgspec.Struct, kw_only=True):
     """/v1/models."""
 
-    data: list[Model]
     object: str = "list"
+    data: list[Model]
 
 
 encode = msgspec.json.Encoder().encode

@@ -79,7 +79,11 @@ class ChatWriter:
         """The complete answer."""
         choices = [
             ChatChoice(
-                piece.index, AssistantMessage(piece.text), piece.finish_reason, self._of(piece), piece.stop_reason
+                piece.index,
+                AssistantMessage(content=piece.text),
+                piece.finish_reason,
+                self._of(piece),
+                piece.stop_reason,
             )
             for piece in answers
         ]

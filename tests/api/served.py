@@ -1,0 +1,131 @@
+"""The real server on 127.0.0.1 in a thread of its own, over the scripted engine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import openai
+
+from octavo_engine.config import EngineConfig, ServerConfig
+from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.run import Server, bind
+from octavo_engine.server.serving import Serving
+from octavo_engine.text.tokenizer import Tokenizer
+from tests.api.scripted_engine import Script, ScriptedEngine
+
+T = TypeVar("T")
+
+
+class Served:
+    """A running server; `engine` must only be touched through `do`."""
+
+    def __init__(self, listener: socket.socket, config: ServerConfig, tokenizer: Tokenizer, load: bool) -> None:
+        self.tokenizer = tokenizer
+        self.port: int = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx2.Client(base_url=self.url, timeout=20)
+        self.outcome: int | BaseException | None = None
+        self._listener, self._config, self._load = listener, config, load
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.outcome = asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001  (kept for the test to look at)
+            self.outcome = error
+        finally:
+            self._started.set()
+
+    async def _main(self) -> int:
+        self.loop = asyncio.get_running_loop()
+        self.engine = ScriptedEngine(load=self._load)
+        path = self._config.api_key_file
+        keys = KeyRing(path) if path is not None else None
+        names = tuple(self._config.served_model_name or ["smollm2"])
+        self.serving = Serving(self._config, self.engine, names, keys)
+        self.server = Server(self.serving, EngineConfig(model="smollm2"), self._listener)
+        self.loop.call_later(0.01, self._started.set)
+        return await self.server.run()
+
+    def start(self) -> None:
+        """Return once it answers, and is loaded unless it should not be."""
+        self._thread.start()
+        assert self._started.wait(20)
+        if self.outcome is not None:
+            return
+        if self._load:
+            self.wait_until(lambda: self.serving.loaded)
+        self.wait_until(lambda: self.http.get("/health/live").status_code in (200, 503))
+
+    def do(self, action: Callable[[], T]) -> T:
+        """Run `action` in the server's thread."""
+
+        async def run() -> T:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
+
+    def play(self, text: str = "", **script: Any) -> None:
+        """Every request from now on is answered like this."""
+        tokens = script.pop("tokens") if "tokens" in script else self.tokenizer.encode(text)
+        self.do(lambda: setattr(self.engine, "script", Script(tokens=tokens, **script)))
+
+    def signal(self) -> None:
+        """As if SIGTERM had come."""
+        self.loop.call_soon_threadsafe(self.server.on_signal)
+
+    def join(self) -> int | BaseException | None:
+        """What `serve` would return or raise."""
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "the server did not end"
+        return self.outcome
+
+    def stop(self) -> None:
+        if self.outcome is None:
+            self.signal()
+            self.signal()
+        self.join()
+        self.http.close()
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        """Until `condition` holds; a test that waits here for ever fails by its own time limit."""
+        pause = threading.Event()
+        while not condition():
+            pause.wait(0.01)
+
+    def openai(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, "timeout": 20, **options}
+        )
+
+    def async_openai(self, **options: Any) -> openai.AsyncOpenAI:
+        settings = {"api_key": "none", "max_retries": 0, "timeout": 20, **options}
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", **settings)
+
+
+@contextmanager
+def serve(tokenizer: Tokenizer, *, load: bool = True, **config: Any) -> Iterator[Served]:
+    """A server with these settings of ServerConfig."""
+    listener = bind("127.0.0.1", 0)
+    served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, load)
+    served.start()
+    try:
+        yield served
+    finally:
+        served.stop()
+        listener.close()
+
+
+def write_keys(path: Path, *names: str) -> Path:
+    """A key file; the key of `name` is `sk-name`."""
+    lines = "".join(f"- {{name: {name}, key: sk-{name}}}\n" for name in names)
+    path.write_text(f"keys:\n{lines}")
+    return path

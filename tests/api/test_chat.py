@@ -1,0 +1,279 @@
+"""/v1/chat/completions as the openai SDK and a plain reader see it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.api.scripted_engine import EOS
+from tests.api.served import Served
+
+ASK: list[Any] = [{"role": "user", "content": "Hi"}]
+
+
+def events(server: Served, path: str = "/v1/chat/completions", **body: Any) -> list[Any]:
+    """The data of all events of a stream, [DONE] as a string."""
+    answer = server.http.post(path, json={"stream": True, **body})
+    assert answer.status_code == 200
+    lines = [line for line in answer.text.split("\n") if line]
+    assert all(line.startswith(("data: ", "event: error")) for line in lines)
+    data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+
+def test_whole_answer(server: Served) -> None:
+    answer = server.openai().chat.completions.create(model="smollm2", messages=ASK)
+    [choice] = answer.choices
+    assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "Hello there.", "stop")
+    assert answer.object == "chat.completion"
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 4  # three and the end of sequence
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 4
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 16
+
+
+def test_the_prompt_is_the_rendered_template(server: Served) -> None:
+    server.openai().chat.completions.create(
+        model="smollm2", messages=[{"role": "developer", "content": "Be brief."}, *ASK]
+    )
+    assert server.tokenizer.decode(server.engine.requests[0].prompt_token_ids, skip_special_tokens=False) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_streamed_answer(server: Served) -> None:
+    stream = server.openai().chat.completions.create(model="smollm2", messages=ASK, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "Hello there."
+
+
+async def test_streamed_answer_with_the_asynchronous_client(server: Served) -> None:
+    stream = await server.async_openai().chat.completions.create(model="smollm2", messages=ASK, stream=True)
+    assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "Hello there."
+
+
+def test_order_and_shape_of_chunks(server: Served) -> None:
+    *chunks, usage, done = events(server, messages=ASK, stream_options={"include_usage": True})
+    assert done == "[DONE]"
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
+        {"role": "assistant", "content": ""},
+        {"content": "Hello"},
+        {"content": " there"},
+        {"content": "."},
+        {},
+    ]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, None, None, "stop"]
+    assert {(c["id"], c["created"], c["model"], c["object"]) for c in [*chunks, usage]} == {
+        (usage["id"], usage["created"], "smollm2", "chat.completion.chunk")
+    }
+    assert all(chunk["usage"] is None for chunk in chunks)
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 4
+
+
+def test_no_usage_and_no_empty_choices_unless_asked_for(server: Served) -> None:
+    *chunks, done = events(server, messages=ASK)
+    assert done == "[DONE]"
+    assert all(len(chunk["choices"]) == 1 and "usage" not in chunk for chunk in chunks)
+
+
+def test_max_tokens_in_both_spellings(server: Served) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        answer = server.openai().chat.completions.create(model="smollm2", messages=ASK, extra_body={name: 2})
+        assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("Hello there", "length")
+
+
+def test_default_is_all_the_room_there_is(server: Served) -> None:
+    server.openai().chat.completions.create(model="smollm2", messages=ASK)
+    request = server.engine.requests[0]
+    assert request.sampling.max_tokens == 512 - len(request.prompt_token_ids)
+
+
+def test_emoji_split_over_tokens_arrives_whole(server: Served) -> None:
+    server.play("ok 🤗👩‍👩‍👧 東京!")
+    *chunks, _ = events(server, messages=ASK)
+    texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(texts) == "ok 🤗👩‍👩‍👧 東京!"
+    assert not any("\ufffd" in text for text in texts)
+
+
+def test_stop_string_across_tokens_ends_and_aborts(server: Served) -> None:
+    server.play("one two three four", hold_after=3)
+    answer = server.openai().chat.completions.create(model="smollm2", messages=ASK, stop=["o thr", "zzz"])
+    assert (answer.choices[0].message.content, answer.choices[0].finish_reason) == ("one tw", "stop")
+    assert answer.choices[0].model_extra == {"stop_reason": "o thr"}
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 3
+    server.wait_until(lambda: server.engine.aborted == [server.engine.requests[0].request_id])
+
+
+def test_stop_string_never_shows_in_a_stream(server: Served) -> None:
+    server.play("alpha STOP beta")
+    *chunks, _ = events(server, messages=ASK, stop="STOP")
+    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    assert text == "alpha "
+    assert chunks[-1]["choices"][0] == {
+        "index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop", "stop_reason": "STOP",
+    }  # fmt: skip
+
+
+def test_a_held_beginning_of_a_stop_string_is_flushed(server: Served) -> None:
+    server.play("alpha ST")
+    *chunks, _ = events(server, messages=ASK, stop="STOP")
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "alpha ST"
+
+
+def test_logprobs(server: Served) -> None:
+    answer = server.openai().chat.completions.create(model="smollm2", messages=ASK, logprobs=True, top_logprobs=3)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert [entry.token for entry in logprobs.content] == ["Hello", " there", "."]
+    first = logprobs.content[0]
+    assert (first.logprob, first.bytes) == (-1.5, list(b"Hello"))
+    assert [top.logprob for top in first.top_logprobs] == [-0.25, -1.5, -9999.0]
+
+
+def test_logprobs_of_a_stream_are_complete_though_text_is_held_back(server: Served) -> None:
+    server.play("🤗 STare")
+    *chunks, _ = events(server, messages=ASK, logprobs=True, stop="STOP")
+    logprobs = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+    entries = [entry for each in logprobs if each for entry in each["content"]]
+    assert b"".join(bytes(entry["bytes"]) for entry in entries).decode() == "🤗 STare"
+    assert all(entry["top_logprobs"] == [] for entry in entries)
+
+
+def test_several_choices(server: Served) -> None:
+    answer = server.openai().chat.completions.create(model="smollm2", messages=ASK, n=2, seed=7)
+    assert [(c.index, c.message.content) for c in answer.choices] == [(0, "Hello there."), (1, "Hello there.")]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 8
+    assert answer.usage.prompt_tokens == len(server.engine.requests[0].prompt_token_ids)
+    assert sorted(str(request.sampling.seed) for request in server.engine.requests) == ["7", "8"]
+
+
+def test_several_choices_streamed(server: Served) -> None:
+    *chunks, done = events(server, messages=ASK, n=3)
+    assert done == "[DONE]"
+    for index in range(3):
+        own = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == index]
+        assert own[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(choice["delta"].get("content", "") for choice in own) == "Hello there."
+        assert [choice["finish_reason"] for choice in own].count("stop") == 1
+
+
+def test_several_tokens_in_one_output(server: Served) -> None:
+    server.play("one two three STOP four five", step=4)
+    answer = server.openai().chat.completions.create(
+        model="smollm2", messages=ASK, stop="STOP", logprobs=True, max_tokens=50
+    )
+    assert answer.choices[0].message.content == "one two three "
+    assert answer.choices[0].logprobs is not None
+    assert answer.usage is not None
+    assert len(answer.choices[0].logprobs.content or []) == answer.usage.completion_tokens
+
+
+def test_sampling_parameters_reach_the_engine(server: Served) -> None:
+    server.openai().chat.completions.create(
+        model="smollm2",
+        messages=ASK,
+        temperature=0.5,
+        top_p=0.25,
+        seed=3,
+        presence_penalty=1.5,
+        frequency_penalty=-1.5,
+        logit_bias={"5": -100},
+        max_tokens=9,
+        extra_body={
+            "top_k": 40, "min_p": 0.125, "repetition_penalty": 1.25, "min_tokens": 2, "stop_token_ids": [7],
+            "timeout": 9.0,
+        },
+    )  # fmt: skip
+    request = server.engine.requests[0]
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.25, 40, 0.125)
+    assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (1.5, -1.5, 1.25)
+    assert (sampling.seed, sampling.max_tokens, sampling.min_tokens) == (3, 9, 2)
+    assert (sampling.logit_bias, sampling.stop_token_ids, sampling.logprobs) == (((5, -100.0),), (EOS, 7), None)
+    assert request.timeout is not None
+    assert 0 < request.timeout <= 9
+
+
+def test_ignore_eos_and_null_means_absent(server: Served) -> None:
+    names = (
+        "temperature",
+        "top_p",
+        "stop",
+        "seed",
+        "n",
+        "max_tokens",
+        "logit_bias",
+        "tools",
+        "response_format",
+        "user",
+    )
+    body = {"messages": ASK, "ignore_eos": True, **dict.fromkeys(names)}
+    assert server.http.post("/v1/chat/completions", json=body).status_code == 200
+    sampling = server.engine.requests[0].sampling
+    assert (sampling.stop_token_ids, sampling.temperature, sampling.seed) == ((), 1.0, None)
+
+
+def test_what_other_clients_send_is_accepted(server: Served) -> None:
+    body = {
+        "messages": ASK, "user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "unheard_of": [1],
+        "parallel_tool_calls": False, "reasoning_effort": "low", "tool_choice": "none", "tools": [], "top_p": 0,
+        "response_format": {"type": "text"}, "priority": 0,
+    }  # fmt: skip
+    assert server.http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_parts_of_a_message_and_chat_template_kwargs(server: Served) -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    body = {"messages": [{"role": "user", "content": parts}], "chat_template_kwargs": {"enable_thinking": False}}
+    assert server.http.post("/v1/chat/completions", json=body).status_code == 200
+    assert "one\ntwo<|im_end|>" in server.tokenizer.decode(
+        server.engine.requests[0].prompt_token_ids, skip_special_tokens=False
+    )
+
+
+def test_continue_final_message(server: Served) -> None:
+    messages = [*ASK, {"role": "assistant", "content": "Well,"}]
+    body = {"messages": messages, "continue_final_message": True}
+    assert server.http.post("/v1/chat/completions", json=body).status_code == 200
+    prompt = server.tokenizer.decode(server.engine.requests[0].prompt_token_ids, skip_special_tokens=False)
+    assert prompt.endswith("assistant\nWell,")
+
+
+@pytest.mark.parametrize(
+    ("finish", "begun", "status", "code"),
+    [
+        ("error", False, 500, "engine_error"),
+        ("timeout", False, 503, "queue_timeout"),
+        ("timeout", True, 503, "deadline_exceeded"),
+        ("abort", True, 503, "server_shutting_down"),
+    ],
+)
+def test_failures_of_a_whole_answer(server: Served, finish: str, begun: bool, status: int, code: str) -> None:
+    server.play(tokens=server.tokenizer.encode("Hello") if begun else [], finish=finish)
+    with pytest.raises(openai.InternalServerError) as caught:
+        server.openai().chat.completions.create(model="smollm2", messages=ASK)
+    assert (caught.value.status_code, caught.value.code) == (status, code)
+
+
+@pytest.mark.parametrize(("finish", "code"), [("error", "engine_error"), ("timeout", "deadline_exceeded")])
+def test_failures_in_a_stream_are_error_events(server: Served, finish: str, code: str) -> None:
+    server.play("Hello there.", finish=finish)
+    stream = server.openai().chat.completions.create(model="smollm2", messages=ASK, stream=True)
+    said = ""
+    with pytest.raises(openai.APIError) as caught:
+        for chunk in stream:
+            said += chunk.choices[0].delta.content or ""
+    assert said == "Hello there."
+    assert caught.value.code == code
+    raw = server.http.post("/v1/chat/completions", json={"messages": ASK, "stream": True}).text
+    assert "event: error\ndata: {" in raw
+    assert "[DONE]" not in raw
