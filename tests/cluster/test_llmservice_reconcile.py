@@ -13,7 +13,7 @@ import yaml
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .client import Client, CommandError
-from .octavo import CHART, IMAGES, OPERATOR, RELEASE, condition, installed_operator, wait_for_condition
+from .octavo import CHART, IMAGES, MANIFESTS, OPERATOR, RELEASE, condition, installed_operator, wait_for_condition
 
 NOWHERE = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
 CHILDREN = ("deployment", "service", "poddisruptionbudget")
@@ -144,6 +144,28 @@ def test_what_the_api_server_refuses_is_told_in_its_words(operator: Client, name
     assert "wrong" in condition(service, "Degraded")["message"]
     namespace.apply(llmservice())
     converged(namespace)
+
+
+def test_an_object_made_under_an_older_crd_is_told_that_it_is_invalid(operator: Client, namespace: Client) -> None:
+    rules = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations"
+    without_rules = json.dumps([{"op": "remove", "path": rules}])
+    operator.kubectl("patch", "crd", "llmservices.octavo.dev", "--type=json", "-p", without_rules)
+    both = llmservice(replicas=2, autoscaling={"maxReplicas": 3})
+
+    def created() -> bool:
+        try:
+            return bool(namespace.apply(both))
+        except CommandError:
+            return False
+
+    try:
+        namespace.wait_until(created, 30, "the API server has forgotten the rule")
+        service = wait_for_condition(namespace, "model", "Ready", "Invalid")
+        assert "set replicas or autoscaling, not both" in condition(service, "Degraded")["message"]
+        assert not namespace.exists("deployment", "model")
+        namespace.kubectl("delete", "llms", "model")
+    finally:
+        operator.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(MANIFESTS / "crd.yaml"))
 
 
 def test_a_restart_of_the_operator_writes_nothing(operator: Client, namespace: Client) -> None:

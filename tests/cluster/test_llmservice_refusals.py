@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.operator.bad_llmservices import BAD, GONE, VALID, Bad, merged
-from tests.operator.golden import inputs
+from tests.operator.golden import GOLDEN, inputs
 
 from .client import Client, CommandError
 from .octavo import MANIFESTS
@@ -46,6 +46,23 @@ def test_accepts_what_check_accepts(case: str, crd: Client) -> None:
     manifest["metadata"] = {"name": manifest["metadata"]["name"]}
     code, message = create(crd, manifest)
     assert code == 201, message
+
+
+@pytest.mark.parametrize("case", inputs())
+def test_pods_are_admitted_where_the_restricted_standard_is_enforced(
+    case: str, cluster: Client, namespace: Client
+) -> None:
+    cluster.kubectl("label", "namespace", namespace.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    rendered = yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text())
+    (template,) = [found["spec"]["template"] for found in rendered if found["kind"] == "Deployment"]
+    # Classes of another cluster, which this one does not have.
+    pod = {
+        name: value for name, value in template["spec"].items() if name not in ("priorityClassName", "runtimeClassName")
+    }
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": pod}
+    path = f"/api/v1/namespaces/{namespace.namespace}/pods"
+    answer = cluster.http.post(path, params={"dryRun": "All", "fieldValidation": "Strict"}, json=manifest)
+    assert answer.status_code == 201, answer.text
 
 
 def test_kubectl_shows_the_sentence(crd: Client) -> None:
