@@ -117,7 +117,7 @@ def summarize(concurrency: int, timings: Sequence[Timing], duration: float) -> L
 
 def make_prompts(count: int, words: int, seed: int) -> list[str]:
     """Prompts that share no beginning, the same ones for the same seed."""
-    randomness = random.Random(seed)
+    randomness = random.Random(str(seed))  # of an int the sign would not count
     return [" ".join(randomness.choices(_WORDS.split(), k=words)) for _ in range(count)]
 
 

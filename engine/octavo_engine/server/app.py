@@ -42,6 +42,8 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
 
     @app.exception_handler(APIError)
     async def api_error(_: Request, error: APIError) -> Response:
+        if error.status < 500:
+            serving.metrics.reject("invalid")
         return error.response()
 
     @app.exception_handler(RequestValidationError)

@@ -18,6 +18,8 @@ from octavo_engine.server.openai.errors import APIError
 
 log = logging.getLogger("octavo.server")
 
+MAX_HEADERS = 100
+MAX_HEADER_BYTES = 32 << 10
 UPLOAD_TIMEOUT = 60.0
 """Seconds in which a request's body must have arrived."""
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
@@ -50,6 +52,7 @@ class RequestContext:
             await send(message)
 
         try:
+            _check_headers(scope)
             await self._app(scope, receive, send_with_id)
         except APIError as error:
             if started:
@@ -62,6 +65,17 @@ class RequestContext:
             internal = APIError(500, f"something went wrong here; the log says more under {own}", code="internal_error")
             await internal.response()(scope, receive, send_with_id)
         return None
+
+
+def _check_headers(scope: Scope) -> None:
+    headers = scope["headers"]
+    if len(headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES:
+        raise APIError(
+            431,
+            f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them",
+            code="headers_too_large",
+            headers={"Connection": "close"},
+        )
 
 
 class Authentication:

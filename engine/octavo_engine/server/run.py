@@ -22,6 +22,7 @@ from octavo_engine.model.source import resolve_model
 from octavo_engine.server import logs
 from octavo_engine.server.app import create_app
 from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.middleware import MAX_HEADER_BYTES
 from octavo_engine.server.openai.errors import shutting_down
 from octavo_engine.server.progress import show_loading
 from octavo_engine.server.serving import Serving
@@ -29,7 +30,6 @@ from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 log = logging.getLogger("octavo.server")
 
-_MAX_HEADER_BYTES = 32 << 10
 _RELOAD_INTERVAL = 5.0
 _TICK = 0.05
 _FAREWELL = 2.0
@@ -97,8 +97,8 @@ class Server:
         self._http = _Uvicorn(
             uvicorn.Config(
                 create_app(serving),
-                http="h11",  # the parser that bounds the size of headers
-                h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+                http="h11",  # the parser that does not collect headers without end
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 ws="none",
                 lifespan="off",
                 log_config=None,

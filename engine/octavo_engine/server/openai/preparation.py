@@ -77,6 +77,10 @@ async def encode_text(serving: Serving, text: str, add_special_tokens: bool, par
             param=param,
             code="context_length_exceeded",
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise APIError(400, f"{param}: half of a surrogate pair is no character", param=param) from None
     return await serving.text.run(tokenizer.encode, text, add_special_tokens)
 
 

@@ -1,0 +1,185 @@
+"""`octavo-engine bench` and `octavo-engine chat` against a running server."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from octavo_engine import bench, chat
+from octavo_engine.bench import Timing, percentiles, summarize
+from octavo_engine.errors import ConfigurationError, OctavoError
+from tests.api.served import Served, write_keys
+
+
+def parse(module: Any, *arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def test_bench_measures_every_level(server: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server.play("one two three four", gap=0.001)
+    out = tmp_path / "figures.json"
+    args = parse(
+        bench, server.url, "--concurrency", "1,3", "--num-prompts", "5", "--input-len", "7", "--output-len", "4",
+        "--json", str(out),
+    )  # fmt: skip
+    assert bench.run(args) == 0
+    report = json.loads(out.read_text())
+    assert (report["model"], report["input_len"], report["output_len"]) == ("smollm2", 7, 4)
+    assert [level["concurrency"] for level in report["levels"]] == [1, 3]
+    for level in report["levels"]:
+        assert (level["num_prompts"], level["failed"], level["output_tokens"], level["prompt_tokens"]) == (5, 0, 20, 35)
+        assert level["output_tokens_per_s"] == pytest.approx(20 / level["duration_s"], rel=0.05)
+        assert 0 < level["ttft_ms"]["p50"] <= level["ttft_ms"]["p99"] < level["e2e_ms"]["p99"]
+    assert len(server.engine.requests) == 11  # the first warms up
+    first = server.engine.requests[0]
+    assert (first.sampling.temperature, first.sampling.stop_token_ids, first.sampling.max_tokens) == (0.0, (), 4)
+    assert len({tuple(request.prompt_token_ids) for request in server.engine.requests}) == 11
+    assert capsys.readouterr().out.count("\n") == 4
+
+
+def test_bench_says_what_failed(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    args = parse(bench, server.url, "--model", "other")
+    with pytest.raises(OctavoError, match="404: the model 'other' is not served here"):
+        bench.run(args)
+    with pytest.raises(OctavoError, match="no answer from"):
+        bench.run(parse(bench, "http://127.0.0.1:9"))
+    with pytest.raises(ConfigurationError, match="there is no directory"):
+        bench.run(parse(bench, server.url, "--json", "/nowhere/at/all.json"))
+
+
+def test_bench_counts_failures_and_ends_with_1(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = start()
+    server.play("one two")
+    complete = bench.Client.complete
+    calls = 0
+
+    async def then_break(self: bench.Client, *args: Any) -> Timing:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            server.play("one two", finish="error")
+        return await complete(self, *args)
+
+    monkeypatch.setattr(bench.Client, "complete", then_break)
+    assert bench.run(parse(bench, server.url, "--concurrency", "1", "--num-prompts", "4")) == 1
+    assert "NaN in the logits" in capsys.readouterr().err
+
+
+def test_bench_with_a_key(start: Callable[..., Served], tmp_path: Path) -> None:
+    server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "alice"))
+    server.play("one two")
+    assert bench.run(parse(bench, server.url, "--api-key", "sk-alice", "--concurrency", "1", "--num-prompts", "1")) == 0
+    with pytest.raises(OctavoError, match="401"):
+        bench.run(parse(bench, server.url))
+
+
+def test_percentiles_are_nearest_rank() -> None:
+    found = percentiles([n / 1000 for n in range(1, 101)])
+    assert (found.mean, found.p50, found.p90, found.p99) == pytest.approx((50.5, 50, 90, 99))
+    assert math.isnan(percentiles([]).p50)
+
+
+def test_failed_requests_count_only_as_failed() -> None:
+    good = Timing(first_token=0.5, end=1.0, between=[0.25], prompt_tokens=3, output_tokens=2)
+    level = summarize(1, [good, Timing(error="gone", output_tokens=99)], 2.0)
+    assert (level.failed, level.output_tokens, level.output_tokens_per_s, level.first_error) == (1, 2, 1.0, "gone")
+    empty = bench.Report("u", "m", "t", 1, 1, [summarize(1, [], 1.0)])
+    nothing = json.loads(bench.to_json(empty))["levels"][0]["ttft_ms"]
+    assert nothing == {"mean": None, "p50": None, "p90": None, "p99": None}
+
+
+@pytest.mark.parametrize("flag", ["--concurrency=0", "--concurrency=a", "--num-prompts=0", "--input-len=-1"])
+def test_bench_refuses_senseless_numbers(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(bench, "http://x", flag)
+    assert flag.split("=", maxsplit=1)[0] in capsys.readouterr().err
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes `input` give these lines; an exception among them is raised."""
+
+    def types(*lines: Any) -> None:
+        waiting: Iterator[Any] = iter(lines)
+
+        def read(_: str) -> str:
+            line = next(waiting, EOFError())
+            if isinstance(line, BaseException):
+                raise line
+            return str(line)
+
+        monkeypatch.setattr("builtins.input", read)
+
+    return types
+
+
+def said(server: Served, index: int) -> str:
+    return server.tokenizer.decode(server.engine.requests[index].prompt_token_ids, skip_special_tokens=False)
+
+
+def test_chat_keeps_the_conversation(
+    server: Served, typed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed("First?", "", "Second?", "/new", "Third?", "/quit")
+    assert chat.run(parse(chat, server.url, "--system", "Be brief.")) == 0
+    assert capsys.readouterr().out.count("Hello there.") == 3
+    assert "Be brief." in said(server, 0)
+    assert "First?<|im_end|>\n<|im_start|>assistant\nHello there.<|im_end|>" in said(server, 1)
+    assert "First?" not in said(server, 2)
+    assert "Be brief." in said(server, 2)
+
+
+def test_chat_stops_an_answer_on_ctrl_c_and_keeps_what_was_said(
+    server: Served, typed: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.play("one two three", hold_after=2)
+    ask = chat.Conversation.ask
+
+    def interrupted(self: chat.Conversation, question: str) -> Iterator[str]:
+        pieces = ask(self, question)
+        yield next(pieces) + next(pieces) + next(pieces)
+        server.play("Well.")
+        pieces.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat.Conversation, "ask", interrupted)
+    typed("Count!")
+    assert chat.run(parse(chat, server.url)) == 0
+    assert "one two [stopped]" in capsys.readouterr().out
+    server.wait_until(lambda: server.engine.aborted)
+    with httpx2.Client() as http:
+        conversation = chat.Conversation(http, f"{server.url}/v1", "smollm2", None)
+        server.play("one two", hold_after=1)
+        pieces = ask(conversation, "Count!")
+        assert next(pieces) + next(pieces) == "one"
+        pieces.close()
+        server.play("Well.")
+        assert "".join(ask(conversation, "And?")) == "Well."
+    assert "Count!<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n<|im_start|>user\nAnd?" in said(server, -1)
+
+
+def test_chat_shows_errors_and_goes_on(
+    server: Served, typed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed("x " * 600, "short", "/quit")
+    assert chat.run(parse(chat, server.url)) == 0
+    out = capsys.readouterr().out
+    assert "context is 512 tokens" in out
+    assert "Hello there." in out
+    assert said(server, 0).count("<|im_start|>user") == 1
+
+
+def test_chat_without_a_server() -> None:
+    with pytest.raises(OctavoError, match="no answer from"):
+        chat.run(parse(chat, "http://127.0.0.1:9"))

@@ -1,0 +1,112 @@
+"""/v1/completions: prompts of every kind, echo, log probabilities as parallel lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.served import Served
+from tests.api.test_chat import events
+
+
+def test_whole_answer(server: Served) -> None:
+    answer = server.openai().completions.create(model="smollm2", prompt="Say hello")
+    assert (answer.object, answer.choices[0].text, answer.choices[0].finish_reason) == (
+        "text_completion", "Hello there.", "stop",
+    )  # fmt: skip
+    assert answer.id.startswith("cmpl-")
+    assert server.engine.requests[0].prompt_token_ids == server.tokenizer.encode("Say hello")
+    assert server.engine.requests[0].sampling.max_tokens == 16
+
+
+def test_order_and_shape_of_chunks(server: Served) -> None:
+    *chunks, usage, done = events(server, "/v1/completions", prompt="Hi", stream_options={"include_usage": True})
+    assert done == "[DONE]"
+    assert [(c["choices"][0]["text"], c["choices"][0]["finish_reason"]) for c in chunks] == [
+        ("Hello", None), (" there", None), (".", None), ("", "stop"),
+    ]  # fmt: skip
+    assert {chunk["object"] for chunk in [*chunks, usage]} == {"text_completion"}
+    assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 5)
+
+
+def test_choices_are_ordered_by_prompt_and_each_prompt_counts_once(server: Served) -> None:
+    answer = server.openai().completions.create(model="smollm2", prompt=["a b", "c"], n=2, echo=True)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert [choice.text[:3] for choice in answer.choices] == ["a b", "a b", "cHe", "cHe"]
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 16)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"), [([5, 6, 7], [[5, 6, 7]]), ([[5], [6, 7]], [[5], [6, 7]]), (["Hi"], None)]
+)
+def test_prompts_of_every_kind(server: Served, prompt: Any, expected: list[list[int]] | None) -> None:
+    server.openai().completions.create(model="smollm2", prompt=prompt)
+    given = [request.prompt_token_ids for request in server.engine.requests]
+    assert sorted(given) == (expected or [server.tokenizer.encode("Hi")])
+
+
+def test_echo_of_token_ids_and_of_a_stream(server: Served) -> None:
+    ids = server.tokenizer.encode("once more")
+    answer = server.openai().completions.create(model="smollm2", prompt=ids, echo=True)
+    assert answer.choices[0].text == "once moreHello there."
+    *chunks, _ = events(server, "/v1/completions", prompt="once more", echo=True)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "once moreHello there."
+
+
+def test_logprobs_are_parallel_lists(server: Served) -> None:
+    answer = server.openai().completions.create(model="smollm2", prompt="Hi", logprobs=1)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens == ["Hello", " there", "."]
+    assert logprobs.token_logprobs == [-1.5, -1.5, -1.5]
+    assert logprobs.text_offset == [0, 5, 11]
+    likeliest = server.tokenizer.token_text(100)
+    assert logprobs.top_logprobs is not None
+    assert logprobs.top_logprobs[0] == {likeliest: -0.25, "Hello": -1.5}  # the sampled token is there, too
+
+
+def test_logprobs_of_a_stream_continue_their_offsets(server: Served) -> None:
+    *chunks, _ = events(server, "/v1/completions", prompt="Hi", logprobs=0)
+    offsets = [offset for c in chunks for offset in (c["choices"][0]["logprobs"] or {}).get("text_offset", [])]
+    assert offsets == [0, 5, 11]
+
+
+def test_default_length_shrinks_to_the_room_there_is(server: Served) -> None:
+    server.openai().completions.create(model="smollm2", prompt=[5] * 505)
+    assert server.engine.requests[0].sampling.max_tokens == 7
+
+
+def test_tokenize_and_detokenize(server: Served) -> None:
+    answer = server.http.post("/tokenize", json={"prompt": "Hello there.", "return_token_strs": True}).json()
+    ids = server.tokenizer.encode("Hello there.")
+    assert answer == {"count": 3, "max_model_len": 512, "tokens": ids, "token_strs": ["Hello", " there", "."]}
+    assert server.http.post("/detokenize", json={"tokens": ids}).json() == {"prompt": "Hello there."}
+
+
+def test_tokenize_a_chat(server: Served) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    answer = server.http.post("/tokenize", json=body).json()
+    server.http.post("/v1/chat/completions", json=body)
+    assert answer["tokens"] == server.engine.requests[0].prompt_token_ids
+
+
+def test_models(server: Served) -> None:
+    client = server.openai()
+    [model] = client.models.list().data
+    assert (model.id, model.object, model.model_extra["max_model_len"]) == ("smollm2", "model", 512)  # type: ignore[index]
+    assert client.models.retrieve("smollm2").id == "smollm2"
+
+
+def test_aliases(start: Any) -> None:
+    server = start(served_model_name=["main", "org/alias"])
+    server.play("Hi")
+    client = server.openai()
+    assert [model.id for model in client.models.list().data] == ["main", "org/alias"]
+    assert client.models.retrieve("org/alias").id == "org/alias"
+    assert client.completions.create(model="org/alias", prompt="x").model == "org/alias"
+
+
+def test_version(server: Served) -> None:
+    assert server.http.get("/version").json() == {"version": "0.1.0"}

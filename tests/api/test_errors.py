@@ -1,0 +1,261 @@
+"""Bad input: OpenAI's shape, a sentence that helps, no harm to anybody else, and no bound forgotten."""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import annotated_types
+import openai
+import pytest
+from pydantic import AfterValidator, BaseModel
+
+from octavo_engine.server.auth import KeyFile
+from octavo_engine.server.openai import fields, protocol
+from tests.api.served import Served
+
+HI = {"role": "user", "content": "Hi"}
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+
+
+def check_shape(answer: Any) -> dict[str, Any]:
+    """The error object, after checking that it is one and that it gives nothing away."""
+    body = answer.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert answer.headers["x-request-id"]
+    assert not re.search(r"0x[0-9a-f]{6,}|Traceback|/site-packages/|\.py", answer.text)
+    return error
+
+
+CASES: list[tuple[str, Any, str | None, str]] = [
+    (CHAT, {}, "messages", "required"),
+    (CHAT, {"messages": []}, "messages", "at least 1"),
+    (CHAT, {"messages": "Hi"}, "messages", "list"),
+    (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "'system'"),
+    (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "text or a list"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content", "part 0"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
+     "messages[0].content", "text only"),
+    (CHAT, {"messages": [{"role": "user", "content": "\ud800"}]}, "messages", "surrogate"),
+    (CHAT, {"messages": [HI], "max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+    (CHAT, {"messages": [HI], "max_tokens": True}, "max_tokens", "integer"),
+    (CHAT, {"messages": [HI], "max_tokens": "5"}, "max_tokens", "integer"),
+    (CHAT, {"messages": [HI], "max_tokens": 10**9}, "max_tokens", "less than or equal"),
+    (CHAT, {"messages": [HI], "temperature": 2.1}, "temperature", "less than or equal to 2"),
+    (CHAT, {"messages": [HI], "temperature": -0.1}, "temperature", "greater"),
+    (CHAT, {"messages": [HI], "top_p": 1.01}, "top_p", "less"),
+    (CHAT, {"messages": [HI], "top_k": -2}, "top_k", "greater"),
+    (CHAT, {"messages": [HI], "min_p": 2}, "min_p", "less"),
+    (CHAT, {"messages": [HI], "n": 9}, "n", "less than or equal to 8"),
+    (CHAT, {"messages": [HI], "n": 0}, "n", "greater"),
+    (CHAT, {"messages": [HI], "seed": 1 << 63}, "seed", "less"),
+    (CHAT, {"messages": [HI], "presence_penalty": 3}, "presence_penalty", "less"),
+    (CHAT, {"messages": [HI], "repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
+    (CHAT, {"messages": [HI], "stop": ["a"] * 5}, "stop", "at most 4"),
+    (CHAT, {"messages": [HI], "stop": ""}, "stop[0]", "at least 1"),
+    (CHAT, {"messages": [HI], "stop": "x" * 257}, "stop[0]", "at most 256"),
+    (CHAT, {"messages": [HI], "top_logprobs": 21, "logprobs": True}, "top_logprobs", "less"),
+    (CHAT, {"messages": [HI], "top_logprobs": 2}, "top_logprobs", "logprobs is true"),
+    (CHAT, {"messages": [HI], "logit_bias": {"5": 101}}, "logit_bias.5", "less"),
+    (CHAT, {"messages": [HI], "logit_bias": {"x": 1}}, "logit_bias.x.[key]", "pattern"),
+    (CHAT, {"messages": [HI], "logit_bias": {str(i): 1 for i in range(301)}}, "logit_bias", "at most 300"),
+    (CHAT, {"messages": [HI], "logit_bias": {"49152": 1}}, "logit_bias", "none of the model's 49152"),
+    (CHAT, {"messages": [HI], "stop_token_ids": [49152]}, "stop_token_ids", "none of the model's 49152"),
+    (CHAT, {"messages": [HI], "stop_token_ids": [-1]}, "stop_token_ids[0]", "greater"),
+    (CHAT, {"messages": [HI], "min_tokens": 5, "max_tokens": 4}, "min_tokens", "more than max_tokens"),
+    (CHAT, {"messages": [HI], "timeout": 0}, "timeout", "greater than 0"),
+    (CHAT, {"messages": [HI], "cache_salt": "a b"}, "cache_salt", "pattern"),
+    (CHAT, {"messages": [HI], "stream_options": {"include_usage": True}}, "stream_options", "stream is true"),
+    (CHAT, {"messages": [HI], "chat_template_kwargs": {"messages": []}}, "messages", "may not set messages"),
+    (CHAT, {"messages": [HI], "continue_final_message": True, "add_generation_prompt": True},
+     "continue_final_message", "exclude"),
+    (TEXT, {}, "prompt", "required"),
+    (TEXT, {"prompt": ""}, "prompt", "empty"),
+    (TEXT, {"prompt": []}, "prompt", "must be a text"),
+    (TEXT, {"prompt": [[]]}, "prompt", "empty"),
+    (TEXT, {"prompt": ["a", 5]}, "prompt", "mixes"),
+    (TEXT, {"prompt": [5, -1]}, "prompt", "whole numbers"),
+    (TEXT, {"prompt": [1.5]}, "prompt", "mixes"),
+    (TEXT, {"prompt": [True]}, "prompt", "mixes"),
+    (TEXT, {"prompt": [49152]}, "prompt", "none of the model's 49152"),
+    (TEXT, {"prompt": [[5], [1 << 40]]}, "prompt", "whole numbers"),
+    (TEXT, {"prompt": ["x"] * 33}, "prompt", "at most 32"),
+    (TEXT, {"prompt": "x", "logprobs": 21}, "logprobs", "less"),
+    ("/tokenize", {}, "prompt", "either"),
+    ("/tokenize", {"prompt": "a", "messages": [HI]}, "prompt", "either"),
+    ("/detokenize", {"tokens": [49152]}, "tokens", "none of"),
+    ("/detokenize", {"tokens": [-1]}, "tokens[0]", "greater"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "param", "says"), CASES)
+def test_bad_values_are_named(server: Served, path: str, body: Any, param: str | None, says: str) -> None:
+    answer = server.http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+    error = check_shape(answer)
+    assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert says in error["message"]
+    assert server.engine.requests == []
+
+
+NOT_YET: dict[str, Any] = {
+    "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": "x", "structured_outputs": {},
+    "response_format": {"type": "json_object"}, "prompt_logprobs": 1, "priority": 3, "best_of": 2,
+    "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required", "chat_template": "{{ x }}",
+    "functions": [{"name": "f"}], "documents": [{"text": "x"}], "audio": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("param", NOT_YET)
+def test_what_does_not_act_yet_is_refused_not_ignored(server: Served, param: str) -> None:
+    error = check_shape(server.http.post(CHAT, json={"messages": [HI], param: NOT_YET[param]}))
+    assert (error["param"], error["code"]) == (param, "unsupported_parameter")
+    assert "not supported by this version yet" in error["message"]
+
+
+def test_suffix_and_scored_echo_are_refused(server: Served) -> None:
+    for extra, param in (({"suffix": "x"}, "suffix"), ({"echo": True, "logprobs": 1}, "echo")):
+        error = check_shape(server.http.post(TEXT, json={"prompt": "a", **extra}))
+        assert (error["param"], error["code"]) == (param, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "code"),
+    [
+        (b"{", "application/json", "invalid_json"),
+        (b"", "application/json", None),
+        (b"[]", "application/json", None),
+        (b"null", "application/json", None),
+        (b"[" * 200_000, "application/json", None),
+        (b'{"messages": [{"role": "user", "content": "x"}], "temperature": NaN}', "application/json", None),
+        (b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}', "application/json", None),
+        (b'{"messages": [{"role": "user", "content": "x"}], "seed": ' + b"9" * 5000 + b"}", "application/json", None),
+        (b"\xff\xfe", "application/json", "invalid_json"),
+        (b'{"messages": []}', "text/plain", None),
+    ],
+)
+def test_broken_bodies(server: Served, content: bytes, kind: str, code: str | None) -> None:
+    answer = server.http.post(CHAT, content=content, headers={"Content-Type": kind})
+    error = check_shape(answer)
+    assert (answer.status_code, error["code"]) == (400, code)
+
+
+@pytest.mark.parametrize(("path", "method", "status", "code"), [
+    ("/v1/embeddings", "POST", 404, "not_found"),
+    ("/v1/nonsense", "GET", 404, "not_found"),
+    ("/", "GET", 404, "not_found"),
+    ("/docs", "GET", 404, "not_found"),
+    ("/openapi.json", "GET", 404, "not_found"),
+    (CHAT, "GET", 405, "method_not_allowed"),
+    ("/metrics", "POST", 405, "method_not_allowed"),
+    ("/v1/models/other", "GET", 404, "model_not_found"),
+])  # fmt: skip
+def test_what_is_not_there(server: Served, path: str, method: str, status: int, code: str) -> None:
+    answer = server.http.request(method, path)
+    assert (answer.status_code, check_shape(answer)["code"]) == (status, code)
+
+
+def test_unknown_model(server: Served) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        server.openai().chat.completions.create(model="gpt-4o", messages=[{"role": "user", "content": "x"}])
+    assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+    assert "smollm2" in caught.value.message
+
+
+def test_context_length_says_by_how_much(server: Served) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.openai().completions.create(model="smollm2", prompt=[5] * 500, max_tokens=20)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+    assert "512 tokens" in caught.value.message
+    assert "by 8" in caught.value.message
+    answer = server.http.post(CHAT, json={"messages": [{"role": "user", "content": "x " * 600}]})
+    assert check_shape(answer)["code"] == "context_length_exceeded"
+
+
+def test_a_text_that_cannot_fit_is_refused_unread(server: Served) -> None:
+    answer = server.http.post(TEXT, json={"prompt": "x" * 200_000})
+    error = check_shape(answer)
+    assert error["code"] == "context_length_exceeded"
+    assert "200000 characters" in error["message"]
+
+
+def test_request_id_is_echoed_when_it_is_one(server: Served) -> None:
+    for given, echoed in (("abc-123", True), ("a b", False), ("x" * 129, False), ("http://evil/", True)):
+        shown = server.http.get("/version", headers={"X-Request-Id": given}).headers["x-request-id"]
+        assert (shown == given) is echoed
+    server.http.post(TEXT, json={"prompt": "a"}, headers={"X-Request-Id": "mine"})
+    assert "mine" not in server.engine.requests[0].request_id
+
+
+def _annotations(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Each plain type inside of an annotation with the constraints on it."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *extra = get_args(annotation)
+        yield from _annotations(inner, (*metadata, *extra))
+    elif origin in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from _annotations(part, metadata)
+    else:
+        yield annotation, metadata
+        for part in get_args(annotation) if origin in (list, dict) else ():
+            yield from _annotations(part)
+
+
+def _constraints(metadata: tuple[Any, ...]) -> set[str]:
+    found: set[str] = set()
+    for item in metadata:
+        for each in getattr(item, "metadata", [item]):
+            for name in ("ge", "gt", "le", "lt", "max_length", "pattern"):
+                if getattr(each, name, None) is not None:
+                    found.add(name)
+            if isinstance(each, annotated_types.MaxLen):
+                found.add("max_length")
+    return found
+
+
+def _unbounded(model: type[BaseModel]) -> Iterator[str]:
+    own_bounds = {fields._prompts, fields._content}  # these check lengths themselves; test_bad_values shows it
+    for name, field in model.model_fields.items():
+        if any(getattr(item, "func", None) in own_bounds for item in field.metadata):
+            continue
+        for plain, metadata in _annotations(field.annotation, tuple(field.metadata)):
+            if any(getattr(item, "func", None) in own_bounds for item in metadata):
+                continue
+            have = _constraints(metadata)
+            number = plain in (int, float) and not (have & {"ge", "gt"} and have & {"le", "lt"})
+            text_or_list = (plain is str or get_origin(plain) in (list, dict)) and not have & {"max_length", "pattern"}
+            refused = plain is Any and not any(isinstance(item, AfterValidator) for item in metadata)
+            if (
+                number
+                or text_or_list
+                or (refused and get_origin(field.annotation) is not dict and plain is field.annotation)
+            ):
+                yield f"{model.__name__}.{name}: {plain}"
+
+
+def _models() -> list[type[BaseModel]]:
+    found = [each for each in vars(protocol).values() if isinstance(each, type) and issubclass(each, BaseModel)]
+    return [*found, KeyFile]
+
+
+@pytest.mark.parametrize("model", _models())
+def test_every_field_is_bounded(model: type[BaseModel]) -> None:
+    assert list(_unbounded(model)) == []
+
+
+def test_the_walk_would_find_an_unbounded_field() -> None:
+    class Careless(BaseModel):
+        number: int | None = None
+        half: Annotated[int, annotated_types.Ge(0)] = 0
+        many: list[Annotated[int, annotated_types.Interval(ge=0, le=1)]] = []
+        text: str = ""
+        anything: Any = None
+
+    assert len(list(_unbounded(Careless))) == 5

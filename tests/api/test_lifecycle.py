@@ -1,0 +1,302 @@
+"""From the first moment to the last: loading, serving, draining, the engine's death."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+
+from octavo_engine.engine.messages import Failed
+from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError
+from octavo_engine.server import run
+from octavo_engine.server.run import bind
+from tests.api.served import Served
+
+ASK: list[Any] = [{"role": "user", "content": "Hi"}]
+
+
+def status(server: Served, path: str) -> tuple[int, str]:
+    answer = server.http.get(path)
+    return answer.status_code, answer.json()["status"]
+
+
+def test_while_loading_probes_and_metrics_answer(start: Callable[..., Served]) -> None:
+    server = start(load=False)
+    answer = server.http.get("/health/startup")
+    assert (answer.status_code, answer.json()) == (503, {"status": "loading", "phase": "loading", "progress": 0.25})
+    assert status(server, "/health/ready") == (503, "loading")
+    assert status(server, "/health") == (503, "loading")
+    assert status(server, "/health/live") == (200, "ok")
+    assert 'octavo_load_progress_ratio{model_name="smollm2"} 0.25' in server.http.get("/metrics").text
+    for path in ("/v1/models", "/v1/models/smollm2"):
+        assert server.http.get(path).json()["error"]["code"] == "model_loading"
+    answer = server.http.post("/v1/chat/completions", json={"messages": ASK})
+    assert (answer.status_code, answer.json()["error"]["code"], answer.headers["retry-after"]) == (
+        503, "model_loading", "5",
+    )  # fmt: skip
+    server.do(server.engine.finish_loading)
+    server.wait_until(lambda: server.serving.loaded)
+    for path in ("/health/startup", "/health/ready", "/health"):
+        assert status(server, path) == (200, "ok")
+    server.play("Hello")
+    assert server.openai().completions.create(model="smollm2", prompt="x").choices[0].text == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(2, ConfigurationError), (3, ModelLoadError), (4, DoesNotFitError), (5, EngineDeadError)]
+)
+def test_failing_to_load_ends_with_the_engines_own_error(
+    start: Callable[..., Served], code: int, kind: type[BaseException]
+) -> None:
+    server = start(load=False)
+    server.do(lambda: server.engine.fail(Failed(code, "need 9 GiB")))
+    outcome = server.join()
+    assert isinstance(outcome, kind)
+    assert str(outcome) == "need 9 GiB"
+
+
+def test_a_broken_tokenizer_ends_loading(start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(config: object) -> None:
+        raise ModelLoadError("no tokenizer.json")
+
+    monkeypatch.setattr(run, "_read_tokenizer", broken)
+    server = start(load=False)
+    assert isinstance(server.join(), ModelLoadError)
+
+
+def test_a_signal_while_loading_ends_at_once(start: Callable[..., Served]) -> None:
+    server = start(load=False)
+    server.signal()
+    assert server.join() == 0
+
+
+def test_drain_lets_answers_finish_and_takes_no_new_ones(start: Callable[..., Served]) -> None:
+    server = start()
+    server.play("one two three", hold_after=1)
+    with ThreadPoolExecutor() as pool:
+        whole = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
+        stream = server.openai().chat.completions.create(model="smollm2", messages=ASK, stream=True)
+        first = next(iter(stream))
+        assert first.choices[0].delta.role == "assistant"
+        server.wait_until(lambda: len(server.engine.requests) == 2)
+        server.signal()
+        server.wait_until(lambda: server.serving.draining)
+        assert status(server, "/health/ready") == (503, "draining")
+        assert status(server, "/health/live") == (200, "ok")
+        refused = server.http.post("/v1/completions", json={"prompt": "x"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_shutting_down")
+        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+        server.do(server.engine.release.set)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "one two three"
+        assert whole.result().json()["choices"][0]["text"] == "one two three"
+    assert server.join() == 0
+
+
+def _read(server: Served) -> tuple[str, Any]:
+    """The text of a stream and the error that ended it."""
+    said = ""
+    try:
+        for chunk in server.openai().completions.create(model="smollm2", prompt="x", stream=True):
+            said += chunk.choices[0].text
+    except openai.APIError as error:
+        return said, error.code
+    return said, None
+
+
+def _open_streams(server: Served, pool: ThreadPoolExecutor, count: int) -> list[Any]:
+    server.play("one two three", hold_after=2)
+    streams = [pool.submit(_read, server) for _ in range(count)]
+    server.wait_until(lambda: server.serving.admission.begun == count)
+    return streams
+
+
+def test_what_does_not_finish_in_time_is_told_so(start: Callable[..., Served]) -> None:
+    server = start(drain_timeout=0.2)
+    with ThreadPoolExecutor() as pool:
+        streams = _open_streams(server, pool, 3)
+        server.signal()
+        assert [stream.result() for stream in streams] == [("one two", "server_shutting_down")] * 3
+    assert server.join() == 0
+
+
+def test_a_second_signal_ends_at_once(start: Callable[..., Served]) -> None:
+    server = start(drain_timeout=3600)
+    with ThreadPoolExecutor() as pool:
+        streams = _open_streams(server, pool, 2)
+        whole = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
+        server.wait_until(lambda: server.serving.admission.begun == 3)
+        server.signal()
+        server.wait_until(lambda: server.serving.draining)
+        server.signal()
+        assert [stream.result() for stream in streams] == [("one two", "server_shutting_down")] * 2
+        answer = whole.result()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "server_shutting_down")
+    assert server.join() == 0
+
+
+def test_when_the_engine_dies_every_client_is_told_and_the_server_ends(start: Callable[..., Served]) -> None:
+    server = start()
+    with ThreadPoolExecutor() as pool:
+        streams = _open_streams(server, pool, 3)
+        whole = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
+        server.wait_until(lambda: server.serving.admission.begun == 4)
+        server.do(lambda: server.engine.fail(Failed(5, "the engine stalled")))
+        assert [stream.result() for stream in streams] == [("one two", "engine_dead")] * 3
+        answer = whole.result()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_dead")
+    outcome = server.join()
+    assert isinstance(outcome, EngineDeadError)
+    assert str(outcome) == "the engine stalled"
+
+
+def test_liveness_and_readiness_follow_the_heartbeat(start: Callable[..., Served]) -> None:
+    server = start()
+    now = [0.0]
+
+    def mute() -> None:
+        server.engine.watchdog.clock = lambda: now[0]
+        server.engine.watchdog.next_ping()
+
+    server.do(mute)
+    assert (status(server, "/health/ready"), status(server, "/health/live")) == ((200, "ok"), (200, "ok"))
+    now[0] = 16.0
+    assert (status(server, "/health/ready"), status(server, "/health/live")) == ((503, "stalled"), (200, "ok"))
+    now[0] = 31.0
+    assert status(server, "/health/live") == (503, "dead")
+
+
+def test_port_taken_is_one_sentence() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"port {port} on 127.0.0.1 is in use.*--port"):
+            bind("127.0.0.1", port)
+
+
+def test_an_address_that_is_not_here() -> None:
+    with pytest.raises(ConfigurationError, match=re.escape("--host 192.0.2.1 --port 80")):
+        bind("192.0.2.1", 80)
+
+
+def test_metrics_exist_from_the_start_and_their_labels_are_closed(start: Callable[..., Served]) -> None:
+    server = start(load=False)
+    before = server.http.get("/metrics").text
+    for name in NAMES:
+        assert f"\n{name}{{" in before, name
+    server.do(server.engine.finish_loading)
+    server.wait_until(lambda: server.serving.loaded)
+    after = server.http.get("/metrics").text
+    for index in range(20):
+        server.http.request("NONSENSE", f"/nonsense/{index}")
+        server.http.post("/v1/completions", json={"prompt": "x", "model": f"m{index}"})
+    assert series(server.http.get("/metrics").text) == series(after)
+    assert series(after) - series(before) == {
+        'vllm:cache_config_info{block_size="16",engine="0",model_name="smollm2",num_gpu_blocks="64"}'
+    }
+
+
+def series(text: str) -> set[str]:
+    return {line.rsplit(" ", 1)[0] for line in text.splitlines() if not line.startswith("#")}
+
+
+def test_metrics_count_what_happened(start: Callable[..., Served]) -> None:
+    server = start()
+    server.play("Hello there.", queue_seconds=0.25)
+    server.openai().completions.create(model="smollm2", prompt="one two", n=2)
+    server.do(
+        lambda: server.engine.report(
+            running=3,
+            waiting=5,
+            kv_blocks_used=16,
+            kv_blocks_total=64,
+            preemptions=2,
+            prefix_queried_tokens=9,
+            prefix_hit_tokens=4,
+            step_seconds=[0.5],
+        )
+    )
+    text = server.http.get("/metrics").text
+    for name, value in {
+        "octavo_requests_running": 3, "vllm:num_requests_running": 3, "octavo_requests_waiting": 5,
+        "vllm:num_requests_waiting": 5, "octavo_kv_cache_usage_ratio": 0.25, "vllm:kv_cache_usage_perc": 0.25,
+        "octavo_preemptions_total": 2, "octavo_prefix_cache_queried_tokens_total": 9,
+        "octavo_prefix_cache_hit_tokens_total": 4, "octavo_prompt_tokens_total": 2, "octavo_generation_tokens_total": 8,
+        "vllm:generation_tokens_total": 8, "octavo_time_to_first_token_seconds_count": 2,
+        "vllm:time_to_first_token_seconds_count": 2, "octavo_inter_token_latency_seconds_count": 6,
+        "octavo_request_duration_seconds_count": 2, "octavo_request_queue_seconds_sum": 0.5,
+        "octavo_step_seconds_sum": 0.5,
+        "vllm:request_generation_tokens_sum": 8, "vllm:request_prompt_tokens_sum": 2, "vllm:request_params_n_sum": 2,
+    }.items():  # fmt: skip
+        [line] = [line for line in text.splitlines() if line.startswith(f"{name}{{")]
+        assert float(line.split()[-1]) == value, line
+    assert 'octavo_requests_total{model_name="smollm2",outcome="stop"} 2.0' in text
+    assert 'vllm:request_success_total{engine="0",finished_reason="stop",model_name="smollm2"} 2.0' in text
+
+
+def test_vllm_names_can_be_left_out(start: Callable[..., Served]) -> None:
+    server = start(vllm_metrics=False)
+    text = server.http.get("/metrics").text
+    assert "vllm:" not in text
+    assert "octavo_requests_running" in text
+
+
+def test_outcomes_tell_how_answers_ended(start: Callable[..., Served]) -> None:
+    server = start()
+
+    def outcomes() -> dict[str, float]:
+        lines = [x for x in server.http.get("/metrics").text.splitlines() if x.startswith("octavo_requests_total")]
+        return {line.split('outcome="')[1].split('"')[0]: float(line.split()[-1]) for line in lines}
+
+    for finish in (None, "timeout", "error"):
+        server.play("Hello", finish=finish)
+        server.http.post("/v1/completions", json={"prompt": "x"})
+    server.play("Hello")
+    server.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+    server.play("Hello", hold_after=0)
+    with server.http.stream("POST", "/v1/completions", json={"prompt": "x", "stream": True}):
+        server.wait_until(lambda: len(server.serving.running) == 1)
+    server.wait_until(lambda: outcomes()["abort"] == 1)
+    assert outcomes() == {"stop": 1, "length": 1, "timeout": 1, "error": 1, "abort": 1}
+
+
+def test_one_request_that_breaks_harms_no_other(start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start()
+    server.play("one two three", gap=0.05)
+    sequence = "octavo_engine.server.generation.Sequence.take"
+    with ThreadPoolExecutor() as pool:
+        good = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
+        server.wait_until(lambda: good.done() or server.serving.admission.begun)
+        good_answer = good.result()
+        monkeypatch.setattr(sequence, lambda self, output: json.loads("{"))
+        bad = server.http.post("/v1/completions", json={"prompt": "x"})
+        monkeypatch.undo()
+    assert good_answer.status_code == 200
+    assert (bad.status_code, bad.json()["error"]["code"]) == (500, "internal_error")
+    assert server.http.post("/v1/completions", json={"prompt": "x"}).json()["choices"][0]["text"] == "one two three"
+
+
+NAMES = [
+    "octavo_requests_running", "octavo_requests_waiting", "octavo_kv_cache_usage_ratio", "octavo_load_progress_ratio",
+    "octavo_prompt_tokens_total", "octavo_generation_tokens_total", "octavo_prefix_cache_queried_tokens_total",
+    "octavo_prefix_cache_hit_tokens_total", "octavo_preemptions_total", "octavo_requests_total",
+    "octavo_requests_rejected_total", "octavo_time_to_first_token_seconds_bucket",
+    "octavo_inter_token_latency_seconds_bucket", "octavo_request_duration_seconds_bucket",
+    "octavo_request_queue_seconds_bucket", "octavo_step_seconds_bucket",
+    "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc",
+    "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total",
+    "vllm:prompt_tokens_total", "vllm:prompt_tokens_cached_total", "vllm:generation_tokens_total",
+    "vllm:request_success_total", "vllm:admission_rejections_total", "vllm:time_to_first_token_seconds_bucket",
+    "vllm:inter_token_latency_seconds_bucket", "vllm:time_per_output_token_seconds_bucket",
+    "vllm:request_time_per_output_token_seconds_bucket", "vllm:e2e_request_latency_seconds_bucket",
+    "vllm:request_queue_time_seconds_bucket", "vllm:request_prefill_time_seconds_bucket",
+    "vllm:request_decode_time_seconds_bucket", "vllm:request_inference_time_seconds_bucket",
+    "vllm:request_prompt_tokens_bucket", "vllm:request_generation_tokens_bucket", "vllm:request_params_n_bucket",
+    "vllm:request_params_max_tokens_bucket",
+]  # fmt: skip

@@ -1,0 +1,126 @@
+"""Connections: clients that go, clients that wait, clients that do not read."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from octavo_engine.server.openai import sse
+from tests.api.served import Served
+
+ASK = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+def raw_post(body: bytes) -> bytes:
+    return (
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        + f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+
+
+def test_headers_of_a_stream(server: Served) -> None:
+    answer = server.http.post("/v1/chat/completions", json={**ASK, "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert answer.headers["x-request-id"]
+
+
+def test_leaving_a_stream_aborts_it(server: Served) -> None:
+    server.play("one two three", hold_after=2)
+    stream = server.openai().chat.completions.create(model="smollm2", messages=ASK["messages"], stream=True, n=2)  # type: ignore[arg-type]
+    next(iter(stream))
+    stream.close()
+    server.wait_until(lambda: len(server.engine.aborted) == 2)
+    server.wait_until(lambda: len(server.serving.running) == 0)
+    assert (server.serving.admission.waiting, server.serving.admission.begun) == (0, 0)
+
+
+@pytest.mark.parametrize("hold_after", [0, 2])
+def test_leaving_before_a_whole_answer_aborts_it(server: Served, hold_after: int) -> None:
+    server.play("one two three", hold_after=hold_after)
+    body = b'{"prompt": "x", "max_tokens": 10}'
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(raw_post(body))
+        server.wait_until(lambda: server.engine.requests)
+    server.wait_until(lambda: server.engine.aborted == [server.engine.requests[0].request_id])
+    server.wait_until(lambda: len(server.serving.running) == 0)
+
+
+def test_a_finished_answer_is_not_aborted(server: Served) -> None:
+    server.http.post("/v1/completions", json={"prompt": "x"})
+    assert server.engine.aborted == []
+
+
+def test_comments_while_nothing_comes(start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PING_INTERVAL", 0.05)
+    server = start()
+    server.play("one two", hold_after=1)
+    with server.http.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as answer:
+        lines = answer.iter_lines()
+        assert ": ping" in lines
+        server.do(server.engine.release.set)
+        assert "data: [DONE]" in lines
+
+
+def test_the_sdk_skips_comments(start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "PING_INTERVAL", 0.02)
+    server = start()
+    server.play("one two three", gap=0.1)
+    stream = server.openai().chat.completions.create(model="smollm2", messages=ASK["messages"], stream=True)  # type: ignore[arg-type]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "one two three"
+
+
+def test_a_client_that_does_not_read_is_dropped(start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "STALL_TIMEOUT", 0.3)
+    server = start()
+    server.play(tokens=server.tokenizer.encode(" word" * 450))
+    others = server.openai()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        body = b'{"prompt": "x", "max_tokens": 450, "stream": true, "n": 8, "logprobs": 20}'
+        connection.sendall(raw_post(body))
+        server.wait_until(lambda: len(server.engine.requests) == 8)
+        assert others.completions.create(model="smollm2", prompt="x", max_tokens=3).choices[0].text == " word word word"
+        server.wait_until(lambda: len(server.serving.running) == 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_body_limit_while_streaming_and_by_its_length(start: Callable[..., Served]) -> None:
+    server = start(max_request_bytes=2000)
+
+    def chunks() -> Any:
+        yield b'{"prompt": "'
+        for _ in range(100):
+            yield b"x" * 100
+        yield b'"}'
+
+    for content in (b"x" * 2001, chunks()):
+        answer = server.http.post("/v1/completions", content=content, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+    assert server.http.post("/v1/completions", json={"prompt": "x" * 1900}).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["X-Big: " + "x" * 40_000, "\r\n".join(f"X-{i}: y" for i in range(101))])
+def test_too_many_headers_are_refused(server: Served, header: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(f"GET /version HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode())
+        answer = connection.recv(65536)
+    assert answer.split(b" ", 2)[1] in (b"431", b"400")  # 400: from the parser, when the headers came in pieces
+
+
+def test_headers_without_end_are_cut_off(server: Served) -> None:
+    sent = 0
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\nX-Big: ")
+        with pytest.raises(ConnectionError):
+            while sent < 64 << 20:
+                connection.sendall(b"x" * 65_536)
+                sent += 65_536
+    assert server.http.get("/version").status_code == 200
