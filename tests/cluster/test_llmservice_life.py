@@ -146,3 +146,24 @@ def test_an_engine_that_cannot_start_says_why(
     namespace.apply(merged(VALID, {"spec": change}))
     service = wait_for_condition(namespace, "good", "Ready", reason, 120)
     assert words in condition(service, "Degraded")["message"]
+
+
+TRY_KEYS = """
+import sys, urllib.error, urllib.request
+for key in ("", "wrong", sys.argv[2]):
+    request = urllib.request.Request(sys.argv[1] + "/models", headers={"Authorization": "Bearer " + key} if key else {})
+    try:
+        print(urllib.request.urlopen(request).status)
+    except urllib.error.HTTPError as error:
+        print(error.code)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_keys_of_a_secret_are_asked_for(operator: Client, namespace: Client) -> None:
+    namespace.kubectl("create", "secret", "generic", "clients", "--from-literal=team-a=a-long-and-secret-key")
+    namespace.apply(merged(SAMPLE, {"spec": {"auth": {"apiKeysSecretRef": {"name": "clients"}}}}))
+    service = wait_for_condition(namespace, NAME, "Ready", "Serving", LOADED)
+    arguments = ["python", "-c", TRY_KEYS, service["status"]["url"], "a-long-and-secret-key"]
+    answers = namespace.run_pod("octavo-engine:dev", arguments)
+    assert answers.logs.split() == ["401", "401", "200"]

@@ -6,21 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from octavo_operator.api.corev1 import (
-    EnvFromSource,
-    EnvVar,
-    LocalReference,
-    ScalingBehavior,
-    Toleration,
-    TopologySpreadConstraint,
-)
-from octavo_operator.api.engine_flags import EXTRA
+from octavo_operator.api.autoscaling import Autoscaling
+from octavo_operator.api.corev1 import Toleration, TopologySpreadConstraint
+from octavo_operator.api.engine import Engine
 from octavo_operator.api.fields import (
     AbsolutePath,
     Dns1123Name,
     Duration,
     FreeForm,
-    ImageReference,
     LabelMap,
     ModelName,
     ShortName,
@@ -46,65 +39,6 @@ class Adapter(SpecModel):
 
     name: ModelName = Field(description="Name in the OpenAI API.")
     source: ModelSource = Field(description="Where the adapter's weights come from: exactly one member.")
-
-
-_EXTRA_FLAG = f"--({'|'.join(EXTRA)})(=.*)?"
-
-
-class Engine(SpecModel):
-    """Settings of the engine in each pod."""
-
-    image: ImageReference | None = Field(
-        None, description="Image of the engine. Default: the operator's, pinned in status.engineImage at first sight."
-    )
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field("IfNotPresent", description="When to pull.")
-    image_pull_secrets: Annotated[list[LocalReference], Field(max_length=8), ListType("name")] = Field(
-        default_factory=list, description="Secrets for pulling the image."
-    )
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="Type of weights and activations; auto takes the checkpoint's."
-    )
-    quantization: Literal["fp8", "awq", "gptq"] | None = Field(None, description="Quantize weights while loading.")
-    max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
-        None, description="Longest context in tokens, prompt and answer together. Default: the model's, or what fits."
-    )
-    max_concurrent_requests: Annotated[int, Field(ge=1, le=2048)] = Field(
-        64, description="Requests that one replica computes at the same time; autoscaling reads it."
-    )
-    max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        256, description="Requests that may wait at one replica; more are answered 503 with Retry-After."
-    )
-    gpu_memory_utilization: Annotated[
-        str,
-        Field(max_length=8),
-        pattern(r"0\.(0[5-9]|[1-9])[0-9]{0,3}|1(\.0{1,4})?", 'must be a share from "0.05" to "1", in quotes'),
-    ] = Field("0.90", description="Share of the GPU's memory that the engine may take, as a string.")
-    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="GPUs that share each layer. Default: accelerator.count."
-    )
-    extra_args: Annotated[
-        list[Annotated[str, Field(max_length=1024)]],
-        Field(max_length=32),
-        Rule(
-            "self.all(arg, arg.startsWith('--'))",
-            "each argument is one item, written --flag or --flag=value",
-            lambda args: all(arg.startswith("--") for arg in args),
-        ),
-        Rule(
-            f"self.all(arg, !arg.startsWith('--') || arg.matches(r'^{_EXTRA_FLAG}$'))",
-            "has a flag that is set by another field of the spec (as --port, --model or --max-model-len are) or that"
-            " the engine does not know; allowed are --" + ", --".join(EXTRA),
-            lambda args: all(not arg.startswith("--") or pattern(_EXTRA_FLAG, "").holds(arg) for arg in args),
-        ),
-    ] = Field(default_factory=list, description="More flags of octavo-engine serve, each written --flag=value.",
-              json_schema_extra={"x-kubernetes-list-type": "atomic"})  # fmt: skip
-    env: Annotated[list[EnvVar], Field(max_length=64), ListType("name")] = Field(
-        default_factory=list, description="More variables of the engine's environment."
-    )
-    env_from: Annotated[list[EnvFromSource], Field(max_length=16)] = Field(
-        default_factory=list, description="Secrets and ConfigMaps whose keys become variables.",
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
-    )  # fmt: skip
 
 
 class ResourceClaim(SpecModel):
@@ -220,59 +154,6 @@ class Cache(SpecModel):
     )
     host_path: AbsolutePath | None = Field(None, description="Folder of the node for type HostPath.")
     shared_memory_size: Size = Field("8Gi", description="Size of /dev/shm; counts to the memory limit.")
-
-
-class Schedule(SpecModel):
-    """Other bounds for a time of the day or the week."""
-
-    rules = (
-        Rule(
-            "self.minReplicas <= self.maxReplicas",
-            "minReplicas must not be larger than maxReplicas",
-            lambda schedule: schedule.min_replicas <= schedule.max_replicas,
-        ),
-    )
-    name: ShortName = Field(description="Name of the schedule.")
-    time_zone: Annotated[
-        str, Field(max_length=64), pattern("[A-Za-z][A-Za-z0-9_+/-]*", "must be a time zone such as Europe/Berlin")
-    ] = Field("UTC", description="Time zone of start.")
-    start: Annotated[
-        str,
-        Field(max_length=64),
-        pattern(
-            r"[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}", "must be a cron expression of five fields, as in 0 8 * * 1-5"
-        ),
-    ] = Field(description="When it starts, as a cron expression.")
-    duration: Duration = Field(description="How long it lasts, such as 10h.")
-    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(description="Fewest replicas meanwhile.")
-    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas meanwhile.")
-
-
-class Autoscaling(SpecModel):
-    """How the number of replicas follows the load. Exclusive with replicas."""
-
-    rules = (
-        Rule(
-            "self.minReplicas <= self.maxReplicas",
-            "minReplicas must not be larger than maxReplicas",
-            lambda autoscaling: autoscaling.min_replicas <= autoscaling.max_replicas,
-        ),
-    )
-    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Fewest replicas.")
-    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas.")
-    target_queue_depth: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        4, description="Waiting requests per replica to aim for."
-    )
-    target_concurrency_percent: Annotated[int, Field(ge=1, le=100)] = Field(
-        80, description="Share of engine.maxConcurrentRequests to aim for, running and waiting."
-    )
-    metrics_source: Literal["Auto", "Builtin", "Prometheus", "KEDA"] = Field(
-        "Auto", description="Who answers the autoscaler; Builtin is Octavo's own metrics API."
-    )
-    behavior: ScalingBehavior | None = Field(None, description="How fast to scale, as in autoscaling/v2.")
-    schedules: Annotated[list[Schedule], Field(max_length=16), ListType("name")] = Field(
-        default_factory=list, description="Other bounds at given times."
-    )
 
 
 class Rollout(SpecModel):

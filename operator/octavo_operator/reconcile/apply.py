@@ -33,6 +33,11 @@ class ApiError(ExpectedError):
         self.reason = reason
         self.message = message
 
+    @property
+    def transient(self) -> bool:
+        """Whether the same request may well succeed a moment later: it says nothing about the object."""
+        return self.status in (0, 429) or self.status >= 500
+
 
 class Cluster:
     """The API server. Made by `connect`, ended by `close`."""

@@ -86,6 +86,8 @@ class Reconciler:
             except NameTakenError as error:
                 problem, failure = Finding(Reason.NAME_TAKEN, str(error)), error
             except ApiError as error:
+                if error.transient:  # no reason to call a model that serves anything but Ready
+                    raise
                 problem, failure = Finding(Reason.APPLY_FAILED, error.message), error
         await self._report(service, observed, image, problem)
         if failure:

@@ -1,0 +1,64 @@
+"""The part of the spec that says how the number of replicas follows the load."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from octavo_operator.api.corev1 import ScalingBehavior
+from octavo_operator.api.fields import Duration, ShortName
+from octavo_operator.api.schema import ListType, Rule, SpecModel, pattern
+
+
+class Schedule(SpecModel):
+    """Other bounds for a time of the day or the week."""
+
+    rules = (
+        Rule(
+            "self.minReplicas <= self.maxReplicas",
+            "minReplicas must not be larger than maxReplicas",
+            lambda schedule: schedule.min_replicas <= schedule.max_replicas,
+        ),
+    )
+    name: ShortName = Field(description="Name of the schedule.")
+    time_zone: Annotated[
+        str, Field(max_length=64), pattern("[A-Za-z][A-Za-z0-9_+/-]*", "must be a time zone such as Europe/Berlin")
+    ] = Field("UTC", description="Time zone of start.")
+    start: Annotated[
+        str,
+        Field(max_length=64),
+        pattern(
+            r"[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}", "must be a cron expression of five fields, as in 0 8 * * 1-5"
+        ),
+    ] = Field(description="When it starts, as a cron expression.")
+    duration: Duration = Field(description="How long it lasts, such as 10h.")
+    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(description="Fewest replicas meanwhile.")
+    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas meanwhile.")
+
+
+class Autoscaling(SpecModel):
+    """How the number of replicas follows the load. Exclusive with replicas."""
+
+    rules = (
+        Rule(
+            "self.minReplicas <= self.maxReplicas",
+            "minReplicas must not be larger than maxReplicas",
+            lambda autoscaling: autoscaling.min_replicas <= autoscaling.max_replicas,
+        ),
+    )
+    min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Fewest replicas.")
+    max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas.")
+    target_queue_depth: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        4, description="Waiting requests per replica to aim for."
+    )
+    target_concurrency_percent: Annotated[int, Field(ge=1, le=100)] = Field(
+        80, description="Share of engine.maxConcurrentRequests to aim for, running and waiting."
+    )
+    metrics_source: Literal["Auto", "Builtin", "Prometheus", "KEDA"] = Field(
+        "Auto", description="Who answers the autoscaler; Builtin is Octavo's own metrics API."
+    )
+    behavior: ScalingBehavior | None = Field(None, description="How fast to scale, as in autoscaling/v2.")
+    schedules: Annotated[list[Schedule], Field(max_length=16), ListType("name")] = Field(
+        default_factory=list, description="Other bounds at given times."
+    )

@@ -1,0 +1,70 @@
+"""The part of the spec that the engine's flags are made from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from octavo_operator.api.corev1 import EnvFromSource, EnvVar, LocalReference
+from octavo_operator.api.engine_flags import EXTRA
+from octavo_operator.api.fields import ImageReference
+from octavo_operator.api.schema import ListType, Rule, SpecModel, pattern
+
+_EXTRA_FLAG = f"--({'|'.join(EXTRA)})(=.*)?"
+
+
+class Engine(SpecModel):
+    """Settings of the engine in each pod."""
+
+    image: ImageReference | None = Field(
+        None, description="Image of the engine. Default: the operator's, pinned in status.engineImage at first sight."
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field("IfNotPresent", description="When to pull.")
+    image_pull_secrets: Annotated[list[LocalReference], Field(max_length=8), ListType("name")] = Field(
+        default_factory=list, description="Secrets for pulling the image."
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="Type of weights and activations; auto takes the checkpoint's."
+    )
+    quantization: Literal["fp8", "awq", "gptq"] | None = Field(None, description="Quantize weights while loading.")
+    max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
+        None, description="Longest context in tokens, prompt and answer together. Default: the model's, or what fits."
+    )
+    max_concurrent_requests: Annotated[int, Field(ge=1, le=2048)] = Field(
+        64, description="Requests that one replica computes at the same time; autoscaling reads it."
+    )
+    max_queued_requests: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        256, description="Requests that may wait at one replica; more are answered 503 with Retry-After."
+    )
+    gpu_memory_utilization: Annotated[
+        str,
+        Field(max_length=8),
+        pattern(r"0\.(0[5-9]|[1-9])[0-9]{0,3}|1(\.0{1,4})?", 'must be a share from "0.05" to "1", in quotes'),
+    ] = Field("0.90", description="Share of the GPU's memory that the engine may take, as a string.")
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None, description="GPUs that share each layer. Default: accelerator.count."
+    )
+    extra_args: Annotated[
+        list[Annotated[str, Field(max_length=1024)]],
+        Field(max_length=32),
+        Rule(
+            "self.all(arg, arg.startsWith('--'))",
+            "each argument is one item, written --flag or --flag=value",
+            lambda args: all(arg.startswith("--") for arg in args),
+        ),
+        Rule(
+            f"self.all(arg, !arg.startsWith('--') || arg.matches(r'^{_EXTRA_FLAG}$'))",
+            "has a flag that is set by another field of the spec (as --port, --model or --max-model-len are) or that"
+            " the engine does not know; allowed are --" + ", --".join(EXTRA),
+            lambda args: all(not arg.startswith("--") or pattern(_EXTRA_FLAG, "").holds(arg) for arg in args),
+        ),
+    ] = Field(default_factory=list, description="More flags of octavo-engine serve, each written --flag=value.",
+              json_schema_extra={"x-kubernetes-list-type": "atomic"})  # fmt: skip
+    env: Annotated[list[EnvVar], Field(max_length=64), ListType("name")] = Field(
+        default_factory=list, description="More variables of the engine's environment."
+    )
+    env_from: Annotated[list[EnvFromSource], Field(max_length=16)] = Field(
+        default_factory=list, description="Secrets and ConfigMaps whose keys become variables.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )  # fmt: skip
