@@ -16,11 +16,11 @@ __all__ = ["LLM", "SamplingParams", "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name == "LLM":
-        from octavo_engine.llm import LLM  # noqa: PLC0415
+        from octavo_engine.llm import LLM
 
         return LLM
     if name == "SamplingParams":
-        from octavo_engine.core.request import SamplingParams  # noqa: PLC0415
+        from octavo_engine.core.request import SamplingParams
 
         return SamplingParams
     raise AttributeError(name)

@@ -87,25 +87,25 @@ def _add_settings(parser: argparse.ArgumentParser, title: str, config: type) -> 
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from octavo_engine.server.run import serve  # noqa: PLC0415  (each command loads only what it needs)
+    from octavo_engine.server.run import serve
 
     return serve(read_engine_config(args, os.environ), read_server_config(args, os.environ))
 
 
 def _generate(args: argparse.Namespace) -> int:
-    from octavo_engine.generate import run  # noqa: PLC0415
+    from octavo_engine.generate import run
 
     return run(read_engine_config(args, os.environ), args.input, args.output)
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from octavo_engine.plan import run  # noqa: PLC0415
+    from octavo_engine.plan import run
 
     return run(args, os.environ)
 
 
 def _pull(args: argparse.Namespace) -> int:
-    from octavo_engine.plan import pull  # noqa: PLC0415
+    from octavo_engine.plan import pull
 
     return pull(args.model, args.revision)
 

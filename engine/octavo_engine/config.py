@@ -181,7 +181,8 @@ class EngineConfig:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigurationError(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs {self.max_num_seqs}: "
-                f"every running request needs a token in each step; raise the first to {self.max_num_seqs} or lower the second"
+                f"every running request needs a token in each step; raise the first to {self.max_num_seqs} or lower "
+                f"the second"
             )
         for name, default in _NOT_YET.items():
             if getattr(self, name) != default:

@@ -38,12 +38,13 @@ def free_port() -> int:
 
 
 def assert_fails(arguments: list[str], code: int, *words: str, env: dict[str, str] | None = None) -> None:
-    """It ends with `code`, and one line of what it prints holds all `words`."""
+    """It ends with `code` and one line, which holds all `words`."""
     found, output = serve(*arguments, env=env)
     assert found == code, output
     assert "Traceback" not in output, output
-    telling = [line for line in output.splitlines() if all(word.lower() in line.lower() for word in words)]
-    assert len(telling) == 1, f"expected one line with {words} in:\n{output}"
+    said = [line for line in output.splitlines() if line.startswith("octavo-engine")]
+    assert len(said) == 1, f"expected one line of the program's own in:\n{output}"
+    assert all(word.lower() in said[0].lower() for word in words), f"expected {words} in: {said[0]}"
 
 
 def edit_config(folder: Path, **changes: object) -> None:
@@ -111,7 +112,7 @@ def test_a_broken_model_is_told_with_exit_code_3(fault: str, tiny_model: Path, t
 
 def test_a_wrong_path_and_an_empty_folder_are_told_with_exit_code_3(tmp_path: Path) -> None:
     assert_fails([str(tmp_path / "nowhere")], 3, "no such file or directory")
-    assert_fails([str(tmp_path)], 3, "empty")
+    assert_fails([str(tmp_path)], 3, "the directory is empty")
 
 
 @pytest.mark.parametrize("kind", ["cut", "random"])
