@@ -35,8 +35,11 @@ class ApiError(ExpectedError):
 
     @property
     def transient(self) -> bool:
-        """Whether the same request may well succeed a moment later: it says nothing about the object."""
-        return self.status in (0, 429) or self.status >= 500
+        """Whether the same request may well succeed a moment later: it says nothing about the object.
+
+        500 is not among these: it is also what server-side apply answers for a field that its schema does not have.
+        """
+        return self.status in (0, 429, 502, 503, 504)
 
 
 class Cluster:
