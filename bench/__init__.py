@@ -1,0 +1,1 @@
+"""What is measured: Octavo and its peers side by side."""
