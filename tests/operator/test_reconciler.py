@@ -27,6 +27,8 @@ class Server:
     def __init__(self, **spec: Any) -> None:
         self.writes: list[str] = []
         self.failures: dict[str, ApiError] = {}
+        self.generation = 1
+        self.watches_lag = False
         self.indexes: dict[str, dict[Any, list[Any]]] = {kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN)}
         self.indexes[LLMSERVICE.plural][KEY] = [merged(VALID, {"metadata": METADATA, "spec": spec})]
 
@@ -51,8 +53,10 @@ class Server:
             self.service["status"] = copy.deepcopy(manifest["status"])
             return self.service
         live = copy.deepcopy(manifest)
-        live["metadata"].update(uid="c1", generation=1, resourceVersion=str(len(self.writes)))
         (kind,) = [kind for kind in CHILDREN if kind.name == manifest["kind"]]
+        live["metadata"].update(uid="c1", generation=self.generation, resourceVersion=str(len(self.writes)))
+        if self.watches_lag:
+            return {**live, "status": self.indexes[kind.plural][KEY][0]["status"]}
         self.indexes[kind.plural][KEY] = [trimmed(kind, live)]
         return live
 
@@ -108,6 +112,21 @@ async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
     server.failures.clear()
     await reconciler(server).reconcile(KEY)
     assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_a_change_is_not_called_deployed_because_the_old_state_was() -> None:
+    server = Server()
+    operator = reconciler(server)
+    await operator.reconcile(KEY)
+    counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)
+    server.indexes["deployments"][KEY][0]["status"] = {"observedGeneration": 1, **counts}
+    await operator.reconcile(KEY)
+    assert server.reason("Progressing") == "Deployed"
+    server.service["spec"]["engine"] = {"maxModelLength": 77}
+    server.generation, server.watches_lag = 2, True
+    for _ in range(2):
+        await operator.reconcile(KEY)
+        assert (server.reason("Progressing"), server.reason("Ready")) == ("Deploying", "RollingOut")
 
 
 async def test_a_status_that_comes_too_late_is_no_failure() -> None:

@@ -82,7 +82,7 @@ class Reconciler:
             problem = Finding(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, blocking)))
         else:
             try:
-                await self._apply_children(key, service, observed, image)
+                observed = await self._apply_children(key, service, observed, image)
             except NameTakenError as error:
                 problem, failure = Finding(Reason.NAME_TAKEN, str(error)), error
             except ApiError as error:
@@ -93,24 +93,30 @@ class Reconciler:
         if failure:
             raise ApiError(0, "NotApplied", str(failure)) from failure
 
-    async def _apply_children(self, key: Key, service: LLMService, observed: Observation, image: str) -> None:
-        desired = render(service, replace(self._config, engine_image=image))
-        for manifest in desired:
-            await self._apply_child(key, service, observed, manifest)
-        wanted = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in desired}
+    async def _apply_children(self, key: Key, service: LLMService, observed: Observation, image: str) -> Observation:
+        """Applies and prunes; returns what was observed with the children as they are now, ahead of the watches.
+
+        A Deployment as it was before would be rolled out still, and be reported so for the new generation.
+        """
+        children: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for manifest in render(service, replace(self._config, engine_image=image)):
+            identity = (manifest["kind"], manifest["metadata"]["name"])
+            children[identity] = await self._apply_child(key, service, observed.children.get(identity), manifest)
         for identity, child in observed.children.items():
-            if identity not in wanted and belongs_to(child, service.name, service.metadata.uid or ""):
+            if identity not in children and belongs_to(child, service.name, service.metadata.uid or ""):
                 logger.info("%s/%s: deletes %s %s, no longer wanted", *key, *identity)
                 kind = BY_NAME[identity[0]]
                 await self._cluster.delete(kind, service.namespace, identity[1], child["metadata"]["uid"])
+        return replace(observed, children=children)
 
-    async def _apply_child(self, key: Key, service: LLMService, observed: Observation, manifest: Object) -> None:
+    async def _apply_child(
+        self, key: Key, service: LLMService, live: Mapping[str, Any] | None, manifest: Object
+    ) -> Mapping[str, Any]:
         identity = (manifest["kind"], manifest["metadata"]["name"])
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
         applied = self._applied.setdefault(key, {})
-        live = observed.children.get(identity)
         if live is not None and applied.get(identity) == (digest, _version(live)):
-            return
+            return live
         if live is None:  # perhaps not ours to see: the watches select by our label
             live = await self._cluster.get(BY_NAME[identity[0]], service.namespace, identity[1])
         if live is not None and not belongs_to(live, service.name, service.metadata.uid or ""):
@@ -118,8 +124,10 @@ class Reconciler:
                 f"{identity[0]} {identity[1]} exists and is not this LLMService's; "
                 "rename the LLMService, or delete that object"
             )
-        applied[identity] = (digest, _version(await self._cluster.apply(manifest)))
+        live = await self._cluster.apply(manifest)
+        applied[identity] = (digest, _version(live))
         logger.info("%s/%s: applied %s %s", *key, *identity)
+        return live
 
     async def _report(self, service: LLMService, observed: Observation, image: str, problem: Finding | None) -> None:
         status = summarize(service, observed, image, problem, self._clock())
