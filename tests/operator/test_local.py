@@ -48,9 +48,11 @@ def misbehaving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(local, "_executable", lambda name: str(script))
     monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path / "tmp"))
+    before = set(psutil.Process().children(recursive=True))
     yield
     assert not list((tmp_path / "tmp").iterdir())
-    assert not [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert not [child for child in left if child.status() != psutil.STATUS_ZOMBIE]
 
 
 def ignore(_: str) -> None:
