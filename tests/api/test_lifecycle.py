@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -95,6 +96,30 @@ def test_drain_lets_answers_finish_and_takes_no_new_ones(start: Callable[..., Se
         server.do(server.engine.release.set)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "one two three"
         assert whole.result().json()["choices"][0]["text"] == "one two three"
+    assert server.join() == 0
+
+
+def test_a_request_that_is_being_tokenized_when_draining_begins_is_answered(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    server.play("one two")
+    begun, go_on = threading.Event(), threading.Event()
+    encode = server.tokenizer.encode
+
+    def slow(*args: Any) -> list[int]:
+        begun.set()
+        assert go_on.wait(20)
+        return encode(*args)
+
+    monkeypatch.setattr(server.tokenizer, "encode", slow)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
+        assert begun.wait(20)
+        server.signal()
+        server.wait_until(lambda: server.serving.draining)
+        go_on.set()
+        assert answer.result().json()["choices"][0]["text"] == "one two"
     assert server.join() == 0
 
 

@@ -89,6 +89,14 @@ class Running:
             request.fail(error)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What an accepted request needs to know of the model. It keeps it, even when the server begins to drain."""
+
+    ready: Ready
+    tokenizer: Tokenizer
+
+
 @dataclass(slots=True)
 class Serving:
     """The state of one server."""
@@ -131,8 +139,8 @@ class Serving:
         """Unix seconds, for `created`."""
         return int(time.time())
 
-    def ready(self) -> Ready:
-        """The engine's description; APIError 503 while loading, draining or dead."""
+    def model(self) -> LoadedModel:
+        """What a new request may use; APIError 503 while loading, draining or dead."""
         state = self.engine.state
         if self.draining:
             self.metrics.reject("draining")
@@ -143,13 +151,7 @@ class Serving:
             self.metrics.reject("loading")
             progress = state.progress
             raise unavailable(f"the model is loading ({progress.phase} {progress.ratio:.0%})", "model_loading", 5)
-        return state.ready
-
-    def ready_tokenizer(self) -> Tokenizer:
-        """The tokenizer; APIError 503 while loading, draining or dead."""
-        self.ready()
-        assert self.tokenizer is not None  # noqa: S101  (ready() has just said so)
-        return self.tokenizer
+        return LoadedModel(state.ready, self.tokenizer)
 
     def check_model(self, name: str | None) -> None:
         """APIError 404 unless the model is served here; a request that names none means the one there is."""

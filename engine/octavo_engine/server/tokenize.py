@@ -10,7 +10,7 @@ from octavo_engine.server.openai.answers import encode
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.preparation import encode_text, render_chat
 from octavo_engine.server.openai.protocol import DetokenizeBody, TemplateBody, TokenizeBody
-from octavo_engine.server.serving import Serving
+from octavo_engine.server.serving import LoadedModel, Serving
 
 
 class Tokens(msgspec.Struct):
@@ -28,7 +28,7 @@ class Detokenized(msgspec.Struct):
     prompt: str
 
 
-async def _text_of(serving: Serving, body: TokenizeBody) -> tuple[str, str, bool]:
+async def _text_of(serving: Serving, model: LoadedModel, body: TokenizeBody) -> tuple[str, str, bool]:
     """The text, the parameter it comes from, and whether special tokens are added to it."""
     if (body.prompt is None) == (body.messages is None):
         raise APIError(400, "give either prompt or messages", param="prompt")
@@ -40,7 +40,7 @@ async def _text_of(serving: Serving, body: TokenizeBody) -> tuple[str, str, bool
         continue_final_message=body.continue_final_message,
         chat_template_kwargs=body.chat_template_kwargs,
     )
-    return await render_chat(serving, template), "messages", bool(body.add_special_tokens)
+    return await render_chat(serving, model, template), "messages", bool(body.add_special_tokens)
 
 
 def routes(serving: Serving) -> APIRouter:
@@ -49,21 +49,21 @@ def routes(serving: Serving) -> APIRouter:
 
     @router.post("/tokenize", response_model=None)
     async def tokenize(body: TokenizeBody) -> Response:
-        ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+        model = serving.model()
         serving.check_model(body.model)
-        text, param, special = await _text_of(serving, body)
-        ids = await encode_text(serving, text, special, param)
-        texts = [tokenizer.token_text(token_id) for token_id in ids] if body.return_token_strs else None
-        return Response(encode(Tokens(len(ids), ready.max_model_len, ids, texts)), media_type="application/json")
+        text, param, special = await _text_of(serving, model, body)
+        ids = await encode_text(serving, model, text, special, param)
+        texts = [model.tokenizer.token_text(token_id) for token_id in ids] if body.return_token_strs else None
+        return Response(encode(Tokens(len(ids), model.ready.max_model_len, ids, texts)), media_type="application/json")
 
     @router.post("/detokenize", response_model=None)
     async def detokenize(body: DetokenizeBody) -> Response:
-        ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+        model = serving.model()
         serving.check_model(body.model)
-        if (wrong := next((token for token in body.tokens if token >= ready.vocab_size), None)) is not None:
-            message = f"tokens: token {wrong} is none of the model's {ready.vocab_size}"
+        if (wrong := next((token for token in body.tokens if token >= model.ready.vocab_size), None)) is not None:
+            message = f"tokens: token {wrong} is none of the model's {model.ready.vocab_size}"
             raise APIError(400, message, param="tokens")
-        text = await serving.text.run(tokenizer.decode, body.tokens, skip_special_tokens=False)
+        text = await serving.text.run(model.tokenizer.decode, body.tokens, skip_special_tokens=False)
         return Response(encode(Detokenized(text)), media_type="application/json")
 
     return router

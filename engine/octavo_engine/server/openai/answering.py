@@ -16,7 +16,7 @@ from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.openai.sse import DONE, EventStream, error_event, event, wait_for_disconnect
-from octavo_engine.server.serving import Serving
+from octavo_engine.server.serving import LoadedModel, Serving
 
 
 class Writer(Protocol):
@@ -48,22 +48,22 @@ async def answer(
     request: Request,
     body: GenerationBody,
     sequences: int,
-    prepare: Callable[[], Awaitable[tuple[GenerationRequest, Writer]]],
+    prepare: Callable[[LoadedModel], Awaitable[tuple[GenerationRequest, Writer]]],
 ) -> Response:
     """Run one request from the door to its last byte. `prepare` tokenizes and checks it."""
-    tokenizer = serving.ready_tokenizer()
+    model = serving.model()
     serving.check_model(body.model)
     if body.stream_options is not None and not body.stream:
         raise APIError(400, "stream_options: only allowed when stream is true", param="stream_options")
     with serving.running.preparing():
         ticket = enter(serving, sequences)
         try:
-            prepared, writer = await prepare()
+            prepared, writer = await prepare(model)
             count_tokens(serving, ticket, prepared.prompt_tokens)
         except BaseException:
             ticket.leave()
             raise
-        generation = Generation(serving, tokenizer, prepared, ticket)
+        generation = Generation(serving, model.tokenizer, prepared, ticket)
     if body.stream:
         usage = bool(body.stream_options and body.stream_options.include_usage)
         return EventStream(stream(generation, writer, usage), generation)

@@ -35,7 +35,7 @@ from octavo_engine.server.openai.preparation import (
     sampling_params,
 )
 from octavo_engine.server.openai.protocol import ChatCompletionBody
-from octavo_engine.server.serving import Serving
+from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.tokenizer import Tokenizer
 
 
@@ -125,16 +125,16 @@ def routes(serving: Serving) -> APIRouter:
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         times = Times(body.timeout, serving.config.request_timeout)
 
-        async def prepare() -> tuple[GenerationRequest, Writer]:
-            ready, tokenizer = serving.ready(), serving.ready_tokenizer()
-            text = await render_chat(serving, body)
-            prompt = check_prompt(await encode_text(serving, text, False, "messages"), ready, "messages")
+        async def prepare(model: LoadedModel) -> tuple[GenerationRequest, Writer]:
+            text = await render_chat(serving, model, body)
+            ids = await encode_text(serving, model, text, False, "messages")
+            prompt = check_prompt(ids, model.ready, "messages")
             asked = body.max_completion_tokens or body.max_tokens
-            max_tokens = answer_length(asked, None, len(prompt), ready)
+            max_tokens = answer_length(asked, None, len(prompt), model.ready)
             prepared = GenerationRequest(
                 prompts=[prompt],
                 n=body.n or 1,
-                sampling=sampling_params(body, serving, max_tokens, top_logprobs(body)),
+                sampling=sampling_params(body, model, max_tokens, top_logprobs(body)),
                 stop=tuple(body.stop or ()),
                 include_stop=bool(body.include_stop_str_in_output),
                 skip_special_tokens=body.skip_special_tokens is not False,
@@ -142,7 +142,7 @@ def routes(serving: Serving) -> APIRouter:
                 deadline=times.deadline,
                 arrival=times.arrival,
             )
-            return prepared, ChatWriter(serving, body, tokenizer)
+            return prepared, ChatWriter(serving, body, model.tokenizer)
 
         return await answer(serving, request, body, body.n or 1, prepare)
 

@@ -22,7 +22,7 @@ from octavo_engine.server.openai.preparation import (
     sampling_params,
 )
 from octavo_engine.server.openai.protocol import CompletionBody
-from octavo_engine.server.serving import Serving
+from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS = 16
@@ -100,15 +100,14 @@ class TextWriter:
         return found
 
 
-async def _encode_prompts(serving: Serving, body: CompletionBody) -> list[list[int]]:
-    ready = serving.ready()
+async def _encode_prompts(serving: Serving, model: LoadedModel, body: CompletionBody) -> list[list[int]]:
     found = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
-            ids = await encode_text(serving, prompt, body.add_special_tokens is not False, "prompt")
+            ids = await encode_text(serving, model, prompt, body.add_special_tokens is not False, "prompt")
         else:
             ids = prompt
-        found.append(check_prompt(ids, ready, "prompt"))
+        found.append(check_prompt(ids, model.ready, "prompt"))
     return found
 
 
@@ -129,16 +128,15 @@ def routes(serving: Serving) -> APIRouter:
     async def completions(request: Request, body: CompletionBody) -> Response:
         times = Times(body.timeout, serving.config.request_timeout)
 
-        async def prepare() -> tuple[GenerationRequest, Writer]:
-            ready, tokenizer = serving.ready(), serving.ready_tokenizer()
-            writer = TextWriter(serving, body, tokenizer, _echoes(body, tokenizer))
-            prompts = await _encode_prompts(serving, body)
+        async def prepare(model: LoadedModel) -> tuple[GenerationRequest, Writer]:
+            writer = TextWriter(serving, body, model.tokenizer, _echoes(body, model.tokenizer))
+            prompts = await _encode_prompts(serving, model, body)
             longest = max(map(len, prompts))
-            max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, ready)
+            max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready)
             prepared = GenerationRequest(
                 prompts=prompts,
                 n=body.n or 1,
-                sampling=sampling_params(body, serving, max_tokens, body.logprobs),
+                sampling=sampling_params(body, model, max_tokens, body.logprobs),
                 stop=tuple(body.stop or ()),
                 include_stop=bool(body.include_stop_str_in_output),
                 skip_special_tokens=body.skip_special_tokens is not False,

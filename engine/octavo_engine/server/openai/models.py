@@ -14,7 +14,7 @@ def routes(serving: Serving) -> APIRouter:
     router = APIRouter()
 
     def models() -> list[Model]:
-        ready = serving.ready()
+        ready = serving.model().ready
         return [
             Model(id=name, created=serving.started_at, root=serving.names[0], max_model_len=ready.max_model_len)
             for name in serving.names

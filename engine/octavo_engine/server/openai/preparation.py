@@ -8,15 +8,15 @@ from octavo_engine.core.request import SamplingParams
 from octavo_engine.engine.messages import Ready
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.protocol import GenerationBody, TemplateBody
-from octavo_engine.server.serving import Serving
+from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.chat_template import ChatTemplateError
 
 _SMALLEST_TOP_P = 1e-9
 
 
-def sampling_params(body: GenerationBody, serving: Serving, max_tokens: int, logprobs: int | None) -> SamplingParams:
+def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
     """The engine's parameters with the defaults filled in; APIError 400 for what the model does not have."""
-    ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+    ready, tokenizer = model.ready, model.tokenizer
     for param, ids in (("stop_token_ids", body.stop_token_ids or []), ("logit_bias", map(int, body.logit_bias or {}))):
         if (wrong := next((i for i in ids if i >= ready.vocab_size), None)) is not None:
             raise APIError(400, f"{param}: token {wrong} is none of the model's {ready.vocab_size}", param=param)
@@ -67,9 +67,11 @@ def check_prompt(prompt: list[int], ready: Ready, param: str) -> list[int]:
     return prompt
 
 
-async def encode_text(serving: Serving, text: str, add_special_tokens: bool, param: str) -> list[int]:
+async def encode_text(
+    serving: Serving, model: LoadedModel, text: str, add_special_tokens: bool, param: str
+) -> list[int]:
     """Token ids, worked out on a thread. A text that cannot fit whatever its tokens is refused unread."""
-    ready, tokenizer = serving.ready(), serving.ready_tokenizer()
+    ready, tokenizer = model.ready, model.tokenizer
     if len(text) > ready.max_model_len * tokenizer.longest_token:
         raise APIError(
             400,
@@ -84,9 +86,9 @@ async def encode_text(serving: Serving, text: str, add_special_tokens: bool, par
     return await serving.text.run(tokenizer.encode, text, add_special_tokens)
 
 
-async def render_chat(serving: Serving, body: TemplateBody) -> str:
+async def render_chat(serving: Serving, model: LoadedModel, body: TemplateBody) -> str:
     """The prompt of a chat, rendered on a thread; APIError 400 if the template refuses it."""
-    template = serving.ready_tokenizer().chat_template
+    template = model.tokenizer.chat_template
     if template is None:
         raise APIError(
             400, "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template"
