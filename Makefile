@@ -40,6 +40,28 @@ lint: setup ## ruff, mypy --strict, import-linter, hadolint, chart and manifest 
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/python -m docs.generate --check
+	$(MAKE) --no-print-directory chart-check
+
+# What helm makes of the chart for `kubectl apply -f`; the version only settles what the chart may use.
+HELM := .cache/cluster/bin/helm
+INSTALL := template octavo charts/octavo --kube-version 1.36.0 --namespace octavo-system --set createNamespace=true
+
+.PHONY: helm chart-check
+helm: setup
+	@$(BIN)/python -m tests.cluster build
+
+chart-check: helm
+	$(HELM) lint --quiet --strict charts/octavo
+	$(BIN)/octavo-operator crd | diff - manifests/crd.yaml
+	diff charts/octavo/files/crd.yaml manifests/crd.yaml
+	$(HELM) $(INSTALL) | diff - manifests/install.yaml
+	$(BIN)/octavo-operator check manifests/samples/*.yaml
+
+manifests: helm ## regenerate what is made from the code: CRD, install.yaml, golden files
+	$(BIN)/octavo-operator crd | tee manifests/crd.yaml > charts/octavo/files/crd.yaml
+	$(HELM) $(INSTALL) > manifests/install.yaml
+	$(BIN)/python -m tests.operator.golden
 
 format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .

@@ -41,6 +41,8 @@ from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDead
 
 _PING_INTERVAL = 1.0
 _STOP_GRACE = 5.0
+_LONGEST_SOCKET_PATH = 107
+"""Of sun_path, unix(7)."""
 _ERRORS = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}
 
 
@@ -78,7 +80,14 @@ class EngineClient:
     async def start(self) -> None:
         """Start the engine process; it loads while this returns."""
         self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # mode 0700: nobody else can connect
-        endpoint = f"ipc://{Path(self._folder.name) / 'engine'}"
+        path = Path(self._folder.name) / "engine"
+        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
+            self._folder.cleanup()
+            raise ConfigurationError(
+                f"the folder for temporary files, {path.parent.parent}, has too long a name for a "
+                f"socket; set TMPDIR to one of at most 80 characters"
+            )
+        endpoint = f"ipc://{path}"
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.set_hwm(0)

@@ -88,7 +88,7 @@ def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) ->
     capacity = blocks * limits.block_size
     max_model_len = limits.max_model_len or min(wanted, capacity)
     if max_model_len < 1 or capacity < max_model_len or blocks * per_block > left:
-        raise DoesNotFitError(_explain(need, memory, limits, budget, left, max(1, max_model_len)))
+        raise DoesNotFitError(_explain(need, memory, limits, budget, left, max_model_len or limits.block_size))
     return MemoryPlan(need, budget, blocks * per_block, blocks, limits.block_size, max_model_len)
 
 
@@ -111,8 +111,8 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
         )
     if limits.kv_cache_memory is not None and limits.kv_cache_memory < kv:
         return (
-            f"--kv-cache-memory {format_size(limits.kv_cache_memory)} holds fewer than --max-model-len {length} "
-            f"tokens: one sequence needs {format_size(kv)}; raise the first to that or lower the second"
+            f"--kv-cache-memory {format_size(limits.kv_cache_memory)} is too small for one sequence of {length} "
+            f"tokens, which needs {format_size(kv)}; raise it to that, or lower --max-model-len"
         )
     if limits.num_kv_blocks is not None:
         kv = limits.num_kv_blocks * limits.block_size * need.kv_per_token
