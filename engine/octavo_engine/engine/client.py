@@ -41,6 +41,7 @@ from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDead
 
 _PING_INTERVAL = 1.0
 _STOP_GRACE = 5.0
+_PROCESS = "octavo_engine.engine.process"
 _LONGEST_SOCKET_PATH = 107
 """Of sun_path, unix(7)."""
 _ERRORS = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}
@@ -66,8 +67,9 @@ def error_of(failed: Failed) -> OctavoError:
 class EngineClient:
     """One engine process, seen from asyncio."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, log_format: str = "text") -> None:
         self.config = config
+        self._log_format = log_format
         self.state = EngineState()
         self.on_step: Callable[[Outputs], None] | None = None
         self.watchdog = Watchdog(config.watchdog_timeout)
@@ -93,7 +95,7 @@ class EngineClient:
         self._socket.set_hwm(0)
         self._socket.bind(endpoint)
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "octavo_engine.engine.process", endpoint, stdin=asyncio.subprocess.PIPE
+            sys.executable, "-m", _PROCESS, endpoint, self._log_format, stdin=asyncio.subprocess.PIPE
         )
         if self._process.stdin is None:
             raise RuntimeError("the engine process has no standard input")

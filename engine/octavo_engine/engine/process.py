@@ -12,11 +12,11 @@ import signal
 import sys
 import threading
 import time
-import traceback
 
 import msgspec
 import zmq
 
+from octavo_engine import logs
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.messages import (
@@ -155,8 +155,8 @@ def _die_with_parent() -> None:
 
 
 def main() -> int:
-    """Entry point: `python -m octavo_engine.engine.process ENDPOINT` with the configuration on standard input."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    """Entry point: `… ENDPOINT LOG_FORMAT`, with the configuration on standard input."""
+    logs.set_up(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the HTTP process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a pod's SIGTERM likewise: it drains, then sends Shutdown
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
@@ -167,8 +167,8 @@ def main() -> int:
         _run(config, connection)
     except OctavoError as error:
         failed = Failed(error.exit_code, str(error))
-    except Exception as error:  # noqa: BLE001  (the last boundary: what nobody foresaw is told before the end)
-        traceback.print_exc()
+    except Exception as error:
+        log.exception("the engine died")
         failed = Failed(EngineDeadError.exit_code, f"the engine died: {type(error).__name__}: {error}")
     if failed is not None:
         connection.send(failed)

@@ -14,12 +14,12 @@ from typing import Any
 import uvicorn
 import uvloop
 
+from octavo_engine import logs
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.messages import Ready
 from octavo_engine.errors import ConfigurationError, EngineDeadError
 from octavo_engine.model.source import resolve_model
-from octavo_engine.server import logs
 from octavo_engine.server.app import create_app
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.middleware import MAX_HEADER_BYTES
@@ -45,7 +45,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
         contextlib.closing(bind(server.host, server.port)) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        serving = Serving(server, EngineClient(engine), names, keys)
+        serving = Serving(server, EngineClient(engine, server.log_format), names, keys)
         return runner.run(_until_signals(Server(serving, engine, listener)))
 
 
