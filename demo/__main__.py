@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 
 from octavo_operator.api.files import inspect
 from octavo_operator.local import LocalEngine, LocalError, run_local
 
 SAMPLE = Path(__file__).parent.parent / "manifests" / "samples" / "smollm2.yaml"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUESTION = "In three sentences: what is a library good for?"
 
 
@@ -41,7 +42,7 @@ def ask(endpoint: str, question: str) -> Answer:
     print(f"\nyou:     {question}\n{model}: ", end="", flush=True)
     started = time.perf_counter()
     first, usage = None, None
-    stream = client.chat.completions.create(
+    with client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": question}],
         stream=True,
@@ -49,16 +50,16 @@ def ask(endpoint: str, question: str) -> Answer:
         temperature=0.2,
         seed=1,
         max_tokens=160,
-    )
-    for chunk in stream:
-        usage = chunk.usage or usage
-        if chunk.choices and chunk.choices[0].delta.content:
-            first = first or time.perf_counter()
-            print(chunk.choices[0].delta.content, end="", flush=True)
+    ) as stream:
+        for chunk in stream:
+            usage = chunk.usage or usage
+            if chunk.choices and chunk.choices[0].delta.content:
+                first = first or time.perf_counter()
+                print(chunk.choices[0].delta.content, end="", flush=True)
     print("\n")
     ended = time.perf_counter()
     if first is None or usage is None:
-        raise RuntimeError("the model gave no answer")
+        raise OpenAIError("the model gave no answer")
     return Answer(first - started, ended - started, usage.prompt_tokens, usage.completion_tokens)
 
 
@@ -70,12 +71,40 @@ def summarize(answer: Answer, endpoint: str, ready_after: float) -> None:
     say(f"endpoint {endpoint}")
 
 
-def run(stay: bool, port: int) -> int:
+class Interruption:
+    """Ends the engine at the first signal; whatever waits for the engine then fails, and the program leaves.
+
+    Nothing is raised inside a handler: a library that is just running could swallow it.
+    """
+
+    def __init__(self) -> None:
+        self.engine: LocalEngine | None = None
+        self.exit_code: int | None = None
+        for number in SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.exit_code is None:
+            say(f"{signal.Signals(number).name}: ends")
+        self.exit_code = 128 + number
+        if self.engine is not None:
+            self.engine.stop()
+            self.engine.stop()  # asked twice it does not drain: the only client is this program
+
+    def watch(self, engine: LocalEngine) -> None:
+        """From now on a signal ends `engine`; at once if one has come already."""
+        self.engine = engine
+        if self.exit_code is not None:
+            engine.stop()
+
+
+def run(stay: bool, port: int, interruption: Interruption) -> int:
     """The demo; with `stay` the endpoint remains until Ctrl-C."""
     say(f"runs {SAMPLE.relative_to(SAMPLE.parent.parent.parent)}: SmolLM2-135M-Instruct on this machine's CPU")
-    started = time.perf_counter()
     (service,) = inspect(SAMPLE).services
+    started = time.perf_counter()
     with run_local(service, port) as engine:
+        interruption.watch(engine)
         engine.wait_ready(say)
         answer = ask(engine.endpoint, QUESTION)
         summarize(answer, engine.endpoint, time.perf_counter() - started - answer.total)
@@ -83,14 +112,10 @@ def run(stay: bool, port: int) -> int:
 
 
 def keep_serving(engine: LocalEngine) -> int:
-    """Serve until SIGINT or SIGTERM, then drain."""
+    """Serve until a signal, then drain."""
     say(f"serving; try: .venv/bin/octavo-engine chat {engine.endpoint.removesuffix('/v1')}   (Ctrl-C ends)")
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        engine.stop()
-
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: engine.stop())
     return engine.supervise()
 
 
@@ -98,19 +123,16 @@ def main() -> int:
     """Entry point of `python -m demo`."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--stay", action="store_true", help="keep serving after the answer")
-    parser.add_argument(
-        "--port", type=int, default=0, help="port on 127.0.0.1 (default: any free one; 8000 with --stay)"
-    )
+    parser.add_argument("--port", type=int, help="port on 127.0.0.1 (default: any free one; 8000 with --stay)")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    interruption = Interruption()
     try:
-        return run(args.stay, args.port or (8000 if args.stay else 0))
-    except LocalError as error:
+        return run(args.stay, args.port or (8000 if args.stay else 0), interruption)
+    except (LocalError, OpenAIError) as error:
+        if interruption.exit_code is not None:
+            return interruption.exit_code
         say(str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        say("interrupted")
-        return 130
+        return error.exit_code if isinstance(error, LocalError) else 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,111 @@
+"""`make demo` as a newcomer runs it: a real answer, and nothing left behind, whenever it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """The demo's own folder for temporary files; its name is short because sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="o-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+class Demo:
+    """A running `python -m demo`."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "demo"],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.scratch = scratch
+        self.output = ""
+        self._seen = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        while character := self.process.stdout.read(1):
+            with self._seen:
+                self.output += character
+                self._seen.notify_all()
+
+    def wait_for(self, text: str) -> None:
+        """Until it has printed `text`."""
+        with self._seen:
+            assert self._seen.wait_for(lambda: text in self.output, timeout=120), self.output
+
+    def family(self) -> list[psutil.Process]:
+        """The demo's processes, its own included."""
+        parent = psutil.Process(self.process.pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def end(self) -> int:
+        """Wait for its end; the exit code."""
+        code = self.process.wait(timeout=120)
+        self._reader.join(timeout=10)
+        return code
+
+
+def assert_nothing_left(demo: Demo, family: list[psutil.Process], before: str) -> None:
+    """No process, no temporary file, no changed file."""
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+    assert list(demo.scratch.iterdir()) == []
+    assert changes() == before
+
+
+def changes() -> str:
+    return subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_newcomer_sees_an_answer_and_its_figures(scratch: Path) -> None:
+    before = changes()
+    demo = Demo(scratch)
+    demo.wait_for("smollm2: ")
+    family = demo.family()
+    assert demo.end() == 0, demo.output
+    answer = demo.output.partition("smollm2: ")[2].partition("octavo:")[0]
+    assert len(answer.split()) > 20
+    assert "librar" in answer.lower()
+    for figure in ("time to first token", "tokens/s", "endpoint http://127.0.0.1:"):
+        assert figure in demo.output
+    assert_nothing_left(demo, family, before)
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [("runs manifests", signal.SIGINT), ("smollm2: ", signal.SIGTERM), ("smollm2: ", signal.SIGHUP)],
+)
+def test_an_interrupted_demo_leaves_nothing(moment: str, number: signal.Signals, scratch: Path) -> None:
+    """While it loads, and in the middle of its answer; twice, as impatient people do."""
+    before = changes()
+    demo = Demo(scratch)
+    demo.wait_for(moment)
+    while len(family := demo.family()) < 2:
+        assert demo.process.poll() is None, demo.output
+    demo.process.send_signal(number)
+    demo.process.send_signal(number)
+    assert demo.end() == 128 + number, demo.output
+    assert_nothing_left(demo, family, before)
