@@ -49,7 +49,7 @@ INSTALL := template octavo charts/octavo --kube-version 1.36.0 --namespace octav
 
 .PHONY: helm chart-check
 helm: setup
-	@$(BIN)/python -m tests.cluster build
+	@$(BIN)/python -m tests.cluster helm
 
 chart-check: helm
 	$(HELM) lint --quiet --strict charts/octavo

@@ -1,4 +1,4 @@
-"""`make cluster`: `python -m tests.cluster` keeps a cluster in the foreground; `… build` builds its programs."""
+"""`make cluster`: keeps a cluster in the foreground; `build` only builds its programs, `helm` only helm."""
 
 import argparse
 import ctypes
@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from .build import HELM, ensure_built, link_programs
 from .cluster import prepare, running_cluster
 from .errors import ClusterError
 from .layout import HOME
@@ -27,7 +28,7 @@ class Stopped(BaseException):
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    parser.add_argument("command", nargs="?", choices=("up", "build"), default="up", help="default: up")
+    parser.add_argument("command", nargs="?", choices=("up", "build", "helm"), default="up", help="default: up")
     parser.add_argument("--home", type=Path, default=HOME, help="folder for kubeconfig and logs (default: %(default)s)")
     options = parser.parse_args()
     for number in SIGNALS:
@@ -37,6 +38,10 @@ def main() -> int:
     try:
         if options.command == "build":
             prepare(_report)
+            return 0
+        if options.command == "helm":  # for checks of the chart: no root, no Kubernetes
+            ensure_built(_report, (HELM,))
+            link_programs(HOME / "bin", (HELM,))
             return 0
         with running_cluster(options.home.resolve(), _report) as cluster:
             ready = True

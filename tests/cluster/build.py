@@ -119,10 +119,10 @@ def program(name: str, components: tuple[Component, ...] = COMPONENTS) -> Path:
     return next(component.folder / name for component in components if name in component.programs)
 
 
-def link_programs(folder: Path) -> None:
+def link_programs(folder: Path, components: tuple[Component, ...] = COMPONENTS) -> None:
     """Fill `folder` with links to the built programs, for the host's own shell (`kubectl`, `helm` …)."""
     folder.mkdir(parents=True, exist_ok=True)
-    for component in COMPONENTS:
+    for component in components:
         if component is CNI:  # plugins that only containerd calls
             continue
         for name in component.programs:
