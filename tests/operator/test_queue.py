@@ -86,3 +86,19 @@ async def test_waiting_is_measured_from_the_oldest_key() -> None:
     await asyncio.sleep(0.01)
     queue.add("b")
     assert queue.oldest_wait_seconds() >= 0.01
+
+
+async def test_a_key_that_has_failed_for_days_is_still_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "LAST_RETRY_SECONDS", 0.0)
+    queue, tries, done = WorkQueue[str](), 0, asyncio.Event()
+
+    async def handle(_: str) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1100:  # 2.0**1024 is no float any more
+            done.set()
+        raise ExpectedError("no")
+
+    queue.add("bad")
+    await work(queue, handle, done, workers=1)
+    assert tries >= 1100
