@@ -9,13 +9,15 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.api.status import Condition, LLMServiceStatus
-from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.kinds import POD
+from octavo_operator.reconcile.observe import Observation, trimmed
 from octavo_operator.reconcile.pods import Finding, last_words, view
 from octavo_operator.reconcile.summarize import invalid_status, summarize
 from tests.operator.bad_llmservices import VALID, merged
 
 NOW = "2026-01-01T00:00:00Z"
 IMAGE = "octavo-engine:1"
+GPU = "nvidia.com/gpu"
 
 
 def service(status: dict[str, Any] | None = None, **fields: Any) -> LLMService:
@@ -101,6 +103,8 @@ TROUBLES = [
     (exited(3, "no such repository"), Reason.MODEL_NOT_FOUND, "no such repository"),
     (exited(4, "needs 16.1 GiB, has 8.0 GiB"), Reason.OUT_OF_MEMORY, "needs 16.1 GiB"),
     (exited(5), Reason.ENGINE_STALLED, "exit code 5"),
+    (exited(0), Reason.PROBE_FAILED, "raise rollout.startupTimeoutSeconds"),
+    (exited(143), Reason.PROBE_FAILED, "raise rollout.startupTimeoutSeconds"),
     (exited(139), Reason.CRASH_LOOP, "exit code 139"),
     (exited(137, reason="OOMKilled"), Reason.OUT_OF_MEMORY, "raise resources.limits.memory"),
     (waiting("ErrImageNeverPull", "image is not present"), Reason.PULL_FAILED, "octavo-engine:1"),
@@ -177,13 +181,104 @@ def test_pods_that_may_not_be_made() -> None:
     assert (found.reason, 'violates PodSecurity "restricted"' in found.message) == (Reason.POLICY_DENIED, True)
 
 
-def test_out_of_time_names_the_knob() -> None:
-    late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
-    found = condition(
-        summary(pod(container=RUNNING), children=deployment(conditions=[late])), ConditionType.PROGRESSING
-    )
-    assert found.reason == Reason.PROGRESS_DEADLINE_EXCEEDED
-    assert "rollout.startupTimeoutSeconds" in found.message
+LATE = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+OUT_OF_TIME = {ConditionType.READY: "False", ConditionType.PROGRESSING: "False", ConditionType.DEGRADED: "True"}
+
+
+@pytest.mark.parametrize("ready", [0, 1])
+def test_out_of_time_takes_ready_away_and_names_the_knob(ready: int) -> None:
+    pods = [pod("new", container=RUNNING, revision="r2"), *[pod("old", container=SERVING)] * ready]
+    status = summary(*pods, children=deployment(ready=ready, total=1 + ready, conditions=[LATE]))
+    for kind, value in OUT_OF_TIME.items():
+        found = condition(status, kind)
+        assert (found.status, found.reason) == (value, Reason.PROGRESS_DEADLINE_EXCEEDED)
+        assert "rollout.startupTimeoutSeconds" in found.message
+
+
+def test_out_of_time_says_what_the_pod_waits_for() -> None:
+    status = summary(pod(**NO_GPU), children=deployment(conditions=[LATE]))
+    assert condition(status, ConditionType.DEGRADED).reason == Reason.PROGRESS_DEADLINE_EXCEEDED
+    assert "Insufficient nvidia.com/gpu" in condition(status, ConditionType.READY).message
+
+
+def test_out_of_time_with_a_fault_says_the_fault() -> None:
+    status = summary(pod(container=exited(3, "gone")), children=deployment(conditions=[LATE]))
+    for kind in (ConditionType.READY, ConditionType.DEGRADED):
+        assert condition(status, kind).reason == Reason.MODEL_NOT_FOUND
+
+
+@pytest.mark.parametrize("container", [None, waiting("ContainerCreating")])
+def test_a_missing_volume_is_named(container: dict[str, Any] | None) -> None:
+    found = pod(container=container)
+    found["status"]["conditions"].append({"type": "PodReadyToStartContainers", "status": "False"})
+    found["spec"] = {
+        "containers": [],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "api-keys", "secret": {"secretName": "clients"}},
+            {"name": "weights", "persistentVolumeClaim": {"claimName": "weights"}},
+        ],
+    }
+    before, after = deployment(), deployment(conditions=[LATE])
+    kept = dict(trimmed(POD, found))
+    status = summary(kept, children=before)
+    assert condition(status, ConditionType.DEGRADED).status == "False"
+    for found_in in (
+        status.loading,
+        *(condition(status, kind) for kind in (ConditionType.READY, ConditionType.PROGRESSING)),
+    ):
+        assert "Secret clients, PersistentVolumeClaim weights" in found_in.message
+    assert condition(status, ConditionType.READY).reason == Reason.WAITING_FOR_VOLUMES
+    assert "Secret clients" in condition(summary(kept, children=after), ConditionType.DEGRADED).message
+
+
+def test_volumes_that_are_there_are_no_matter() -> None:
+    found = pod(container=waiting("ContainerCreating"))
+    found["status"]["conditions"].append({"type": "PodReadyToStartContainers", "status": "True"})
+    found["spec"] = {"volumes": [{"name": "api-keys", "secret": {"secretName": "clients"}}]}
+    assert view(found, GPU).waits is None
+
+
+@pytest.mark.parametrize(
+    ("resource", "message", "reason"),
+    [
+        (GPU, "0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient nvidia.com/gpu.", Reason.WAITING_FOR_GPU),
+        (GPU, "0/3 nodes are available: 3 Insufficient nvidia.com/gpu, 1 Insufficient cpu.", Reason.WAITING_FOR_GPU),
+        ("example.com/tpu-v5", "0/1 nodes are available: 1 Insufficient example.com/tpu-v5.", Reason.WAITING_FOR_GPU),
+        (GPU, "0/1 nodes are available: 1 cannot allocate all claims.", Reason.WAITING_FOR_GPU),
+        (GPU, "0/1 nodes are available: 1 Insufficient nvidia.com/gpu-shared.", Reason.UNSCHEDULABLE),
+        (GPU, "0/1 nodes are available: 1 Insufficient memory; no pool gpu-h100.", Reason.UNSCHEDULABLE),
+    ],
+)  # fmt: skip
+def test_lack_of_a_gpu_is_told_from_other_lacks(resource: str, message: str, reason: Reason) -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": message}
+    waits = view(pod(conditions=[unscheduled]), resource).waits
+    assert waits is not None
+    assert waits.reason == reason
+
+
+def test_the_resource_is_that_of_the_service() -> None:
+    other = service(accelerator={"count": 1, "resourceName": "example.com/tpu"})
+    message = "0/1 nodes are available: 1 Insufficient example.com/tpu."
+    lacking = {"type": "PodScheduled", "status": "False", "message": message}
+    status = summary(pod(conditions=[lacking]), of=other, children=deployment())
+    assert condition(status, ConditionType.READY).reason == Reason.WAITING_FOR_GPU
+
+
+def test_a_replica_that_is_missing_is_no_rollout() -> None:
+    two = service(replicas=2)
+    status = summary(pod("a", container=SERVING), pod("b", container=RUNNING), of=two,
+                     children=deployment(ready=1, updated=2, total=2))  # fmt: skip
+    assert condition(status, ConditionType.READY).reason == Reason.FEWER_REPLICAS
+    assert "1 of 2 replicas" in condition(status, ConditionType.READY).message
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_pods_that_were_ended_for_good_do_not_count(phase: str) -> None:
+    evicted = pod("old", container=exited(5), phase=phase, reason="Evicted")
+    status = summary(evicted, pod("new", container=RUNNING), children=deployment())
+    assert condition(status, ConditionType.DEGRADED).status == "False"
+    assert status.loading.phase == "Loading"
 
 
 @pytest.mark.parametrize(
@@ -244,4 +339,4 @@ def test_last_words_are_the_end_of_the_log_in_one_line() -> None:
 
 
 def test_a_pod_that_ended_well_is_seen_ending_not_serving() -> None:
-    assert view(pod(container={"state": {"terminated": {"exitCode": 0}}})).phase == "Loading"
+    assert view(pod(container={"state": {"terminated": {"exitCode": 0}}}), GPU).phase == "Loading"

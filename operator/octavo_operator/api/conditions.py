@@ -23,6 +23,7 @@ class Reason(StrEnum):
     # Ready and Available
     SERVING = "Serving"
     ROLLING_OUT = "RollingOut"
+    FEWER_REPLICAS = "FewerReplicas"
     NO_READY_REPLICA = "NoReadyReplica"
     SUSPENDED = "Suspended"
     SCALED_TO_ZERO = "ScaledToZero"
@@ -31,6 +32,7 @@ class Reason(StrEnum):
     DEPLOYED = "Deployed"
     PAUSED = "Paused"
     WAITING_FOR_GPU = "WaitingForGPU"
+    WAITING_FOR_VOLUMES = "WaitingForVolumes"
     UNSCHEDULABLE = "Unschedulable"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     # Degraded
@@ -41,6 +43,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     ENGINE_STALLED = "EngineStalled"
     CRASH_LOOP = "CrashLoop"
+    PROBE_FAILED = "ProbeFailed"
     PULL_FAILED = "PullFailed"
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - a reason
     POLICY_DENIED = "PolicyDenied"

@@ -44,11 +44,14 @@ def key_of(kind: Kind, body: Object) -> Key | None:
 
 
 def trimmed(kind: Kind, body: Object) -> Object:
-    """What of `body` is worth keeping in memory: an LLMService whole, of the rest only metadata and status."""
+    """What of `body` is worth keeping in memory: an LLMService whole, of the rest metadata, status, a pod's volumes."""
     metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
     if kind is LLMSERVICE:
         return {**body, "metadata": metadata}
-    return {"kind": kind.name, "metadata": metadata, "status": body.get("status") or {}}
+    kept: dict[str, Any] = {"kind": kind.name, "metadata": metadata, "status": body.get("status") or {}}
+    if kind is POD:
+        kept["spec"] = {"volumes": (body.get("spec") or {}).get("volumes") or []}
+    return kept
 
 
 def belongs_to(child: Object, service_name: str, uid: str) -> bool:

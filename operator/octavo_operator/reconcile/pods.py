@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ _EXIT_CODES = {
     4: Reason.OUT_OF_MEMORY,
     5: Reason.ENGINE_STALLED,
 }
+_ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
 _LAST_WORDS = 400  # characters of a termination message that a condition repeats
 
 
@@ -29,49 +31,54 @@ class Finding:
 
 @dataclass(frozen=True)
 class PodView:
-    """One pod as far as a status is concerned. `waits` is no fault (yet); `trouble` is one."""
+    """One pod as far as a status is concerned. `waits` is no fault (yet); `trouble` is one.
 
-    name: str
+    `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
+    """
+
     revision: str
     created: str
     ready: bool
-    terminating: bool
+    ended: bool
     phase: LoadingPhase
     waits: Finding | None = None
     trouble: Finding | None = None
 
 
-def view(pod: Mapping[str, Any]) -> PodView:
-    """The view of one pod object."""
+def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
+    """The view of one pod object, whose GPUs are counted as `gpu_resource`."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    phase, waits, trouble = _state(metadata["name"], status)
+    phase, waits, trouble = _state(pod, status, gpu_resource)
     return PodView(
-        name=metadata["name"],
         revision=(metadata.get("labels") or {}).get("pod-template-hash", ""),
         created=metadata.get("creationTimestamp") or "",
-        ready=_condition(status, "Ready").get("status") == "True",
-        terminating=metadata.get("deletionTimestamp") is not None,
+        ready=condition_of(pod, "Ready").get("status") == "True",
+        ended=metadata.get("deletionTimestamp") is not None or status.get("phase") in ("Failed", "Succeeded"),
         phase=phase,
         waits=waits,
         trouble=trouble,
     )
 
 
-def _condition(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return next((condition for condition in status.get("conditions") or () if condition["type"] == name), {})
+def condition_of(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """The condition `kind` of a live object; empty while it has none."""
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == kind), {})
 
 
-def _state(name: str, status: Mapping[str, Any]) -> tuple[LoadingPhase, Finding | None, Finding | None]:
-    scheduled = _condition(status, "PodScheduled")
+def _state(
+    pod: Mapping[str, Any], status: Mapping[str, Any], gpu_resource: str
+) -> tuple[LoadingPhase, Finding | None, Finding | None]:
+    name, scheduled = pod["metadata"]["name"], condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        return LoadingPhase.PENDING, _unscheduled(name, scheduled.get("message") or ""), None
+        return LoadingPhase.PENDING, _unscheduled(name, scheduled.get("message") or "", gpu_resource), None
     containers = status.get("containerStatuses") or ()
     container = next((c for c in containers if c["name"] == CONTAINER), None)
     if container is None:
-        return (LoadingPhase.PULLING if scheduled else LoadingPhase.PENDING), None, None
+        return (LoadingPhase.PULLING if scheduled else LoadingPhase.PENDING), _waits_for_volumes(pod), None
     state = container.get("state") or {}
     if waiting := state.get("waiting"):
-        return LoadingPhase.PULLING, None, _waiting_trouble(name, waiting, container)
+        return LoadingPhase.PULLING, _waits_for_volumes(pod), _waiting_trouble(name, waiting, container)
     if terminated := state.get("terminated"):
         return LoadingPhase.LOADING, None, _exit_trouble(name, terminated)
     if container.get("ready"):
@@ -83,9 +90,30 @@ def _state(name: str, status: Mapping[str, Any]) -> tuple[LoadingPhase, Finding 
     )
 
 
-def _unscheduled(name: str, message: str) -> Finding:
-    reason = Reason.WAITING_FOR_GPU if "Insufficient" in message and "gpu" in message else Reason.UNSCHEDULABLE
-    return Finding(reason, f"pod {name} finds no node: {message}")
+def _unscheduled(name: str, message: str, gpu_resource: str) -> Finding:
+    """The scheduler's own words tell which resource is lacking; for device claims it names none."""
+    lacking = re.search(rf"Insufficient {re.escape(gpu_resource)}\.?(?:[,\s]|$)", message)
+    lacks_gpu = lacking or "cannot allocate all claims" in message
+    return Finding(
+        Reason.WAITING_FOR_GPU if lacks_gpu else Reason.UNSCHEDULABLE, f"pod {name} finds no node: {message}"
+    )
+
+
+def _waits_for_volumes(pod: Mapping[str, Any]) -> Finding | None:
+    """A Secret or claim that is not there keeps a pod from starting, and only an event of the pod would say so."""
+    names = mounted_objects((pod.get("spec") or {}).get("volumes") or ())
+    if not names or condition_of(pod, "PodReadyToStartContainers").get("status") != "False":
+        return None
+    name = pod["metadata"]["name"]
+    message = f"pod {name} waits for its volumes: {', '.join(names)}; kubectl describe pod {name} says which is missing"
+    return Finding(Reason.WAITING_FOR_VOLUMES, message)
+
+
+def mounted_objects(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The Secrets and claims among a pod's volumes, as in `Secret keys`."""
+    secrets = [f"Secret {volume['secret']['secretName']}" for volume in volumes if "secret" in volume]
+    claims = [volume["persistentVolumeClaim"] for volume in volumes if "persistentVolumeClaim" in volume]
+    return [*secrets, *(f"PersistentVolumeClaim {claim['claimName']}" for claim in claims)]
 
 
 def _waiting_trouble(name: str, waiting: Mapping[str, Any], container: Mapping[str, Any]) -> Finding | None:
@@ -111,6 +139,12 @@ def _exit_trouble(name: str, terminated: Mapping[str, Any]) -> Finding:
             Reason.OUT_OF_MEMORY,
             f"pod {name} was killed for exceeding its memory limit: raise resources.limits.memory, or lower "
             "engine.maxModelLength or engine.maxConcurrentRequests",
+        )
+    if code in _ASKED_TO_END:
+        return Finding(
+            Reason.PROBE_FAILED,
+            f"pod {name} was stopped (exit code {code}), as a failed probe does: raise rollout.startupTimeoutSeconds "
+            "if the model needs longer to load",
         )
     reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
     return Finding(reason, f"pod {name} ended with exit code {code}" + (f": {words}" if words else ""))

@@ -63,7 +63,9 @@ class WorkQueue(Generic[Key]):
         failures = self._failures.get(key, 0)
         self._forget_failures(key)
         self._failures[key] = failures + 1
-        pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures, _MOST_DOUBLINGS)) * random.uniform(0.8, 1.2)
+        pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures, _MOST_DOUBLINGS)) * random.uniform(
+            0.8, 1.2
+        )
         # A message of the API is expected trouble; anything else is a fault of ours and needs its traceback.
         logger.warning("%s: %s; next try in %.0f s", key, error, pause, exc_info=not isinstance(error, ExpectedError))
         self._retries[key] = asyncio.get_running_loop().call_later(pause, self.add, key)

@@ -11,9 +11,10 @@ from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, ModelStatus
 from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.pods import Finding, PodView, view
+from octavo_operator.reconcile.pods import Finding, PodView, condition_of, view
 from octavo_operator.reconcile.rollout import blocked
-from octavo_operator.render.deployment import desired_replicas
+from octavo_operator.render.container import gpu_resource
+from octavo_operator.render.deployment import DEADLINE_SLACK_SECONDS, desired_replicas
 from octavo_operator.render.pending import not_yet_acted_on
 from octavo_operator.render.service import url
 
@@ -35,25 +36,32 @@ class Facts:
         return int((self.deployment.get("status") or {}).get(name) or 0)
 
     @property
-    def rolled_out(self) -> bool:
-        """Whether all pods are of the newest revision and available, and no old one is left."""
+    def replaced(self) -> bool:
+        """Whether all pods are of the newest revision, and no old one is left."""
         metadata, status = self.deployment.get("metadata") or {}, self.deployment.get("status") or {}
         return (
             bool(metadata)
             and status.get("observedGeneration") == metadata.get("generation")
-            and self.count("updatedReplicas")
-            == self.count("replicas")
-            == self.count("availableReplicas")
-            == self.desired
+            and self.count("updatedReplicas") == self.count("replicas") == self.desired
         )
 
     @property
+    def rolled_out(self) -> bool:
+        """Whether all pods are of the newest revision and available, and no old one is left."""
+        return self.replaced and self.count("availableReplicas") == self.desired
+
+    @property
     def trouble(self) -> Finding | None:
-        """The worst that is wrong: what stopped the operator, then the pods, then what the Deployment says."""
+        """The worst that is wrong: what stopped the operator, then the pods, then what the Deployment says.
+
+        Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
+        """
         found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
-        refused = self._condition("ReplicaFailure")
+        refused = condition_of(self.deployment, "ReplicaFailure")
         if refused.get("status") == "True":
             found.append(Finding(Reason.POLICY_DENIED, f"pods cannot be made: {refused.get('message')}"))
+        if self.out_of_time:
+            found.append(_late(self))
         return self.problem or next(iter(found), None)
 
     @property
@@ -64,11 +72,15 @@ class Facts:
     @property
     def out_of_time(self) -> bool:
         """Whether the Deployment gave the rollout up."""
-        return self._condition("Progressing").get("reason") == "ProgressDeadlineExceeded"
+        return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
 
-    def _condition(self, name: str) -> Mapping[str, Any]:
-        conditions = (self.deployment.get("status") or {}).get("conditions") or ()
-        return next((condition for condition in conditions if condition["type"] == name), {})
+
+def _late(facts: Facts) -> Finding:
+    limit = facts.service.spec.rollout.startup_timeout_seconds + DEADLINE_SLACK_SECONDS
+    cause = (
+        facts.waits.message if facts.waits else "raise rollout.startupTimeoutSeconds if the model needs longer to load"
+    )
+    return Finding(Reason.PROGRESS_DEADLINE_EXCEEDED, f"no progress for {limit} s; {cause}")
 
 
 Verdict = tuple[str, Reason, str]
@@ -79,12 +91,12 @@ def summarize(
     service: LLMService, observed: Observation, engine_image: str, problem: Finding | None, now: str
 ) -> LLMServiceStatus:
     """The status of `service`. `problem` is what kept the operator from applying; `now` is RFC 3339."""
-    views = [view(pod) for pod in observed.pods]
+    views = [view(pod, gpu_resource(service)) for pod in observed.pods]
     facts = Facts(
         service=service,
         desired=desired_replicas(service.spec),
         deployment=observed.children.get(("Deployment", service.name), {}),
-        pods=[pod for pod in views if not pod.terminating],
+        pods=[pod for pod in views if not pod.ended],
         problem=problem,
     )
     verdicts = {
@@ -162,13 +174,14 @@ def _ready(facts: Facts) -> Verdict:
     if stopped := _stopped(facts):
         return stopped
     ready = facts.count("readyReplicas")
-    if ready == 0:
-        cause = facts.trouble or facts.waits
-        if cause:
+    if ready == 0 or facts.out_of_time:
+        if cause := facts.trouble or facts.waits:
             return "False", cause.reason, cause.message
         return "False", Reason.DEPLOYING, f"no replica is ready yet; the furthest is {_loading(facts).phase}"
     if facts.rolled_out:
         return "True", Reason.SERVING, f"{ready} of {facts.desired} replicas serve {facts.service.served_name}"
+    if facts.replaced:
+        return "True", Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
     return "True", Reason.ROLLING_OUT, f"{ready} replicas serve while {_rollout_state(facts)}"
 
 
@@ -193,11 +206,8 @@ def _progressing(facts: Facts) -> Verdict:
     if facts.rolled_out:
         return "False", Reason.DEPLOYED, f"all {facts.desired} replicas are of the newest revision"
     if facts.out_of_time:
-        limit = facts.service.spec.rollout.startup_timeout_seconds
-        message = (
-            f"no progress for {limit + 60} s; raise rollout.startupTimeoutSeconds if the model needs longer to load"
-        )
-        return "False", Reason.PROGRESS_DEADLINE_EXCEEDED, message
+        late = _late(facts)
+        return "False", late.reason, late.message
     if facts.waits:
         return "True", facts.waits.reason, facts.waits.message
     return "True", Reason.DEPLOYING, f"{_rollout_state(facts)}; the furthest replica is {_loading(facts).phase}"

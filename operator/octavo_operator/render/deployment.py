@@ -13,6 +13,7 @@ from octavo_operator.render.volumes import mounts
 
 USER = 10001
 DRAIN_SLACK_SECONDS = 20
+DEADLINE_SLACK_SECONDS = 60  # for scheduling and pulling, beside loading
 
 
 def deployment(llmservice: LLMService, default_image: str) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def deployment(llmservice: LLMService, default_image: str) -> dict[str, Any]:
             "strategy": strategy(spec.rollout),
             "minReadySeconds": 5,
             "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": spec.rollout.startup_timeout_seconds + 60,
+            "progressDeadlineSeconds": spec.rollout.startup_timeout_seconds + DEADLINE_SLACK_SECONDS,
             "selector": {"matchLabels": selector(llmservice.name)},
             "template": {
                 "metadata": {"labels": labels(llmservice.name)},
