@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import urlsplit
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FIRST_COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ERRORS = {"nobody/nothing": (404, "RepoNotFound"), "meta/gated": (403, "GatedRepo")}
 
 
@@ -21,6 +21,11 @@ class FakeHub(ThreadingHTTPServer):
     def __init__(self, name: str, directory: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.name, self.directory, self.requested = name, directory, []
+        self.commits = [FIRST_COMMIT]
+
+    def push(self) -> None:
+        """The branch moves on to a new commit, with the same files."""
+        self.commits.append(f"{len(self.commits):040x}")
 
     @property
     def url(self) -> str:
@@ -43,20 +48,22 @@ class _Handler(BaseHTTPRequestHandler):
             if name in path:
                 return self.answer(status, b"", {"X-Error-Code": code})
         base = f"/api/models/{self.server.name}"
-        if path in (base, f"{base}/revision/main", f"{base}/revision/{COMMIT}"):
-            return self.answer(200, json.dumps({"id": self.server.name, "sha": COMMIT, "siblings": []}).encode())
+        commits = {f"{base}/revision/{commit}": commit for commit in self.server.commits}
+        commit = {base: self.server.commits[-1], f"{base}/revision/main": self.server.commits[-1], **commits}.get(path)
+        if commit is not None:
+            return self.answer(200, json.dumps({"id": self.server.name, "sha": commit, "siblings": []}).encode())
         if path.startswith(f"{base}/revision/"):
             return self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
         files = {str(f.relative_to(self.server.directory)): f for f in self.server.directory.rglob("*") if f.is_file()}
-        if path == f"{base}/tree/{COMMIT}":
+        if path in {f"{base}/tree/{commit}" for commit in self.server.commits}:
             tree = [
                 {"type": "file", "path": name, "size": file.stat().st_size, "oid": oid(file)}
                 for name, file in files.items()
             ]
             return self.answer(200, json.dumps(tree).encode())
-        name = path.removeprefix(f"/{self.server.name}/resolve/{COMMIT}/")
-        if name in files:
-            headers = {"ETag": f'"{oid(files[name])}"', "X-Repo-Commit": COMMIT}
+        commit, _, name = path.removeprefix(f"/{self.server.name}/resolve/").partition("/")
+        if commit in self.server.commits and name in files:
+            headers = {"ETag": f'"{oid(files[name])}"', "X-Repo-Commit": commit}
             return self.answer(200, files[name].read_bytes(), headers)
         return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
 

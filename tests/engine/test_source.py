@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from checkpoints import reference_model, save
-from fake_hub import fake_hub
+from checkpoints import SIZES, reference_model, save
+from fake_hub import FIRST_COMMIT, fake_hub
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import source
 from octavo_engine.model.source import ModelFiles, resolve_model
+from octavo_engine.model.spec import read_spec
 
 
 def quiet(phase: str, ratio: float, detail: str) -> None:
@@ -74,18 +75,19 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.source import resolve_model
 news = []
 try:
-    files = resolve_model(sys.argv[1], sys.argv[2] or None, lambda *n: news.append(n))
-    print(json.dumps({"directory": str(files.directory), "news": news}))
+    weights = sys.argv[3] == "weights"
+    files = resolve_model(sys.argv[1], sys.argv[2] or None, lambda *n: news.append(n), weights=weights)
+    print(json.dumps({"directory": str(files.directory), "commit": files.commit, "news": news}))
 except ModelLoadError as error:
     print(json.dumps({"error": str(error), "news": news}))
 """
 
 
-def pull(model: str, home: Path, endpoint: str, revision: str = "", **environment: str) -> dict:
+def pull(model: str, home: Path, endpoint: str, revision: str = "", weights: bool = True, **environment: str) -> dict:
     """resolve_model in a process of its own: the hub library reads its environment once."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     result = subprocess.run(
-        [sys.executable, "-c", PULL, model, revision],
+        [sys.executable, "-c", PULL, model, revision, "weights" if weights else ""],
         env={**inherited, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, **environment},
         capture_output=True,
         text=True,
@@ -122,6 +124,24 @@ def test_a_pull_fetches_weights_and_text_but_no_code_and_no_pickles(repository, 
     assert requests > 3
     offline = pull("octavo/tiny", home, "http://127.0.0.1:9", HF_HUB_OFFLINE="1")
     assert offline["directory"] == first["directory"], "what is in the cache needs no hub"
+
+
+def test_the_small_files_come_first_and_the_weights_of_the_same_commit_later(repository, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    with fake_hub("octavo/tiny", repository) as hub:
+        small = pull("octavo/tiny", home, hub.url, weights=False)
+        assert not [path for path in hub.requested if path.endswith(".safetensors")]
+        directory = Path(small["directory"])
+        assert not list(directory.glob("*.safetensors"))
+        assert read_spec(ModelFiles("octavo/tiny", directory=directory)).num_layers == SIZES["num_hidden_layers"]
+        assert small["commit"] == FIRST_COMMIT
+        hub.push()
+        whole = pull("octavo/tiny", home, hub.url, revision=small["commit"])
+        newest = pull("octavo/tiny", home, hub.url)
+    assert (whole["commit"], whole["directory"]) == (small["commit"], small["directory"])
+    assert len(list(directory.glob("*.safetensors"))) > 1
+    assert newest["commit"] not in (FIRST_COMMIT, None)
 
 
 def test_what_the_hub_refuses_is_said_in_one_sentence(repository, tmp_path):

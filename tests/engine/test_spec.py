@@ -103,6 +103,14 @@ def test_the_type_of_the_weights_where_the_config_is_silent(tmp_path):
     assert spec_of(tmp_path, config).dtype == torch.float16
 
 
+def test_the_type_of_the_weights_before_they_are_here(tmp_path):
+    silent = {key: value for key, value in LLAMA_31.items() if key != "torch_dtype"}
+    assert spec_of(tmp_path, silent).dtype == torch.bfloat16
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert spec_of(tmp_path, silent).dtype == torch.bfloat16
+
+
 def test_code_in_the_repository_is_never_looked_at(tmp_path):
     (tmp_path / "configuration_evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
     spec = spec_of(tmp_path, {**LLAMA_31, "auto_map": {"AutoConfig": "configuration_evil.C"}})

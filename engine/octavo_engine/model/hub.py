@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,25 @@ from octavo_engine.errors import ModelLoadError
 if TYPE_CHECKING:
     from octavo_engine.model.source import Progress
 
-PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt")
-"""Weights, configuration, tokenizer, chat template. Never code (*.py) and never pickles (*.bin, *.pt)."""
+_SMALL = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
+"""Configuration, tokenizer, chat template. Never code (*.py)."""
+_WEIGHTS = ("*.safetensors",)
+"""Never pickles (*.bin, *.pt)."""
 _IGNORED = ("*/*", "consolidated*.safetensors")
 """Other formats of the same weights lie in subfolders (onnx/, original/) or beside the sharded files."""
 
 
-def pull(repository: str, revision: str | None, progress: Progress) -> Path:
-    """The directory of a repository's snapshot; honours HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE.
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One commit of a repository, in the cache."""
+
+    directory: Path
+    commit: str
+    """What `revision` meant when it was asked for: a branch moves on, a commit does not."""
+
+
+def pull(repository: str, revision: str | None, progress: Progress, *, weights: bool) -> Snapshot:
+    """A repository's files, without the weights if so asked; honours HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE.
 
     What is in the cache is not fetched again. ModelLoadError if there is no such model, no way to it or no room for it.
     """
@@ -27,7 +39,7 @@ def pull(repository: str, revision: str | None, progress: Progress) -> Path:
 
     wanted: dict[str, Any] = {
         "revision": revision,
-        "allow_patterns": list(PATTERNS),
+        "allow_patterns": [*_SMALL, *(_WEIGHTS if weights else ())],
         "ignore_patterns": list(_IGNORED),
     }
     progress("pulling", 0.0, f"asking for {repository}")
@@ -36,13 +48,13 @@ def pull(repository: str, revision: str | None, progress: Progress) -> Path:
         if total:
             _check_room(repository, total)
             progress("pulling", 0.0, f"{format_size(total)} to fetch")
-        directory = snapshot_download(repository, **wanted, tqdm_class=_reporter(progress, total))
+        directory = Path(snapshot_download(repository, **wanted, tqdm_class=_reporter(progress, total)))
     except ModelLoadError:
         raise
     except Exception as error:  # whatever the library raises becomes one sentence
         raise ModelLoadError(_explain(repository, revision, error)) from error
     progress("pulling", 1.0, repository)
-    return Path(directory)
+    return Snapshot(directory, commit=directory.name)  # the cache keeps each commit in a folder of its name
 
 
 def _bytes_to_fetch(repository: str, wanted: dict[str, Any]) -> int:

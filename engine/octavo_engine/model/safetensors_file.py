@@ -82,6 +82,14 @@ def _indexed_names(index: Path) -> list[str]:
     return names
 
 
+def has_weights(directory: Path) -> bool:
+    """Whether all weight files of a model directory are here: a repository's small files are fetched before them."""
+    try:
+        return bool(weight_files(directory))
+    except ModelLoadError:
+        return False
+
+
 def read_headers(directory: Path) -> tuple[SafetensorsHeader, ...]:
     """The headers of all weight files; ModelLoadError if one is cut, lies, or repeats another's tensor."""
     headers = tuple(read_header(path) for path in weight_files(directory))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
@@ -26,10 +26,16 @@ class ModelFiles:
     """As the user wrote it; the default name in the API."""
     directory: Path | None = None
     gguf: Path | None = None
+    commit: str | None = None
+    """Of a Hugging Face repository: ask for this revision to get more of the same files."""
 
 
-def resolve_model(model: str, revision: str | None, progress: Progress) -> ModelFiles:
-    """The files of `model`, fetched first if it is a Hugging Face id; ModelLoadError says why there are none."""
+def resolve_model(model: str, revision: str | None, progress: Progress, *, weights: bool = True) -> ModelFiles:
+    """The files of `model`, fetched first if it is a Hugging Face id; ModelLoadError says why there are none.
+
+    Without `weights` only the small files are fetched, enough for `read_spec` and the tokenizer. To fetch the rest of
+    the same model later, resolve it again with the answer's `commit` as the revision.
+    """
     if model == DEMO_MODEL:
         return ModelFiles(model, gguf=_demo_file())
     if local := _local(model):
@@ -37,7 +43,8 @@ def resolve_model(model: str, revision: str | None, progress: Progress) -> Model
     if _HUB_ID.fullmatch(model) and not model.endswith(".gguf"):
         from octavo_engine.model.hub import pull
 
-        return _from_directory(model, pull(model, revision, progress))
+        snapshot = pull(model, revision, progress, weights=weights)
+        return replace(_from_directory(model, snapshot.directory), commit=snapshot.commit)
     raise ModelLoadError(
         f"{model}: there is no such file or directory, and it is no Hugging Face id either (those look like "
         f"owner/name); give a path, an id, or {DEMO_MODEL} for the demo model"

@@ -17,7 +17,7 @@ from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.safetensors_file import read_headers
+from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 
 log = logging.getLogger(__name__)
@@ -238,7 +238,13 @@ def _eos_token_ids(fields: Fields, vocab_size: int) -> tuple[int, ...]:
 
 
 def _most_common_dtype(directory: Path) -> str:
-    """The type most bytes of the weights have, for a config.json that does not say."""
+    """The type most bytes of the weights have, for a config.json that does not say.
+
+    Before they are fetched it is bfloat16, what most are published in: the size it gives is the least it can be, so
+    that nothing is refused for want of memory that would have fitted.
+    """
+    if not has_weights(directory):
+        return "bfloat16"
     counts: Counter[str] = Counter()
     for header in read_headers(directory):
         for tensor in header.tensors.values():
