@@ -60,9 +60,10 @@ def test_children_are_made_and_owned_and_columns_are_filled(operator: Client, na
 
 
 def test_no_gpu_is_said(operator: Client, namespace: Client) -> None:
-    namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": {"count": 9}}}))
+    accelerator = {"count": 1, "resourceName": "example.com/npu"}
+    namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": accelerator}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
-    assert "Insufficient nvidia.com/gpu" in condition(service, "Progressing")["message"]
+    assert "Insufficient example.com/npu" in condition(service, "Progressing")["message"]
     assert condition(service, "Degraded")["status"] == "False"
 
 

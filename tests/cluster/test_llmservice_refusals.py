@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.operator.bad_llmservices import BAD, GONE, VALID, Bad, merged
-from tests.operator.golden import GOLDEN, inputs
+from tests.operator.golden import deployment, inputs
 
 from .client import Client, CommandError
 from .octavo import MANIFESTS
@@ -53,8 +53,7 @@ def test_pods_are_admitted_where_the_restricted_standard_is_enforced(
     case: str, cluster: Client, namespace: Client
 ) -> None:
     cluster.kubectl("label", "namespace", namespace.namespace, "pod-security.kubernetes.io/enforce=restricted")
-    rendered = yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text())
-    (template,) = [found["spec"]["template"] for found in rendered if found["kind"] == "Deployment"]
+    template = deployment(case)["spec"]["template"]
     # Classes of another cluster, which this one does not have.
     pod = {
         name: value for name, value in template["spec"].items() if name not in ("priorityClassName", "runtimeClassName")

@@ -7,9 +7,15 @@ user's pods will go through.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+from octavo_operator.api.files import inspect
+from octavo_operator.api.manifest import dump
+from octavo_operator.api.resource import LLMService
+from octavo_operator.render import RenderConfig, render
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "manifests" / "samples"
@@ -25,9 +31,21 @@ def inputs() -> dict[str, Path]:
 
 
 def rendered(path: Path) -> str:
-    """What the command prints for the file."""
-    command = [sys.executable, "-m", "octavo_operator.cli", "render", str(path), "--engine-image", IMAGE]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    """What the file's LLMService renders to, also where a field that does not act yet would stop the command."""
+    return dump(*render(llmservice(path), RenderConfig(IMAGE)))
+
+
+def llmservice(path: Path) -> LLMService:
+    """The LLMService of the file."""
+    (found,) = inspect(path).services
+    return found
+
+
+def deployment(case: str) -> dict[str, Any]:
+    """The Deployment that the case is expected to render to."""
+    manifests = yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text())
+    (found,) = [manifest for manifest in manifests if manifest["kind"] == "Deployment"]
+    return dict(found)
 
 
 if __name__ == "__main__":

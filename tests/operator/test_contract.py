@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import pytest
-import yaml
 
+from octavo_engine import config
 from octavo_engine.cli import build_parser
-from octavo_operator.api.engine_flags import EXTRA, RENDERED, RESERVED
-from tests.operator.golden import GOLDEN, inputs
+from octavo_engine.cli_config import read_engine_config, read_server_config
+from octavo_engine.config import flag_name
+from octavo_engine.errors import ConfigurationError
+from octavo_operator.api.engine_flags import EXTRA, NOT_YET, RENDERED, RESERVED
+from octavo_operator.api.resource import LLMService, parse
+from octavo_operator.cli import main
+from octavo_operator.render import not_yet_acted_on
+from octavo_operator.render.container import arguments
+from tests.operator.bad_llmservices import VALID, merged
+from tests.operator.golden import deployment, inputs, llmservice
 
 
 def serve_parser() -> argparse.ArgumentParser:
@@ -27,14 +36,60 @@ def engine_flags() -> set[str]:
 
 
 @pytest.mark.parametrize("case", inputs())
-def test_the_engine_parses_what_is_rendered(case: str) -> None:
-    (deployment,) = [
-        m for m in yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text()) if m["kind"] == "Deployment"
-    ]
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+def test_the_engine_takes_what_is_rendered_or_no_pod_is_made(case: str) -> None:
+    (container,) = deployment(case)["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["octavo-engine"]
-    parsed = build_parser().parse_args(container["args"])
-    assert parsed.model == container["args"][1]
+    assert build_parser().parse_args(container["args"]).model == container["args"][1]
+    assert bool(refusal(container["args"])) == blocked(llmservice(inputs()[case])), refusal(container["args"])
+
+
+def refusal(arguments: list[str]) -> str:
+    """What the engine says against its arguments; empty if it would start."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        read_engine_config(parsed, {})
+        read_server_config(parsed, {})
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def blocked(service: LLMService) -> bool:
+    return any(row.blocks for row in not_yet_acted_on(service.spec))
+
+
+CLAIMS = {"claims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}]}
+REFUSED = [
+    {"accelerator": {"count": 2}},
+    {"accelerator": {"count": 2, **CLAIMS}},
+    {"accelerator": CLAIMS, "engine": {"tensorParallelSize": 2}},
+    *({"engine": {"quantization": name}} for name in ("fp8", "awq", "gptq")),
+    *(
+        {"engine": {"extraArgs": [argument]}}
+        for argument in (
+            "--kv-cache-dtype=fp8", "--swap-space=1GiB", "--prefix-cache-policy=lfu", "--prefix-cache-ttl=3",
+            "--scheduling-policy=priority", "--speculative-config={}",
+        )
+    ),
+]  # fmt: skip
+TAKEN = [
+    {"accelerator": {"count": 1}},
+    {"accelerator": {"count": 2, **CLAIMS}, "engine": {"tensorParallelSize": 1}},
+    {"engine": {"extraArgs": ["--kv-cache-dtype=auto", "--swap-space=0", "--scheduling-policy=fcfs"]}},
+    {"engine": {"extraArgs": ["--seed=1", "--enforce-eager"]}},
+]
+
+
+@pytest.mark.parametrize(("spec", "refused"), [*((s, True) for s in REFUSED), *((s, False) for s in TAKEN)])
+def test_no_pod_is_made_of_what_the_engine_refuses_and_of_nothing_else(spec: dict[str, Any], refused: bool) -> None:
+    service = parse(merged(VALID, {"spec": spec}))
+    assert bool(refusal(arguments(service))) is refused
+    assert blocked(service) is refused
+
+
+def test_every_flag_that_the_engine_refuses_yet_is_known() -> None:
+    """A new one among those that extraArgs lets through must get its row."""
+    assert {flag_name(name) for name in config._NOT_YET} & set(EXTRA) == set(NOT_YET)
 
 
 def test_every_flag_of_the_engine_is_rendered_reserved_or_let_through() -> None:
@@ -46,3 +101,10 @@ def test_no_flag_has_two_places() -> None:
     assert not RENDERED & set(EXTRA)
     assert not RENDERED & RESERVED
     assert not RESERVED & set(EXTRA)
+
+
+def test_the_command_renders_nothing_of_what_makes_no_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", str(inputs()["two-gpus"])]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "spec.accelerator.count: " in said.err

@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.operator.golden import GOLDEN, inputs, rendered
+from tests.operator.golden import GOLDEN, deployment, inputs, rendered
 
 
 @pytest.mark.parametrize("case", inputs())
@@ -26,10 +26,7 @@ def test_no_golden_file_is_left_over() -> None:
 
 @pytest.mark.parametrize("case", inputs())
 def test_pods_keep_the_restricted_standard(case: str) -> None:
-    (deployment,) = [
-        m for m in yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text()) if m["kind"] == "Deployment"
-    ]
-    pod = deployment["spec"]["template"]["spec"]
+    pod = deployment(case)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}

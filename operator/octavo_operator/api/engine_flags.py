@@ -25,3 +25,13 @@ EXTRA = (
     "watchdog-timeout",
 )  # fmt: skip
 """Fine tuning that has no field of its own."""
+
+NOT_YET = {
+    "kv-cache-dtype": "auto",
+    "prefix-cache-policy": "lru",
+    "prefix-cache-ttl": None,
+    "scheduling-policy": "fcfs",
+    "speculative-config": None,
+    "swap-space": "0",
+}
+"""Flags of EXTRA that today's engine refuses, with the value that it takes (None: none)."""

@@ -173,16 +173,20 @@ def _ready(facts: Facts) -> Verdict:
         return "False", facts.problem.reason, facts.problem.message
     if stopped := _stopped(facts):
         return stopped
-    ready = facts.count("readyReplicas")
-    if ready == 0 or facts.out_of_time:
-        if cause := facts.trouble or facts.waits:
-            return "False", cause.reason, cause.message
+    ready, cause = facts.count("readyReplicas"), facts.trouble or facts.waits
+    if cause and (ready == 0 or facts.out_of_time):
+        return "False", cause.reason, cause.message
+    if ready == 0:
         return "False", Reason.DEPLOYING, f"no replica is ready yet; the furthest is {_loading(facts).phase}"
+    return "True", *_serving(facts, ready)
+
+
+def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
     if facts.rolled_out:
-        return "True", Reason.SERVING, f"{ready} of {facts.desired} replicas serve {facts.service.served_name}"
+        return Reason.SERVING, f"{ready} of {facts.desired} replicas serve {facts.service.served_name}"
     if facts.replaced:
-        return "True", Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
-    return "True", Reason.ROLLING_OUT, f"{ready} replicas serve while {_rollout_state(facts)}"
+        return Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
+    return Reason.ROLLING_OUT, f"{ready} replicas serve while {_rollout_state(facts)}"
 
 
 def _rollout_state(facts: Facts) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.source import ModelSource
 from octavo_operator.render.volumes import API_KEYS, CACHE, HOME, Mount, weights_path
@@ -62,12 +63,17 @@ def arguments(llmservice: LLMService) -> list[str]:
         ("max-num-seqs", engine.max_concurrent_requests),
         ("max-queued-requests", engine.max_queued_requests),
         ("gpu-memory-utilization", engine.gpu_memory_utilization if on_gpu else None),
-        ("tensor-parallel-size", engine.tensor_parallel_size or max(1, spec.accelerator.count)),
+        ("tensor-parallel-size", shards(spec)),
         ("drain-timeout", spec.rollout.drain_timeout_seconds),
         ("api-key-file", API_KEYS if spec.auth else None),
     ]
     given = [f"--{name}={value}" for name, value in flags if value is not None]
     return ["serve", model_argument(spec.model.source), *given, *engine.extra_args]
+
+
+def shards(spec: LLMServiceSpec) -> int:
+    """How many GPUs share each layer."""
+    return spec.engine.tensor_parallel_size or max(1, spec.accelerator.count)
 
 
 def model_argument(source: ModelSource) -> str:

@@ -2,42 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
+from octavo_operator.api.engine_flags import NOT_YET
 from octavo_operator.api.llmservice import LLMServiceSpec
+from octavo_operator.render.container import shards
+
+Test = Callable[[LLMServiceSpec], bool]
 
 
 @dataclass(frozen=True)
 class Pending:
-    """One field of the spec that does not act yet. `blocks`: without it nothing can run."""
+    """One field of the spec that does not act yet. `blocks`: no pod is made, since none could run.
+
+    `applies` says whether a spec asks for it; None: whether the field differs from its default.
+    """
 
     path: str
     sentence: str
     blocks: bool = False
+    applies: Test | None = None
 
     def __str__(self) -> str:
         shown = ".".join(to_camel(name) for name in self.path.split("."))
         return f"spec.{shown}: {self.sentence}"
 
+    def asked_for_by(self, spec: LLMServiceSpec) -> bool:
+        """Whether `spec` sets the field to something that does not act."""
+        return self.applies(spec) if self.applies else _differs_from_default(spec, self.path.split("."))
+
+
+_MANY_GPUS = "the engine does not share a model among several GPUs yet, so no pod is made; use one GPU"
+
+
+def _gives(flag: str, value: str | None) -> Test:
+    """Whether engine.extraArgs gives `flag` another value than `value`."""
+
+    def applies(spec: LLMServiceSpec) -> bool:
+        given = (argument.removeprefix("--").partition("=") for argument in spec.engine.extra_args)
+        return any(name == flag and text != value for name, _, text in given)
+
+    return applies
+
 
 _TABLE = (
     Pending("model.source.s3", "weights are not fetched from S3 yet, so no pod is made", blocks=True),
+    Pending("accelerator.count", _MANY_GPUS, True, lambda spec: spec.accelerator.count > 1 and shards(spec) > 1),
+    Pending("engine.tensor_parallel_size", _MANY_GPUS, True, lambda spec: (spec.engine.tensor_parallel_size or 1) > 1),
+    Pending("engine.quantization", "weights are not quantized yet, so no pod is made", blocks=True),
+    *(
+        Pending(
+            "engine.extra_args", f"the engine refuses --{flag} yet, so no pod is made; leave it away", True,
+            _gives(flag, value),
+        )
+        for flag, value in NOT_YET.items()
+    ),
     Pending("adapters", "LoRA adapters are not loaded yet"),
     Pending("cache.host_path", "the cache is not kept on the node yet; it is lost with the pod"),
     Pending("autoscaling", "replicas do not follow the load yet; minReplicas (at least 1) are kept"),
     Pending("rollout.surge_timeout_seconds", "a rollout that finds no free GPU waits; it does not go on in place yet"),
     Pending("monitoring", "nothing is made for the Prometheus Operator yet"),
     Pending("pod_template", "the pod template is not merged over yet"),
-)
+)  # fmt: skip
 
 
 def not_yet_acted_on(spec: LLMServiceSpec) -> list[Pending]:
-    """The rows of the table whose field `spec` sets to something else than its default."""
-    return [row for row in _TABLE if _differs_from_default(spec, row.path.split("."))]
+    """The rows of the table that `spec` asks for."""
+    return [row for row in _TABLE if row.asked_for_by(spec)]
 
 
 def _differs_from_default(model: BaseModel, path: list[str]) -> bool:
