@@ -59,6 +59,20 @@ def test_every_field_has_bounds() -> None:
                 assert "maxItems" in schema, path
 
 
+def test_the_status_has_the_whole_contract_and_requires_nothing_of_later() -> None:
+    status = VERSION["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    declared = {
+        "revision": {"current", "updated", "collisionCount"},
+        "model": {"name", "resolvedRevision", "sizeBytes"},
+        "loading": {"phase", "message", "bytesLoaded", "bytesTotal", "lastLoadSeconds"},
+        "autoscaling": {"desiredReplicas", "queueDepth", "concurrencyPercent", "lastScaleTime", "message"},
+    }
+    for name, fields_of in declared.items():
+        assert set(status[name]["properties"]) == fields_of
+        assert not set(status[name].get("required", ())) - {"name", "phase", "message"}
+    assert set(status["adapters"]["items"]["properties"]) == {"name", "loadedReplicas"}
+
+
 def test_it_is_plain_yaml_without_aliases() -> None:
     text = dump(custom_resource_definition())
     assert yaml.safe_load(text) == custom_resource_definition()

@@ -26,6 +26,7 @@ class Server:
 
     def __init__(self, **spec: Any) -> None:
         self.writes: list[str] = []
+        self.specs: dict[str, Any] = {}
         self.failures: dict[str, ApiError] = {}
         self.generation = 1
         self.watches_lag = False
@@ -53,6 +54,7 @@ class Server:
             self.service["status"] = copy.deepcopy(manifest["status"])
             return self.service
         live = copy.deepcopy(manifest)
+        self.specs[manifest["kind"]] = live["spec"]
         (kind,) = [kind for kind in CHILDREN if kind.name == manifest["kind"]]
         live["metadata"].update(uid="c1", generation=self.generation, resourceVersion=str(len(self.writes)))
         if self.watches_lag:
@@ -112,6 +114,31 @@ async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
     server.failures.clear()
     await reconciler(server).reconcile(KEY)
     assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_a_refused_child_stops_no_other() -> None:
+    """A claim that cannot grow: the service can be suspended all the same, and what is no longer wanted goes."""
+    server = Server(cache={"type": "PersistentVolumeClaim", "size": "10Gi"})
+    operator = reconciler(server)
+    await operator.reconcile(KEY)
+    server.failures["PersistentVolumeClaim"] = ApiError(403, "Forbidden", "only dynamically provisioned pvc can grow")
+    server.failures["Service"] = ApiError(422, "Invalid", "the second refusal")
+    server.service["spec"].update(suspend=True, disruption=None, service={"port": 81})
+    server.service["spec"]["cache"]["size"] = "20Gi"
+    with pytest.raises(ApiError, match="can grow"):
+        await operator.reconcile(KEY)
+    assert server.specs["Deployment"]["replicas"] == 0
+    assert "delete PodDisruptionBudget" in server.writes
+    assert server.reason("Degraded") == "ApplyFailed"
+    assert "can grow" in str(server.service["status"]["conditions"])
+
+
+async def test_a_child_that_is_out_of_reach_stops_no_other() -> None:
+    server = Server()
+    server.failures["Service"] = ApiError(503, "x", "try later")
+    with pytest.raises(ApiError, match="try later"):
+        await reconciler(server).reconcile(KEY)
+    assert "Deployment" in server.writes
 
 
 async def test_a_change_is_not_called_deployed_because_the_old_state_was() -> None:

@@ -65,6 +65,7 @@ class LoadingPhase(StrEnum):
 
     PENDING = "Pending"
     PULLING = "Pulling"
+    DOWNLOADING = "Downloading"
     LOADING = "Loading"
     WARMUP = "Warmup"
     SERVING = "Serving"

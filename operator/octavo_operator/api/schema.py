@@ -89,6 +89,10 @@ class SpecModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel, validate_by_name=True, frozen=True)
     rules: ClassVar[tuple[Rule, ...]] = ()
 
+    def as_object(self) -> dict[str, Any]:
+        """As Kubernetes writes it: camelCase, without what is not set."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
     @model_validator(mode="after")
     def _obey_rules(self) -> SpecModel:
         for rule in self.rules:

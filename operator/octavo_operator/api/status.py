@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -18,6 +18,10 @@ class StatusModel(BaseModel):
     """Base of the status: camelCase outside, written only by the operator."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True)
+
+    def as_object(self) -> dict[str, Any]:
+        """As the API has it, without what is not reported."""
+        return self.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 class Condition(StatusModel):
@@ -37,19 +41,51 @@ class ModelStatus(StatusModel):
     """The model as it is served."""
 
     name: str = Field(description="Name in the OpenAI API.")
+    resolved_revision: str | None = Field(default=None, description="Commit that the revision stood for.")
+    size_bytes: int | None = Field(default=None, description="Size of the weights.")
 
 
 class LoadingStatus(StatusModel):
     """How far the replica that is furthest along has come."""
 
     phase: Annotated[LoadingPhase, OpenString] = Field(
-        description="Pending, Pulling, Loading, Warmup, Serving or Suspended."
+        description="Pending, Pulling, Downloading, Loading, Warmup, Serving or Suspended."
     )
     message: str = Field(description="What it waits for; empty: nothing.")
+    bytes_loaded: int | None = Field(default=None, description="Bytes of the weights that are loaded.")
+    bytes_total: int | None = Field(default=None, description="Bytes of the weights.")
+    last_load_seconds: int | None = Field(default=None, description="How long the last load took.")
+
+
+class RevisionStatus(StatusModel):
+    """Which revisions of the pods there are."""
+
+    current: str | None = Field(default=None, description="Revision that serves.")
+    updated: str | None = Field(default=None, description="Revision that is rolled out.")
+    collision_count: int | None = Field(default=None, description="How often a name of a revision was taken.")
+
+
+class AutoscalingStatus(StatusModel):
+    """What the autoscaler sees and wants."""
+
+    desired_replicas: int | None = Field(default=None, description="Replicas that it wants.")
+    queue_depth: str | None = Field(default=None, description="Waiting requests per replica, as a quantity.")
+    concurrency_percent: int | None = Field(default=None, description="Share of engine.maxConcurrentRequests in use.")
+    last_scale_time: str | None = Field(
+        default=None, description="When it last changed the number.", json_schema_extra={"format": "date-time"}
+    )
+    message: str | None = Field(default=None, description="Why it holds, in a sentence.")
+
+
+class AdapterStatus(StatusModel):
+    """How far an adapter has come."""
+
+    name: str = Field(description="Name in the OpenAI API.")
+    loaded_replicas: int = Field(description="Pods that serve it.")
 
 
 class LLMServiceStatus(StatusModel):
-    """What is, as the operator last saw it."""
+    """What is, as the operator last saw it. What may be missing comes with the behaviour that it tells of."""
 
     observed_generation: int = Field(description="Generation of the spec that this status describes.")
     conditions: Annotated[list[Condition], ListType("type")] = Field(description="All seven, always.")
@@ -64,3 +100,10 @@ class LLMServiceStatus(StatusModel):
     )
     model: ModelStatus = Field(description="The model as it is served.")
     loading: LoadingStatus = Field(description="How far loading has come.")
+    revision: RevisionStatus | None = Field(default=None, description="Which revisions there are; not reported yet.")
+    autoscaling: AutoscalingStatus | None = Field(
+        default=None, description="What the autoscaler sees and wants; not reported yet."
+    )
+    adapters: Annotated[list[AdapterStatus], ListType("name")] | None = Field(
+        default=None, description="How far each adapter has come; not reported yet."
+    )

@@ -37,8 +37,8 @@ class Writer(Protocol):
         """Deletes the object of that uid."""
 
 
-class NameTakenError(Exception):
-    """An object of the child's name belongs to somebody else."""
+NAME_TAKEN = "NameTaken"
+"""Reason of an ApiError: an object of the child's name belongs to somebody else."""
 
 
 class Reconciler:
@@ -75,39 +75,51 @@ class Reconciler:
         if not image:  # pinned before anything is made, so that no restart of ours can come between
             image = self._config.engine_image
             await self._report(service, observed, image, None)
-        problem: Finding | None = None
-        failure: Exception | None = None
         blocking = [row for row in not_yet_acted_on(service.spec) if row.blocks]
         if blocking:
             problem = Finding(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, blocking)))
-        else:
-            try:
-                observed = await self._apply_children(key, service, observed, image)
-            except NameTakenError as error:
-                problem, failure = Finding(Reason.NAME_TAKEN, str(error)), error
-            except ApiError as error:
-                if error.transient:  # no reason to call a model that serves anything but Ready
-                    raise
-                problem, failure = Finding(Reason.APPLY_FAILED, error.message), error
-        await self._report(service, observed, image, problem)
-        if failure:
-            raise ApiError(0, "NotApplied", str(failure)) from failure
+            await self._report(service, observed, image, problem)
+            return
+        observed, failures = await self._apply_children(key, service, observed, image)
+        refusals = [failure for failure in failures if not failure.transient]
+        if failures and not refusals:  # no reason to call a model that serves anything but Ready
+            raise failures[0]
+        await self._report(service, observed, image, _finding(refusals[0]) if refusals else None)
+        if refusals:
+            raise refusals[0]
 
-    async def _apply_children(self, key: Key, service: LLMService, observed: Observation, image: str) -> Observation:
-        """Applies and prunes; returns what was observed with the children as they are now, ahead of the watches.
+    async def _apply_children(
+        self, key: Key, service: LLMService, observed: Observation, image: str
+    ) -> tuple[Observation, list[ApiError]]:
+        """Applies and prunes each child for itself: a claim that cannot grow must not keep a Deployment from stopping.
 
-        A Deployment as it was before would be rolled out still, and be reported so for the new generation.
+        Returns what was observed with the children as they are now, ahead of the watches (a Deployment as it was before
+        would be rolled out still, and be reported so for the new generation), and what was refused, in order.
         """
         children: dict[tuple[str, str], Mapping[str, Any]] = {}
-        for manifest in render(service, replace(self._config, engine_image=image)):
-            identity = (manifest["kind"], manifest["metadata"]["name"])
-            children[identity] = await self._apply_child(key, service, observed.children.get(identity), manifest)
+        failures: list[ApiError] = []
+        wanted = {
+            (manifest["kind"], manifest["metadata"]["name"]): manifest
+            for manifest in render(service, replace(self._config, engine_image=image))
+        }
+        for identity, manifest in wanted.items():
+            live = observed.children.get(identity)
+            try:
+                children[identity] = await self._apply_child(key, service, live, manifest)
+            except ApiError as error:
+                failures.append(error)
+                if live is not None:
+                    children[identity] = live
         for identity, child in observed.children.items():
-            if identity not in children and belongs_to(child, service.name, service.metadata.uid or ""):
-                logger.info("%s/%s: deletes %s %s, no longer wanted", *key, *identity)
-                kind = BY_NAME[identity[0]]
+            if identity in wanted or not belongs_to(child, service.name, service.metadata.uid or ""):
+                continue
+            logger.info("%s/%s: deletes %s %s, no longer wanted", *key, *identity)
+            kind = BY_NAME[identity[0]]
+            try:
                 await self._cluster.delete(kind, service.namespace, identity[1], child["metadata"]["uid"])
-        return replace(observed, children=children)
+            except ApiError as error:
+                failures.append(error)
+        return replace(observed, children=children), failures
 
     async def _apply_child(
         self, key: Key, service: LLMService, live: Mapping[str, Any] | None, manifest: Object
@@ -120,9 +132,11 @@ class Reconciler:
         if live is None:  # perhaps not ours to see: the watches select by our label
             live = await self._cluster.get(BY_NAME[identity[0]], service.namespace, identity[1])
         if live is not None and not belongs_to(live, service.name, service.metadata.uid or ""):
-            raise NameTakenError(
+            raise ApiError(
+                409,
+                NAME_TAKEN,
                 f"{identity[0]} {identity[1]} exists and is not this LLMService's; "
-                "rename the LLMService, or delete that object"
+                "rename the LLMService, or delete that object",
             )
         live = await self._cluster.apply(manifest)
         applied[identity] = (digest, _version(live))
@@ -131,7 +145,7 @@ class Reconciler:
 
     async def _report(self, service: LLMService, observed: Observation, image: str, problem: Finding | None) -> None:
         status = summarize(service, observed, image, problem, self._clock())
-        await self._write_status(observed.service or {}, status.model_dump(by_alias=True, mode="json"))
+        await self._write_status(observed.service or {}, status.as_object())
 
     async def _write_status(self, live: Mapping[str, Any], status: Object) -> None:
         if live.get("status") == status:
@@ -143,6 +157,11 @@ class Reconciler:
         except ApiError as error:
             if error.status not in (404, 409):  # deleted meanwhile, and perhaps made again: another event follows
                 raise
+
+
+def _finding(refusal: ApiError) -> Finding:
+    reason = Reason.NAME_TAKEN if refusal.reason == NAME_TAKEN else Reason.APPLY_FAILED
+    return Finding(reason, refusal.message)
 
 
 def _version(live: Mapping[str, Any]) -> str:

@@ -133,7 +133,7 @@ def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, 
     return {
         **kept,
         "observedGeneration": generation,
-        "conditions": [condition.model_dump(by_alias=True, mode="json") for condition in conditions],
+        "conditions": [condition.as_object() for condition in conditions],
     }
 
 

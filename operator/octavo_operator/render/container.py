@@ -43,7 +43,7 @@ def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) ->
         "volumeMounts": [mount.volume_mount() for mount in mounts],
     }
     if spec.engine.env_from:
-        container["envFrom"] = [_dump(source) for source in spec.engine.env_from]
+        container["envFrom"] = [source.as_object() for source in spec.engine.env_from]
     return container
 
 
@@ -107,10 +107,10 @@ def environment(llmservice: LLMService) -> list[dict[str, Any]]:
     elif source.endpoint:
         variables["HF_ENDPOINT"] = {"value": source.endpoint}
     if source and source.token_secret_ref:
-        reference = {**_dump(source.token_secret_ref), "optional": False}
+        reference = {**source.token_secret_ref.as_object(), "optional": False}
         variables["HF_TOKEN"] = {"valueFrom": {"secretKeyRef": reference}}
     for variable in llmservice.spec.engine.env:
-        variables[variable.name] = _dump(variable)
+        variables[variable.name] = variable.as_object()
     return [{"name": name, **value} for name, value in variables.items()]
 
 
@@ -152,8 +152,3 @@ def resources(llmservice: LLMService) -> dict[str, Any]:
 def gpu_resource(llmservice: LLMService) -> str:
     """The resource by which GPUs are counted."""
     return llmservice.spec.accelerator.resource_name or GPU
-
-
-def _dump(model: Any) -> dict[str, Any]:
-    dumped: dict[str, Any] = model.model_dump(by_alias=True, exclude_none=True)
-    return dumped

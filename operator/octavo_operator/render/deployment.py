@@ -80,7 +80,7 @@ def pod_spec(llmservice: LLMService, image: str) -> dict[str, Any]:
     if spec.engine.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": secret.name} for secret in spec.engine.image_pull_secrets]
     if spec.accelerator.claims:
-        pod["resourceClaims"] = _dump_all(spec.accelerator.claims)
+        pod["resourceClaims"] = [claim.as_object() for claim in spec.accelerator.claims]
     return pod
 
 
@@ -89,7 +89,7 @@ def scheduling(llmservice: LLMService) -> dict[str, Any]:
     wanted = llmservice.spec.scheduling
     fields = {
         "nodeSelector": dict(wanted.node_selector),
-        "tolerations": [*_gpu_toleration(llmservice), *_dump_all(wanted.tolerations)],
+        "tolerations": [*_gpu_toleration(llmservice), *(toleration.as_object() for toleration in wanted.tolerations)],
         "affinity": wanted.affinity,
         "topologySpreadConstraints": _topology_spread(llmservice),
         "priorityClassName": wanted.priority_class_name,
@@ -110,7 +110,7 @@ def _topology_spread(llmservice: LLMService) -> list[dict[str, Any]]:
     own_pods = {"matchLabels": selector(llmservice.name)}
     constraints = llmservice.spec.scheduling.topology_spread_constraints
     if constraints is not None:
-        return [{"labelSelector": own_pods, **constraint} for constraint in _dump_all(constraints)]
+        return [{"labelSelector": own_pods, **constraint.as_object()} for constraint in constraints]
     return [
         {
             "maxSkew": 1,
@@ -121,7 +121,3 @@ def _topology_spread(llmservice: LLMService) -> list[dict[str, Any]]:
         }
         for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
     ]
-
-
-def _dump_all(models: list[Any]) -> list[dict[str, Any]]:
-    return [model.model_dump(by_alias=True, exclude_none=True) for model in models]
