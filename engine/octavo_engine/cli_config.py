@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from octavo_engine.config import EngineConfig, ServerConfig, flag_name, read_settings, settings_of
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.yaml_file import load_yaml
 
 
 def read_engine_config(args: argparse.Namespace, environ: Mapping[str, str]) -> EngineConfig:
@@ -28,10 +27,7 @@ def read_server_config(args: argparse.Namespace, environ: Mapping[str, str]) -> 
 def _read_file(path: Path | None) -> Mapping[str, Any]:
     if path is None:
         return {}
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"--config {path} cannot be read: {' '.join(str(error).split())}") from None
+    content = load_yaml(path, "--config")
     if content is None:
         return {}
     if not isinstance(content, dict):

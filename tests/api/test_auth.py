@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.server import run
 from octavo_engine.server.auth import KeyRing, read_keys
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.served import Served, serve, write_keys
@@ -192,6 +193,14 @@ def test_limits_that_do_not_act_yet_are_said(tmp_path: Path, caplog: pytest.LogC
         ("keys: [{name: a, key: 12345}]", "keys[0].key"),
         ("- {sk-secret: [", "not valid YAML"),
         ("!!python/object/apply:os.system [id]", "not valid YAML"),
+        ("keys: [{name: a, key: sk-secret, weight: 2026-99-99}]", "not valid YAML"),
+        ("keys: [{name: a, key: sk-secret, weight: " + "9" * 5000 + "}]", "not valid YAML"),
+        ("keys: [{name: a, key: !!int sk-secret}]", "not valid YAML"),
+        ("keys: [{name: a, key: !!timestamp sk-secret}]", "not valid YAML"),
+        ("keys: [{name: a, key: !!float }]", "not valid YAML"),
+        ("keys: [{name: a, key: !!binary é}]", "not valid YAML"),
+        ("{[a]: 1, {b: c}: 2}", "not valid YAML"),
+        ('keys: [{name: a, key: "\\ud800sk-secret"}]', "--api-key-file"),
     ],
 )
 def test_bad_key_files_are_told_without_showing_keys(tmp_path: Path, content: str, says: str) -> None:
@@ -202,6 +211,28 @@ def test_bad_key_files_are_told_without_showing_keys(tmp_path: Path, content: st
     assert says in str(caught.value)
     assert "sk-secret" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_the_key_files_loop_survives_whatever_a_reload_raises(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_RELOAD_INTERVAL", 0.02)
+    path = write_keys(tmp_path / "keys.yaml", "alice")
+    server = start(api_key_file=path)
+    reads = 0
+    reload = KeyRing.reload_if_changed
+
+    def breaks_once(ring: KeyRing) -> None:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            raise MemoryError
+        reload(ring)
+
+    monkeypatch.setattr(KeyRing, "reload_if_changed", breaks_once)
+    server.wait_until(lambda: reads > 1)
+    write_keys(path, "bob", "carol")
+    server.wait_until(lambda: server.http.get("/version", headers=KEY).status_code == 401)
 
 
 def test_missing_key_file(tmp_path: Path) -> None:

@@ -8,23 +8,24 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.server.openai.errors import APIError, param_of
+from octavo_engine.yaml_file import load_yaml
 
 log = logging.getLogger("octavo.server")
 
 OPEN_PATHS = frozenset({"/health", "/health/startup", "/health/ready", "/health/live", "/metrics"})
 """Answered without a key; every other path, existing or not, needs one."""
 _MAX_KEYS = 10_000
-_MAX_FILE = 16 << 20
+_FLAG = "--api-key-file"
 
 
 class KeyEntry(BaseModel):
@@ -114,29 +115,19 @@ class KeyRing:
 def read_keys(path: Path) -> list[KeyEntry]:
     """The entries of a YAML file or a folder; ConfigurationError never shows a key."""
     try:
-        entries = _read_folder(path) if path.is_dir() else _read_file(path)
+        entries = _read_folder(path) if path.is_dir() else KeyFile.model_validate(load_yaml(path, _FLAG)).keys
     except OSError as error:
         raise ConfigurationError(f"--api-key-file {path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = param_of(first["loc"]) or "it"
         raise ConfigurationError(f"--api-key-file {path}: {where}: {first['msg']}") from None
-    names = [entry.name for entry in entries]
-    if duplicate := next((name for name in names if names.count(name) > 1), None):
+    [(duplicate, times)] = Counter(entry.name for entry in entries).most_common(1) or [("", 0)]
+    if times > 1:
         raise ConfigurationError(f"--api-key-file {path}: the name {duplicate} is there twice")
     if len({entry.digest for entry in entries}) < len(entries):
         raise ConfigurationError(f"--api-key-file {path}: two names have the same key")
     return entries
-
-
-def _read_file(path: Path) -> list[KeyEntry]:
-    if path.stat().st_size > _MAX_FILE:
-        raise ConfigurationError(f"--api-key-file {path} has more than {_MAX_FILE} bytes")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-        raise ConfigurationError(f"--api-key-file {path} is not valid YAML") from None
-    return KeyFile.model_validate(content).keys
 
 
 def _read_folder(path: Path) -> list[KeyEntry]:

@@ -218,7 +218,10 @@ class Server:
     async def _reload_keys(self) -> None:
         while self._serving.keys is not None:
             await asyncio.sleep(_RELOAD_INTERVAL)
-            await asyncio.to_thread(self._serving.keys.reload_if_changed)
+            try:
+                await asyncio.to_thread(self._serving.keys.reload_if_changed)
+            except Exception:  # a loop that ended here would leave revoked keys valid for good
+                log.exception("the API keys could not be read again; trying again in %g s", _RELOAD_INTERVAL)
 
 
 def _read_tokenizer(config: EngineConfig) -> Tokenizer:
