@@ -25,7 +25,7 @@ _CHUNK = 1024
 """Prompts that are read ahead: enough to keep any batch full, few enough for any memory."""
 _DEFAULTS: dict[str, Any] = {"max_tokens": 256}
 _SAMPLING = {f.name for f in fields(SamplingParams)} - {"stop_token_ids", "logit_bias"}
-_KNOWN = _SAMPLING | {"id", "prompt", "messages", "stop", "stop_token_ids", "ignore_eos"}
+_KNOWN = _SAMPLING | {"id", "prompt", "messages", "stop", "stop_token_ids"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +112,13 @@ def _answer(llm: LLM, tasks: list[Task], out: IO[str], bar: Any) -> None:
         try:
             if task.error is not None:
                 raise ValueError(task.error)
+            stop = _stop(task.line)
             prepared = (task, _tokens(llm, task.line), _sampling(task.line))
         except (ValueError, TypeError) as error:
             _write(out, task, Completion([], error=str(error)))
             bar.update()
             continue
-        stop = task.line.get("stop") or ()
-        groups.setdefault((stop,) if isinstance(stop, str) else tuple(stop), []).append(prepared)
+        groups.setdefault(stop, []).append(prepared)
     for stop, prepared_tasks in groups.items():
 
         def finish(index: int, completion: Completion, group: Any = prepared_tasks) -> None:
@@ -129,9 +129,19 @@ def _answer(llm: LLM, tasks: list[Task], out: IO[str], bar: Any) -> None:
         llm.generate(prompts, [sampling for _, _, sampling in prepared_tasks], stop=stop, on_finish=finish)
 
 
+def _stop(line: dict[str, Any]) -> tuple[str, ...]:
+    stop = line.get("stop") or ()
+    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(isinstance(string, str) and string for string in strings):
+        raise ValueError("stop must be a text or a list of texts, none of them empty")
+    return strings
+
+
 def _tokens(llm: LLM, line: dict[str, Any]) -> list[int]:
     if "messages" in line:
         return llm.encode_chat(line["messages"])
+    if not isinstance(line["prompt"], str | list):
+        raise ValueError("prompt must be a text or a list of token ids")
     return llm.encode(line["prompt"])
 
 

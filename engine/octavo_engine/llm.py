@@ -108,6 +108,8 @@ class LLM:
 
     def _with_ends(self, params: SamplingParams) -> SamplingParams:
         """Stop at the model's ends of sequence, too."""
+        if params.ignore_eos:
+            return params
         return replace(params, stop_token_ids=tuple({*params.stop_token_ids, *self.info.eos_token_ids}))
 
     def _steps(self, running: dict[str, _Running]) -> Iterator[_Running]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -115,13 +116,52 @@ def test_abort_gives_everything_back(when: str) -> None:
     assert scheduler.report().kv_blocks_used == 0
 
 
-def test_a_deadline_ends_a_request_wherever_it_is() -> None:
-    scheduler = make_scheduler()
-    scheduler.add(make_request("late", 20, max_tokens=5, deadline=3.0))
-    assert scheduler.expire(2.9) == []
-    (output,) = scheduler.expire(3.0)
-    assert output.finish_reason == FinishReason.TIMEOUT
-    assert not scheduler.has_work
+@pytest.mark.parametrize("when", ["waiting", "running", "preempted"])
+def test_a_deadline_ends_a_request_wherever_it_is(when: str) -> None:
+    scheduler = make_scheduler(blocks=8, seqs=1 if when == "waiting" else 4)
+    scheduler.add(make_request("old", 20, max_tokens=90, arrival=0))
+    scheduler.add(make_request("late", 20, max_tokens=90, arrival=1, deadline=1e6))
+    ended = []
+
+    def expire(_step: int) -> None:
+        state = scheduler._requests.get("late")
+        if state is not None and state.status.value == when:
+            assert scheduler.expire(1e6 - 0.1) == []
+            ended.extend(scheduler.expire(1e6))
+
+    outputs = run(scheduler, between=expire)
+    assert [(output.request_id, output.finish_reason) for output in ended] == [("late", FinishReason.TIMEOUT)]
+    assert answer_of(outputs, "old") == expected_answer(make_request("old", 20).token_ids, 90)
+    assert scheduler.report().kv_blocks_used == 0
+
+
+def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_again() -> None:
+    scheduler, device = make_scheduler(), Device(16)
+    shared = list(range(40))
+    scheduler.add(make_request("broken", [*shared, 1], max_tokens=4))
+    scheduler.add(make_request("fine", 20, max_tokens=4))
+    plan = scheduler.plan(0.0)
+    assert plan is not None
+    result = device.execute(plan)
+    rows = tuple(replace(r, token_ids=(), error="no") if r.request_id == "broken" else r for r in result.rows)
+    outputs = scheduler.update(plan, replace(result, rows=rows))
+    assert [(o.request_id, o.finish_reason, o.error) for o in outputs] == [
+        ("broken", FinishReason.ERROR, "no"),
+        ("fine", None, None),
+    ]
+    scheduler.check_integrity()
+    scheduler.add(make_request("next", [*shared, 1], max_tokens=4))
+    outputs = run(scheduler, device=device)
+    assert next(output for output in outputs if output.request_id == "next").cached_tokens == 0
+
+
+def test_recomputation_is_not_counted_as_prefix_queries() -> None:
+    scheduler = make_scheduler(blocks=8, tokens=64)
+    for n in range(4):
+        scheduler.add(make_request(f"r{n}", 20, max_tokens=40, arrival=n))
+    run(scheduler)
+    assert scheduler.stats.preemptions > 0
+    assert (scheduler.stats.prefix_queried_tokens, scheduler.stats.prefix_hit_tokens) == (80, 0)
 
 
 @settings(max_examples=150, deadline=None)

@@ -25,20 +25,21 @@ class Comparison:
 
 
 def compare(model: Any, completion: Completion) -> Comparison:
-    """The reference's opinion of an answer whose log probabilities were asked for."""
+    """The reference's opinion of an answer whose log probabilities were asked for, the likeliest 20 included."""
     prompt, answer = completion.prompt_token_ids, completion.token_ids
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1].float()
     expected = torch.log_softmax(logits, dim=-1)
-    ours = torch.tensor([entry.logprob for entry in completion.logprobs])
-    theirs = expected.gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
-    return Comparison(expected.argmax(-1).tolist(), float((ours - theirs).abs().max()))
+    tokens = torch.tensor([[entry.token_id, *(token for token, _ in entry.top)] for entry in completion.logprobs])
+    ours = torch.tensor([[entry.logprob, *(value for _, value in entry.top)] for entry in completion.logprobs])
+    return Comparison(expected.argmax(-1).tolist(), float((ours - expected.gather(1, tokens)).abs().max()))
 
 
 def assert_same(model: Any, completions: Sequence[Completion]) -> None:
-    """Every answer is the reference's greedy answer, and its log probabilities agree to 1e-3."""
+    """Every answer has 64 tokens, the reference's greedy ones, and its log probabilities agree to 1e-3."""
     for index, completion in enumerate(completions):
         assert completion.error is None
+        assert len(completion.token_ids) == len(completion.logprobs) == 64
         found = compare(model, completion)
         assert found.tokens == completion.token_ids, f"answer {index} is not the reference's"
         assert found.largest_logprob_difference < 1e-3

@@ -18,7 +18,7 @@ from reference import assert_same
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.model.source import resolve_model
 
-GREEDY = SamplingParams(max_tokens=64, temperature=0.0, logprobs=0)
+GREEDY = SamplingParams(max_tokens=64, temperature=0.0, logprobs=20, ignore_eos=True)
 PROMPTS = [
     "The capital of France is",
     "Once upon a time there was a small dragon who",
@@ -69,7 +69,6 @@ def smollm2() -> Iterator[LLM]:
 
 def test_alone(smollm2: LLM, smollm2_reference: Any) -> None:
     answers = [smollm2.generate([prompt], GREEDY)[0] for prompt in PROMPTS]
-    assert sum(len(answer.token_ids) for answer in answers) > 20 * 40
     assert_same(smollm2_reference, answers)
 
 

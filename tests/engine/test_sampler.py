@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
+from octavo_engine.core.admission import check_sampling
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.runner.sampler import SampleRow, needs_history, sample, uniform
 
@@ -117,6 +118,36 @@ def test_logprobs_are_the_models_own_and_hold_the_chosen_token() -> None:
     assert second.top == ()
     assert second.logprob == pytest.approx(expected[1, second.token_id].item())
     assert second.rank == int((values[1] > values[1, second.token_id]).sum()) + 1
+
+
+EXTREMES = [
+    {"temperature": 1e-50},
+    {"temperature": 1e-37},
+    {"temperature": 1e4},
+    {"repetition_penalty": 0.01},
+    {"repetition_penalty": 100.0, "temperature": 2.0},
+    {"presence_penalty": -100.0, "frequency_penalty": 100.0},
+    {"top_p": 1e-6},
+    {"min_p": 1.0},
+    {"top_k": 1},
+    {"top_k": 1 << 31},
+    {"logit_bias": ((3, -100.0), (5, 100.0))},
+    {"min_tokens": 1 << 31, "stop_token_ids": tuple(range(VOCAB - 1))},
+]
+
+
+@pytest.mark.parametrize("params", EXTREMES, ids="-".join)
+def test_extreme_parameters_within_the_allowed_ranges_give_a_token(params: dict[str, float]) -> None:
+    asked = row(**params)
+    check_sampling(asked.params)
+    history = torch.arange(5, dtype=torch.int32) if needs_history(asked.params) else None
+    values = logits(6, rows=2)
+    sampled = sample(values, [asked, row(temperature=0.0)], [history, None])
+    assert sampled.broken == frozenset()
+    assert 0 <= sampled.tokens[0].item() < VOCAB
+    assert sampled.tokens[1] == values[1].argmax(), "its neighbour"
+    if params.get("temperature", 1) < 1e-5:
+        assert sampled.tokens[0] == values[0].argmax()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

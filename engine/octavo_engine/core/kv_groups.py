@@ -30,11 +30,6 @@ class KVMemory:
         self.pools = [BlockPool(group.num_blocks, PrefixCache() if prefix_caching else None) for group in groups]
 
     @property
-    def capacity_tokens(self) -> int:
-        """The longest sequence that fits when nothing else runs."""
-        return min(pool.num_blocks for pool in self.pools) * self.block_size
-
-    @property
     def blocks_total(self) -> int:
         """Blocks of all groups."""
         return sum(pool.num_blocks for pool in self.pools)
@@ -92,6 +87,13 @@ class KVMemory:
                 for index in range(request.remembered, full):
                     pool.cache.remember(hashes[index], table[index])
         request.remembered = full
+
+    def forget(self, request: Request) -> None:
+        """Nobody is to find the request's blocks any more: what they hold may be wrong."""
+        for pool, table in zip(self.pools, request.block_tables, strict=True):
+            if pool.cache is not None:
+                for block in table:
+                    pool.cache.forget(block)
 
     def close(self, request: Request) -> None:
         """Give everything back."""

@@ -68,6 +68,11 @@ class PrefixCache:
         """The last request lets go of a known block."""
         self._unused[block] = None
 
+    def forget(self, block: int) -> None:
+        """A block in use is not to be found any more."""
+        if (digest := self._hash_of.pop(block, None)) is not None:
+            del self._block_of[digest]
+
     def evict(self) -> int:
         """Forget the unused block that rested longest; it is the caller's now."""
         block, _ = self._unused.popitem(last=False)

@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen and when to stop. Ranges are checked at the door (server, LLM), not here."""
+    """How the next token is chosen and when to stop. `check_sampling` judges the ranges."""
 
     max_tokens: int
     min_tokens: int = 0
@@ -25,7 +25,8 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     stop_token_ids: tuple[int, ...] = ()
-    """Ends of sequence of the model included, unless the request ignores them."""
+    """What ends the answer. The server and `LLM` add the model's own ends, unless `ignore_eos`."""
+    ignore_eos: bool = False
     logprobs: int | None = None
     """None: none; n: the chosen token's and the n likeliest tokens'."""
 
@@ -92,7 +93,6 @@ class Request:
     """The prefix cache's chain over its full blocks, as far as it was needed."""
     remembered: int = 0
     """Blocks of its tables that the prefix cache was told of."""
-    preemptions: int = 0
     finish_reason: FinishReason | None = None
     stop_token: int | None = None
     scheduled_at: float | None = None

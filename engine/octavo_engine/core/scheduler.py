@@ -12,7 +12,6 @@ before the results are on the host. Blocks may change hands in between: the devi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from octavo_engine.core.kv_groups import KVMemory
@@ -144,11 +143,11 @@ class Scheduler:
             self._start(request, draft, now)
 
     def _start(self, request: Request, draft: _Draft, now: float) -> None:
-        self.stats.prefix_queried_tokens += len(request.token_ids)
-        self.stats.prefix_hit_tokens += request.computed
-        if request.scheduled_at is None:
+        if request.scheduled_at is None:  # what is computed again after a preemption is no question of a client's
             request.scheduled_at = now
             request.cached = request.computed
+            self.stats.prefix_queried_tokens += request.prompt_len
+            self.stats.prefix_hit_tokens += request.computed
         request.status = Status.RUNNING
         request.row = self._free_rows.pop()
         self._running.append(request)
@@ -165,13 +164,15 @@ class Scheduler:
         draft.preempted = True
         self._release(victim)
         victim.status = Status.PREEMPTED
-        victim.preemptions += 1
         self.stats.preemptions += 1
         self._waiting.appendleft(victim)
 
-    def _release(self, request: Request) -> None:
-        """Give back a running request's row and blocks."""
-        self.memory.remember(request)
+    def _release(self, request: Request, *, trusted: bool = True) -> None:
+        """Give back a running request's row and blocks; what is not `trusted` must not be found by others."""
+        if trusted:
+            self.memory.remember(request)
+        else:
+            self.memory.forget(request)
         self.memory.close(request)
         self._running.remove(request)
         self._free_rows.append(request.row)
@@ -179,7 +180,6 @@ class Scheduler:
 
     def update(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
         """Take in a step's results; what each request's client should hear."""
-        self.stats.steps += 1
         self.stats.step_seconds.append(result.seconds)
         results = {row.request_id: row for row in result.rows}
         outputs = []
@@ -210,7 +210,7 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason, result: RowResult | None = None) -> RequestOutput:
         if request.status is Status.RUNNING:
-            self._release(request)
+            self._release(request, trusted=reason is not FinishReason.ERROR)
         else:
             self._waiting.remove(request)
         request.status = Status.FINISHED
@@ -234,14 +234,12 @@ class Scheduler:
         """The state now; step durations are handed over once."""
         stats, self.stats.step_seconds = replace(self.stats), []
         stats.running, stats.waiting = len(self._running), len(self._waiting)
-        stats.waiting_tokens = sum(len(request.token_ids) for request in self._waiting)
         stats.kv_blocks_used = self.memory.blocks_used
         return stats
 
-    def check_integrity(self, extra: Iterable[Request] = ()) -> None:
+    def check_integrity(self) -> None:
         """RuntimeError unless requests, rows and blocks are all accounted for. Cheap enough for every idle moment."""
-        requests = [*self._requests.values(), *extra]
-        self.memory.check_integrity(requests)
+        self.memory.check_integrity(self._requests.values())
         rows = sorted([*self._free_rows, *(request.row for request in self._running)])
         if rows != list(range(self.limits.max_num_seqs)):
             raise RuntimeError("a state-table row is lost or held twice")

@@ -91,12 +91,10 @@ class SchedulerStats:
 
     running: int = 0
     waiting: int = 0
-    waiting_tokens: int = 0
     kv_blocks_used: int = 0
     kv_blocks_total: int = 0
     preemptions: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
-    steps: int = 0
     step_seconds: list[float] = field(default_factory=list)
     """Durations of the steps since the last report."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from octavo_engine.core.admission import NotAdmissibleError, check_request
+from octavo_engine.core.admission import NotAdmissibleError, check_length, check_sampling, check_tokens
 from octavo_engine.core.request import FinishReason, Request, SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput, SchedulerStats
@@ -72,11 +72,9 @@ class EngineLoop:
             self._next_expiry = min(self._next_expiry, deadline)
 
     def _check(self, token_ids: Sequence[int], sampling: SamplingParams) -> None:
-        check_request(len(token_ids), sampling.max_tokens, self.info.max_model_len)
-        special = [token for token, _ in sampling.logit_bias]
-        for token in (min(token_ids), max(token_ids), *special, *sampling.stop_token_ids):
-            if not 0 <= token < self.info.vocab_size:
-                raise NotAdmissibleError(f"token id {token} is outside the vocabulary of {self.info.vocab_size}")
+        check_length(len(token_ids), sampling.max_tokens, self.info.max_model_len)
+        check_sampling(sampling)
+        check_tokens(token_ids, sampling, self.info.vocab_size)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests that nobody waits for."""

@@ -13,13 +13,16 @@ from octavo_engine.attention.backend import AttentionBackend, LayerCache
 from octavo_engine.attention.select import select_backend
 from octavo_engine.config import EngineConfig, format_size
 from octavo_engine.core.kv_groups import KVGroup, KVMemory
+from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.scheduler import Scheduler, SchedulerLimits
+from octavo_engine.core.step import NewRow, ScheduledRow, StepPlan
 from octavo_engine.engine.loop import EngineInfo, EngineLoop
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.model.footprint import kv_bytes_per_token, step_bytes, weight_bytes
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.model.weights import load_model
+from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.executor import InlineExecutor
 from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, device_memory, plan_memory
 from octavo_engine.runner.state_table import StateTable
@@ -39,7 +42,8 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     started = time.perf_counter()
     report = _overall(progress)
     device = choose_device(config.device)
-    _use_cores(device)
+    if device.type == "cpu":
+        use_cores(os.environ)
     files = resolve_model(config.model, config.revision, report)
     spec = read_spec(files)
     dtype = choose_dtype(config.dtype, spec, device)
@@ -48,7 +52,8 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     log.info("memory plan: %s", plan.describe())
     backend = select_backend(config.attention_backend, device)
     worker = _load(config, files, spec, dtype, device, backend, plan, report)
-    scheduler = _scheduler(config, spec, plan)
+    report("warmup", 0.0, "first steps")
+    _warm_up(worker, min(config.block_size, config.max_num_batched_tokens, plan.max_model_len), len(spec.kv_groups))
     info = EngineInfo(
         max_model_len=plan.max_model_len,
         vocab_size=spec.vocab_size,
@@ -62,7 +67,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
         load_seconds=time.perf_counter() - started,
     )
     report("warmup", 1.0, "")
-    return EngineLoop(scheduler, InlineExecutor(worker), info)
+    return EngineLoop(_scheduler(config, spec, plan), InlineExecutor(worker), info)
 
 
 def _overall(progress: LoadProgress) -> LoadProgress:
@@ -84,11 +89,6 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not available:
         raise ConfigurationError("--device cuda: there is no CUDA GPU here; use --device cpu, or give the pod a GPU")
     return torch.device("cuda" if name != "cpu" and available else "cpu")
-
-
-def _use_cores(device: torch.device) -> None:
-    if device.type == "cpu":  # the cores this process may use, not all the machine has
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0))))
 
 
 def choose_dtype(name: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
@@ -150,6 +150,22 @@ def _load(
         ) from None
     cache = KVCache(spec.kv_groups, config.block_size, (plan.num_kv_blocks,) * len(spec.kv_groups), layers)
     return Worker(decoder, backend, cache, table, config.seed)
+
+
+def _warm_up(worker: Worker, tokens: int, num_groups: int) -> None:
+    """A prefill and a decode, `tokens` in all, so that nothing is compiled or allocated first in a user's step.
+
+    They use row 0 and block 0, which are nobody's yet and are written anew by whoever gets them.
+    """
+    if tokens < 2:
+        return
+    length = tokens - 1
+    sampling = SamplingParams(max_tokens=2, temperature=0.8, top_p=0.9)
+    new = NewRow(0, (0,) * length, length, sampling)
+    prefill = ScheduledRow("warm-up", 0, 0, length, True, ((0,),) * num_groups)
+    decode = ScheduledRow("warm-up", 0, length, 1, True, ((),) * num_groups)
+    worker.execute(StepPlan(0, (new,), (prefill,)))
+    worker.execute(StepPlan(0, (), (decode,)))
 
 
 def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan) -> Scheduler:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(slots=True)
@@ -15,7 +15,6 @@ class Watchdog:
     clock: Callable[[], float] = time.monotonic
     _sequence: int = 0
     _unanswered_since: float | None = None
-    last_answer: float = field(default=float("-inf"))
 
     def next_ping(self) -> int | None:
         """The number of the ping to send now; None while one is still on its way."""
@@ -29,7 +28,6 @@ class Watchdog:
         """The loop answered ping `sequence`."""
         if sequence == self._sequence:
             self._unanswered_since = None
-            self.last_answer = self.clock()
 
     @property
     def silence(self) -> float:

@@ -111,8 +111,8 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
         )
     if limits.kv_cache_memory is not None and limits.kv_cache_memory < kv:
         return (
-            f"--kv-cache-memory {format_size(limits.kv_cache_memory)} is too small for one sequence of {length} "
-            f"tokens, which needs {format_size(kv)}; raise it to that, or lower --max-model-len"
+            f"--kv-cache-memory {format_size(limits.kv_cache_memory)} is too small: one sequence needs "
+            f"{format_size(kv)} for its {length} tokens; raise it to that, or lower --max-model-len"
         )
     if limits.num_kv_blocks is not None:
         kv = limits.num_kv_blocks * limits.block_size * need.kv_per_token

@@ -16,6 +16,8 @@ from torch import Tensor
 from octavo_engine.core.request import SamplingParams, TokenLogprobs
 
 _MASK = (1 << 64) - 1
+_GREEDY_BELOW = 1e-5
+"""Dividing by a temperature smaller than this would leave float32's range; it means greedy, as in vLLM."""
 _CANDIDATES = 1024
 """So many of the likeliest tokens are sorted for top-p before all are."""
 
@@ -58,7 +60,7 @@ def sample(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor |
     raw = logits
     logits = _adjust(logits, rows, history)
     best, tokens = logits.max(dim=-1)
-    drawing = [index for index, row in enumerate(rows) if row.params.temperature > 0]
+    drawing = [index for index, row in enumerate(rows) if row.params.temperature >= _GREEDY_BELOW]
     if drawing:
         tokens = tokens.clone()
         index = torch.tensor(drawing, device=logits.device)
@@ -91,8 +93,8 @@ def _penalize(logits: Tensor, tokens: Tensor, row: SampleRow) -> None:
     params, vocab = row.params, logits.shape[0]
     if params.repetition_penalty != 1.0:
         seen = torch.bincount(tokens, minlength=vocab) > 0
-        factor = torch.where(logits > 0, 1 / params.repetition_penalty, params.repetition_penalty)
-        logits.copy_(torch.where(seen, logits * factor, logits))
+        penalized = torch.where(logits > 0, logits / params.repetition_penalty, logits * params.repetition_penalty)
+        logits.copy_(torch.where(seen, penalized, logits))
     counts = torch.bincount(tokens[row.prompt_len :], minlength=vocab)
     logits -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.sampler import Sampled, SampleRow, needs_history, sample
 from octavo_engine.runner.state_table import StateTable
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Worker:
         inputs = gather_inputs(plan, self._table)
         hidden = self._decoder(inputs, self._attention(inputs))
         sampling = [row for row in plan.rows if row.samples]
-        results = self._sample(hidden, sampling, plan.step) if sampling else ()
+        results = self._sample(hidden, sampling) if sampling else ()
         return StepResult(plan.step, results, time.perf_counter() - started)
 
     def _attention(self, inputs: StepInputs) -> AttentionContext:
@@ -67,7 +70,19 @@ class Worker:
         )
         return AttentionContext(self._backend, cache.layers, metadata, self._group_of_layer)
 
-    def _sample(self, hidden: Tensor, rows: list[ScheduledRow], step: int) -> tuple[RowResult, ...]:
+    def _sample(self, hidden: Tensor, rows: list[ScheduledRow]) -> tuple[RowResult, ...]:
+        """Sample all rows; if that fails, one by one, so that only the row at fault ends with an error."""
+        try:
+            return self._sample_together(hidden, rows)
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise  # the device's state is unknown
+        except Exception as error:
+            if len(rows) > 1:
+                return tuple(self._sample(hidden[i : i + 1], [row])[0] for i, row in enumerate(rows))
+            log.exception("request %s cannot be sampled", rows[0].request_id)
+            return (RowResult(rows[0].request_id, (), error=f"sampling failed: {error}"),)
+
+    def _sample_together(self, hidden: Tensor, rows: list[ScheduledRow]) -> tuple[RowResult, ...]:
         described = [self._describe(row) for row in rows]
         history = [
             self._table.tokens[row.row, : details.position] if needs_history(details.params) else None
@@ -78,7 +93,7 @@ class Worker:
         positions = torch.tensor([details.position for details in described], device=self._table.device)
         fits = positions < self._table.tokens.shape[1]  # the last token of a full context is never computed on
         self._table.write_tokens(indices[fits], positions[fits], sampled.tokens[fits])
-        return _results(rows, sampled, step)
+        return _results(rows, sampled)
 
     def _describe(self, row: ScheduledRow) -> SampleRow:
         params = self._table.sampling[row.row]
@@ -98,11 +113,11 @@ def _hash64(text: str) -> int:
     return value
 
 
-def _results(rows: list[ScheduledRow], sampled: Sampled, step: int) -> tuple[RowResult, ...]:
+def _results(rows: list[ScheduledRow], sampled: Sampled) -> tuple[RowResult, ...]:
     results = []
     for index, (row, token) in enumerate(zip(rows, sampled.tokens.tolist(), strict=True)):
         if index in sampled.broken:
-            results.append(RowResult(row.request_id, (), error=f"the model gave no finite logits (step {step})"))
+            results.append(RowResult(row.request_id, (), error="the model gave no finite logits"))
         else:
             logprobs = sampled.logprobs.get(index)
             results.append(RowResult(row.request_id, (token,), (logprobs,) if logprobs else ()))

@@ -1,0 +1,36 @@
+"""How many threads the model may use on CPU."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+
+def use_cores(environ: Mapping[str, str]) -> None:
+    """As many threads as this process may use cores, unless OMP_NUM_THREADS says otherwise."""
+    if "OMP_NUM_THREADS" not in environ:
+        torch.set_num_threads(usable_cores(Path("/sys/fs/cgroup")))
+
+
+def usable_cores(cgroup: Path) -> int:
+    """The cores of the affinity mask, and no more than a container's CPU limit (cgroup v2, then v1) grants."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _quota(cgroup)
+    return max(1, cores if quota is None else min(cores, math.ceil(quota)))
+
+
+def _quota(cgroup: Path) -> float | None:
+    try:
+        limit, period = (cgroup / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except OSError:
+        pass
+    try:
+        v1 = int((cgroup / "cpu" / "cpu.cfs_quota_us").read_text())
+        return None if v1 < 0 else v1 / int((cgroup / "cpu" / "cpu.cfs_period_us").read_text())
+    except OSError:
+        return None

@@ -1,0 +1,197 @@
+"""Offline use: LLM, and `octavo-engine generate` with its file of prompts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from octavo_engine import LLM, SamplingParams
+from octavo_engine.cli import main
+from octavo_engine.core.admission import NotAdmissibleError, check_sampling
+from octavo_engine.runner import worker
+from octavo_engine.runner.cores import usable_cores
+from octavo_engine.runner.sampler import Sampled, SampleRow
+
+GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
+SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "num_kv_blocks": 64, "max_model_len": 400}
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_model: Path) -> Iterator[LLM]:
+    loaded = LLM(str(tiny_model), **SETTINGS)
+    yield loaded
+    loaded.close()
+
+
+def test_answers_come_in_the_prompts_order_and_are_told_as_they_end(llm: LLM) -> None:
+    told: list[int] = []
+    each = [SamplingParams(max_tokens=n, temperature=0.0) for n in (9, 3, 6)]
+    answers = llm.generate(["w1 w2", [3, 4], "w5"], each, on_finish=lambda index, _: told.append(index))
+    assert [len(answer.token_ids) for answer in answers] == [9, 3, 6]
+    assert told == [1, 2, 0]
+    assert all(answer.finish_reason == "length" for answer in answers)
+
+
+def test_a_prompt_that_cannot_be_answered_harms_no_other(llm: LLM) -> None:
+    alone = llm.generate([[1, 2, 3]], GREEDY)[0]
+    bad: list[Sequence[int]] = [[], [64], [-1], list(range(60)) * 7]
+    answers = llm.generate([*bad, [1, 2, 3]], GREEDY)
+    assert [answer.finish_reason for answer in answers] == ["error"] * 4 + ["length"]
+    assert all(answer.error for answer in answers[:4])
+    assert answers[4].token_ids == alone.token_ids
+
+
+def test_a_stop_string_ends_an_answer_and_is_not_part_of_it(llm: LLM) -> None:
+    free = llm.generate([[7]], GREEDY)[0]
+    third = llm.tokenizer.decode(free.token_ids[2:3])
+    stopped = llm.generate([[7]], GREEDY, stop=[third])[0]
+    assert stopped.finish_reason == "stop"
+    assert third not in stopped.text
+    assert free.text.startswith(stopped.text)
+
+
+def test_without_a_chat_template_a_conversation_is_refused(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="no chat template"):
+        llm.chat([[{"role": "user", "content": "w1"}]], GREEDY)
+
+
+NONSENSE: list[dict[str, Any]] = [
+    {"temperature": -1.0},
+    {"temperature": float("nan")},
+    {"temperature": "hot"},
+    {"top_p": 7},
+    {"top_p": 0},
+    {"top_k": 1.5},
+    {"min_p": 2},
+    {"repetition_penalty": 1e-40},
+    {"logprobs": 10**9},
+    {"seed": "x"},
+    {"logit_bias": ((1, float("inf")),)},
+]
+
+
+@pytest.mark.parametrize("params", NONSENSE, ids=str)
+def test_nonsense_is_refused_at_the_door_and_harms_no_other(params: dict[str, Any], llm: LLM) -> None:
+    strange = SamplingParams(max_tokens=3, **params)
+    with pytest.raises(NotAdmissibleError):
+        check_sampling(strange)
+    answers = llm.generate([[1], [1, 2, 3]], [strange, GREEDY])
+    assert answers[0].finish_reason == "error"
+    assert len(answers[1].token_ids) == 12
+
+
+def poison(llm: LLM, monkeypatch: pytest.MonkeyPatch, row: int, step: int) -> None:
+    """Let the model give NaN for one row of one step."""
+    decoder = llm._loop._executor._worker._decoder  # type: ignore[attr-defined]
+    real, calls = decoder.logits, [0]
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = real(hidden)
+        calls[0] += 1
+        if calls[0] == step:
+            values[row] = torch.nan
+        return values
+
+    monkeypatch.setattr(decoder, "logits", logits)
+
+
+def test_logits_that_are_not_finite_end_their_request_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [[5, 6, 7], [8, 9], [10] * 20]
+    alone = llm.generate(prompts, GREEDY)
+    poison(llm, monkeypatch, row=1, step=4)
+    answers = llm.generate(prompts, GREEDY)
+    assert [answer.finish_reason for answer in answers] == ["length", "error", "length"]
+    assert "finite" in str(answers[1].error)
+    assert [answers[i].token_ids for i in (0, 2)] == [alone[i].token_ids for i in (0, 2)]
+
+
+def test_a_row_that_cannot_be_sampled_ends_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[..., Sampled] = worker.sample
+
+    def fragile(logits: torch.Tensor, rows: Sequence[SampleRow], history: Sequence[Any]) -> Sampled:
+        if any(row.seed == 666 for row in rows):
+            raise ValueError("a defect nobody foresaw")
+        return real(logits, rows, history)
+
+    alone = llm.generate([[5, 6]], GREEDY)[0]
+    monkeypatch.setattr(worker, "sample", fragile)
+    cursed = SamplingParams(max_tokens=5, seed=666)
+    answers = llm.generate([[5, 6], [1], [5, 6]], [GREEDY, cursed, GREEDY])
+    assert [answer.finish_reason for answer in answers] == ["length", "error", "length"]
+    assert "a defect nobody foresaw" in str(answers[1].error)
+    assert answers[0].token_ids == answers[2].token_ids == alone.token_ids
+
+
+def generate(tiny_model: Path, source: Path, target: Path) -> list[dict[str, Any]]:
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
+    assert main(["generate", str(tiny_model), f"--input={source}", f"--output={target}", *flags]) == 0
+    return sorted((json.loads(line) for line in target.read_text().splitlines()), key=lambda line: line["index"])
+
+
+def test_generate_answers_every_line_and_bad_ones_with_an_error(tiny_model: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [
+        {"id": "a", "prompt": [1, 2], "max_tokens": 4, "temperature": 0},
+        {"prompt": [3], "max_tokens": 3, "stop_token_ids": [64]},
+        {"prompt": "w1", "temperature": "hot"},
+        {"prompt": ["w1"]},
+        {"prompt": "w1", "stop": 5},
+        {"prompt": "w1", "messages": []},
+        {"promt": "w1"},
+        {"messages": [{"role": "user", "content": "w1"}]},
+        {"prompt": [1, 2], "max_tokens": 4, "temperature": 0},
+    ]
+    source.write_text("\n".join([json.dumps(line) for line in lines] + ["no json"]))
+    answers = generate(tiny_model, source, target)
+    assert [answer["index"] for answer in answers] == list(range(10))
+    assert answers[0]["id"] == "a"
+    assert answers[0]["usage"] == {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
+    assert answers[0]["text"] == answers[8]["text"]
+    assert all(answers[i].get("error") for i in (1, 2, 3, 4, 5, 6, 7, 9))
+
+
+def test_generate_goes_on_where_it_stopped(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    lines = [json.dumps({"prompt": [i], "max_tokens": 3, "temperature": 0}) for i in range(1, 6)]
+    source.write_text("\n".join(lines))
+    whole = generate(tiny_model, source, target)
+    kept = target.read_text().splitlines()
+    target.write_text(kept[0] + "\n" + kept[1] + "\n" + kept[2][:20])
+    assert generate(tiny_model, source, target) == whole
+    assert "2 answers are there, 3 to go" in capsys.readouterr().err
+    before = target.read_text()
+    generate(tiny_model, source, target)
+    assert target.read_text() == before
+
+
+def test_generate_never_writes_into_a_file_that_is_not_its_own(tiny_model: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "notes.txt"
+    source.write_text(json.dumps({"prompt": [1]}))
+    target.write_text("my notes\n")
+    assert main(["generate", str(tiny_model), f"--input={source}", f"--output={target}"]) == 2
+    assert target.read_text() == "my notes\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 1),
+        ({}, None),
+    ],
+)
+def test_a_containers_cpu_limit_bounds_the_threads(files: dict[str, str], cores: int | None, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path) == (cores or len(os.sched_getaffinity(0)))
