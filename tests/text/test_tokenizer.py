@@ -1,6 +1,8 @@
 """Token ids equal to those of the reference implementation; every broken file told in one message."""
 
+import itertools
 import json
+import math
 from pathlib import Path
 
 import gguf
@@ -10,7 +12,9 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.gguf_file import GGUFFile
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.text import gguf_tokenizer
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 from tests.text.probes import DIGITS, PROBES
 
@@ -45,7 +49,7 @@ def test_decode_inverts_encode(smollm2: Tokenizer, text: str) -> None:
 
 
 def test_special_tokens_of_the_demo_model(smollm2: Tokenizer) -> None:
-    assert (smollm2.bos_token_id, smollm2.eos_token_ids, smollm2.vocab_size) == (1, (2,), 49152)
+    assert (smollm2.bos_token_id, smollm2.vocab_size) == (1, 49152)
     assert smollm2.is_special(2)
     assert smollm2.decode(smollm2.encode("Hi<|im_end|>")) == "Hi"
     assert smollm2.token_text(2) == "<|im_end|>"
@@ -108,11 +112,9 @@ def _load(directory: Path) -> Tokenizer:
 
 
 def test_directory_in_hugging_face_layout(hf_directory: Path) -> None:
-    (hf_directory / "config.json").write_text('{"eos_token_id": 1}')
-    (hf_directory / "generation_config.json").write_text('{"eos_token_id": [4, 5]}')
     loaded = _load(hf_directory)
     assert loaded.encode("aabb</s>") == [0, 2, 1, 4]
-    assert (loaded.bos_token_id, loaded.eos_token_ids) == (3, (4, 5))
+    assert loaded.bos_token_id == 3
     assert loaded.chat_template is not None
     assert loaded.chat_template.render([]) == "<s>old"
 
@@ -141,7 +143,15 @@ def test_default_of_several_templates(hf_directory: Path) -> None:
         ("tokenizer.json", b'{"version": "1.0", "model": {"type": "Nonsense"}}', "tokenizer.json is broken"),
         ("tokenizer_config.json", b"{", "tokenizer_config.json is broken"),
         ("tokenizer_config.json", b"[]", "tokenizer_config.json is broken: it holds no object"),
-        ("generation_config.json", b"\xff\xfe", "generation_config.json is broken"),
+        ("tokenizer_config.json", b"\xff\xfe", "tokenizer_config.json is broken"),
+        ("tokenizer_config.json", b'{"chat_template": 5}', "its chat_template is of type int"),
+        (
+            "tokenizer_config.json",
+            b'{"chat_template": [{"name": [], "template": 1}, {"name": "default", "template": []}]}',
+            "its chat_template is of type list",
+        ),
+        ("tokenizer_config.json", b'{"chat_template": "{{ ' + b"9" * 5000 + b' }}"}', "cannot be used"),
+        ("chat_template.jinja", b"\xff\xfe", "chat_template.jinja is broken"),
         ("special_tokens_map.json", b"[" * 100_000, "special_tokens_map.json is broken"),
         ("chat_template.jinja", b"{% for x %}", "chat template is broken"),
     ],
@@ -155,6 +165,68 @@ def test_broken_files_are_told_in_one_line(hf_directory: Path, name: str, conten
         _load(hf_directory)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"])
+def test_files_that_cannot_be_read_are_told(hf_directory: Path, name: str) -> None:
+    (hf_directory / name).unlink(missing_ok=True)
+    (hf_directory / name).symlink_to("/proc/self/mem")  # reading its beginning is an input/output error
+    with pytest.raises(ModelLoadError, match=f"{name} cannot be read: Input/output error") as caught:
+        _load(hf_directory)
+    assert caught.value.exit_code == 3
+
+
+METADATA: dict[str, dict[str, object]] = {
+    kind: {
+        "ggml.model": kind, "ggml.pre": "default", "ggml.tokens": ["a", "b", "ab", "<s>", "</s>"],
+        "ggml.scores": [0.0, 0.0, 1.0, 0.0, 0.0], "ggml.token_type": [1, 1, 1, 3, 4], "ggml.merges": ["a b"],
+        "ggml.bos_token_id": 3, "ggml.eos_token_id": 4, "ggml.unknown_token_id": 0, "ggml.padding_token_id": 0,
+        "ggml.add_bos_token": True, "ggml.add_space_prefix": True, "chat_template": "{{ messages }}",
+    }
+    for kind in ("gpt2", "llama")
+}  # fmt: skip
+WRONG: list[object] = [
+    5, -1, 1 << 63, 0.5, math.nan, True, "x", "", "$A", "a b c", [1], [0.5] * 5, ["x"], ["a"] * 5, [""] * 5, [True] * 5,
+    [math.inf] * 5, [[1, 2]] * 5, [["x"]] * 5, [], {}, None,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", METADATA)
+@pytest.mark.parametrize("without", [[], ["ggml.merges"]])
+def test_metadata_of_any_type_loads_or_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, kind: str, without: list[str]
+) -> None:
+    """Each key with each wrong value: what read_gguf gives can be of any type that the format has."""
+    whole = {key: value for key, value in METADATA[kind].items() if key not in without or kind == "gpt2"}
+    for key, value in itertools.product(whole, WRONG):
+        metadata = {f"tokenizer.{name}": each for name, each in {**whole, key: value}.items()}
+        monkeypatch.setattr(gguf_tokenizer, "read_gguf", lambda path, m=metadata: GGUFFile(path, m, {}))
+        try:
+            loaded = load_tokenizer(ModelFiles("m", gguf=Path("model.gguf")))
+        except ModelLoadError as error:
+            assert "\n" not in str(error)
+        else:
+            assert isinstance(loaded.encode("ab"), list)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("tokenizer.chat_template", 5, "chat_template of type int, which should be of type str"),
+        ("tokenizer.ggml.pre", ["a"], "pre of type list, which should be of type str"),
+        ("tokenizer.ggml.scores", [[1], [2]], "no number for each of the 275 tokens in tokenizer.ggml.scores"),
+        ("tokenizer.ggml.token_type", 3, "token_type of type int, which should be of type list"),
+    ],
+)
+def test_a_gguf_file_with_metadata_of_a_wrong_type_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object, says: str
+) -> None:
+    whole = gguf_tokenizer.read_gguf(_sentencepiece_file(tmp_path / "model.gguf"))
+    whole.metadata[key] = value
+    monkeypatch.setattr(gguf_tokenizer, "read_gguf", lambda _: whole)
+    with pytest.raises(ModelLoadError, match=says) as caught:
+        load_tokenizer(ModelFiles("m", gguf=tmp_path / "model.gguf"))
+    assert caught.value.exit_code == 3
 
 
 def test_old_sentencepiece_file_alone_is_explained(hf_directory: Path) -> None:

@@ -7,6 +7,7 @@ the way it cuts text into words (`tokenizer.ggml.pre`), the vocabulary and the m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, proc
 from tokenizers import Tokenizer as Backend
 
 from octavo_engine.model.gguf_file import read_gguf
-from octavo_engine.text.parts import TokenizerParts
+from octavo_engine.text.parts import TokenizerParts, library_errors
 
 _CONTROL, _USER_DEFINED = 3, 4
 _PREFIX = "tokenizer.ggml."
@@ -47,21 +48,21 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
     """ValueError says what the file lacks or has wrong."""
     metadata = _read_metadata(path)
     tokens = _strings(metadata, "tokens")
-    kind = metadata.get("model")
+    kind = _text(metadata, "model", None)
     if kind == "gpt2":
         backend = _byte_level(metadata, tokens)
     elif kind == "llama":
         backend = _sentencepiece(metadata, tokens)
     else:
-        raise ValueError(f"its metadata names the tokenizer {kind!r}; this version knows 'gpt2' and 'llama'")
+        raise ValueError(f"its metadata names the tokenizer {str(kind)[:80]!r}; this version knows 'gpt2' and 'llama'")
     _add_tokens(backend, tokens, metadata)
     bos, eos = _token_id(metadata, "bos", tokens), _token_id(metadata, "eos", tokens)
-    by_default = kind == "llama" or metadata.get("pre") in _BOS_BY_DEFAULT
-    if bos is not None and metadata.get("add_bos_token", by_default):
-        backend.post_processor = processors.TemplateProcessing(
-            single=[tokens[bos], "$A"], special_tokens=[(tokens[bos], bos)]
-        )
-    ends = [eos, *(_token_id(metadata, name, tokens) for name in ("eot", "eom"))]
+    by_default = _text(metadata, "pre", None) in _BOS_BY_DEFAULT or kind == "llama"
+    if bos is not None and _flag(metadata, "add_bos_token", by_default):
+        with library_errors("the token that begins a text cannot be put there"):
+            backend.post_processor = processors.TemplateProcessing(
+                single=[tokens[bos], "$A"], special_tokens=[(tokens[bos], bos)]
+            )
     named = {"bos_token": bos, "eos_token": eos}
     named |= {
         f"{short}_token": _token_id(metadata, name, tokens) for short, name in (("unk", "unknown"), ("pad", "padding"))
@@ -70,8 +71,7 @@ def read_gguf_tokenizer(path: Path) -> TokenizerParts:
         backend=backend,
         special_tokens={name: tokens[token_id] for name, token_id in named.items() if token_id is not None},
         bos=bos,
-        eos=tuple(dict.fromkeys(token_id for token_id in ends if token_id is not None)),
-        chat_template=metadata.get("chat_template"),
+        chat_template=_text(metadata, "chat_template", None),
     )
 
 
@@ -88,14 +88,46 @@ def _strings(metadata: dict[str, Any], name: str) -> list[str]:
     return value
 
 
+def _of_type(metadata: dict[str, Any], name: str, kind: type, default: Any) -> Any:
+    """The value under `name`; `default` if there is none."""
+    value = metadata.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(
+            f"its metadata has {name} of type {type(value).__name__}, which should be of type {kind.__name__}"
+        )
+    return value
+
+
+def _text(metadata: dict[str, Any], name: str, default: str | None) -> str | None:
+    value: str | None = _of_type(metadata, name, str, default)
+    return value
+
+
+def _flag(metadata: dict[str, Any], name: str, default: bool) -> bool:
+    value: bool = _of_type(metadata, name, bool, default)
+    return value
+
+
+def _numbers(metadata: dict[str, Any], name: str, count: int) -> list[float] | None:
+    """One number for each token; None if there are none at all."""
+    value: list[Any] | None = _of_type(metadata, name, list, None)
+    if value is None:
+        return None
+    if len(value) != count or not all(type(item) in (int, float) and math.isfinite(item) for item in value):
+        raise ValueError(f"its metadata has no number for each of the {count} tokens in {_PREFIX}{name}")
+    return value
+
+
 def _token_id(metadata: dict[str, Any], name: str, tokens: Sequence[str]) -> int | None:
-    value = metadata.get(f"{name}_token_id")
-    return value if isinstance(value, int) and 0 <= value < len(tokens) else None
+    value = _of_type(metadata, f"{name}_token_id", int, None)
+    return value if value is not None and 0 <= value < len(tokens) else None
 
 
 def _byte_level(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
     merges = [(left, right) for left, _, right in (m.partition(" ") for m in _strings(metadata, "merges"))]
-    pre = metadata.get("pre", "default")
+    pre = _text(metadata, "pre", None) or "default"
     backend = _bpe(vocab=_by_id(tokens), merges=merges, ignore_merges=pre in _WHOLE_WORDS)
     backend.decoder = decoders.ByteLevel()
     backend.pre_tokenizer = _pre_tokenizer(pre)
@@ -103,10 +135,8 @@ def _byte_level(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
 
 
 def _bpe(**parts: Any) -> Backend:
-    try:
+    with library_errors("its vocabulary and merges do not go together"):
         return Backend(models.BPE(**parts))
-    except Exception as error:  # noqa: BLE001  (the library raises bare Exceptions)
-        raise ValueError(f"its vocabulary and merges do not go together: {error}") from None
 
 
 def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
@@ -123,7 +153,7 @@ def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
     if pre in _GPT2:
         return words
     known = ", ".join(sorted({*_SPLITS, *_DIGITS_APART, *_GPT2}))
-    raise ValueError(f"its metadata names the pre-tokenizer {pre!r}; this version knows {known}")
+    raise ValueError(f"its metadata names the pre-tokenizer {pre[:80]!r}; this version knows {known}")
 
 
 def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
@@ -131,7 +161,7 @@ def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
     if "merges" in metadata:
         merges = [(left, right) for left, _, right in (m.partition(" ") for m in _strings(metadata, "merges"))]
     else:
-        merges = _merges_from_scores(vocabulary, tokens, metadata.get("scores"))
+        merges = _merges_from_scores(vocabulary, tokens, _numbers(metadata, "scores", len(tokens)))
     unknown = _token_id(metadata, "unknown", tokens)
     backend = _bpe(
         vocab=vocabulary,
@@ -140,7 +170,7 @@ def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
         byte_fallback=True,
         unk_token=tokens[unknown] if unknown is not None else None,
     )
-    prefix = bool(metadata.get("add_space_prefix", True))
+    prefix = _flag(metadata, "add_space_prefix", True)
     backend.pre_tokenizer = pre_tokenizers.Metaspace(
         replacement="▁", prepend_scheme="first" if prefix else "never", split=False
     )
@@ -151,9 +181,11 @@ def _sentencepiece(metadata: dict[str, Any], tokens: Sequence[str]) -> Backend:
     return backend
 
 
-def _merges_from_scores(vocabulary: dict[str, int], tokens: Sequence[str], scores: Any) -> list[tuple[str, str]]:
+def _merges_from_scores(
+    vocabulary: dict[str, int], tokens: Sequence[str], scores: list[float] | None
+) -> list[tuple[str, str]]:
     """SentencePiece merges whatever pair makes the piece of the best score: the merges, best first."""
-    if not isinstance(scores, list) or len(scores) != len(tokens):
+    if scores is None:
         raise ValueError(f"its metadata has neither {_PREFIX}merges nor {_PREFIX}scores for each token")
     found: list[tuple[float, int, int, str, str]] = []
     for token, score in zip(tokens, scores, strict=True):
@@ -173,11 +205,12 @@ def _by_id(tokens: Sequence[str]) -> dict[str, int]:
 
 def _add_tokens(backend: Backend, tokens: Sequence[str], metadata: dict[str, Any]) -> None:
     """Tokens that are found whole in a text, whatever surrounds them: control tokens and the user's own."""
-    kinds = metadata.get("token_type")
-    if not isinstance(kinds, list):
+    kinds = _numbers(metadata, "token_type", len(tokens))
+    if kinds is None:
         return
-    pairs = list(zip(tokens, kinds, strict=False))
+    pairs = list(zip(tokens, kinds, strict=True))
     control = [token for token, kind in pairs if kind == _CONTROL]
-    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in control])
     own = [token for token, kind in pairs if kind == _USER_DEFINED]
-    backend.add_tokens([AddedToken(token, normalized=False, special=False) for token in own])
+    with library_errors("its control tokens cannot be added"):
+        backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in control])
+        backend.add_tokens([AddedToken(token, normalized=False, special=False) for token in own])

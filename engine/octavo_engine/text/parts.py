@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer as Backend
@@ -15,6 +17,19 @@ class TokenizerParts:
     special_tokens: dict[str, str] = field(default_factory=dict)
     """`bos_token`, `eos_token` and so on as text, for chat templates."""
     bos: int | None = None
-    eos: tuple[int, ...] = ()
     chat_template: str | None = None
     """Jinja source."""
+
+
+@contextlib.contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """Whatever the tokenizers library raises inside becomes a ValueError that begins with `what`.
+
+    It raises bare Exceptions, and its Rust panics are no Exceptions at all.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  (see above)
+        raise ValueError(f"{what}: {' '.join(str(error).split())}") from None

@@ -8,9 +8,9 @@ from tokenizers import Tokenizer as Backend
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.text.chat_template import ChatTemplate, ChatTemplateError
+from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.hf_files import read_directory
-from octavo_engine.text.parts import TokenizerParts
+from octavo_engine.text.parts import TokenizerParts, library_errors
 from octavo_engine.text.pieces import spelling_of
 
 
@@ -29,8 +29,6 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
         self.bos_token_id: int | None = parts.bos
         """The token that begins a text, if the model has one."""
-        self.eos_token_ids: tuple[int, ...] = parts.eos
-        """Tokens that end an answer; may be empty."""
         self.chat_template: ChatTemplate | None = None
         if parts.chat_template is not None:
             self.chat_template = ChatTemplate(parts.chat_template, parts.special_tokens)
@@ -76,9 +74,16 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         if files.gguf is not None:
             from octavo_engine.text.gguf_tokenizer import read_gguf_tokenizer
 
-            return Tokenizer(read_gguf_tokenizer(files.gguf))
+            return _put_together(read_gguf_tokenizer(files.gguf))
         if files.directory is not None:
-            return Tokenizer(read_directory(files.directory))
-    except (ChatTemplateError, ValueError) as error:
+            return _put_together(read_directory(files.directory))
+    except OSError as error:
+        raise ModelLoadError(f"the tokenizer of {place} cannot be read: {error.strerror}") from None
+    except ValueError as error:
         raise ModelLoadError(f"the tokenizer of {place} cannot be used: {error}") from None
     raise ModelLoadError(f"{files.name} has no files to read a tokenizer from")
+
+
+def _put_together(parts: TokenizerParts) -> Tokenizer:
+    with library_errors("its parts do not go together"):
+        return Tokenizer(parts)

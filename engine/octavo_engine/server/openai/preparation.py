@@ -16,14 +16,14 @@ _SMALLEST_TOP_P = 1e-9
 
 def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
     """The engine's parameters with the defaults filled in; APIError 400 for what the model does not have."""
-    ready, tokenizer = model.ready, model.tokenizer
+    ready = model.ready
     for param, ids in (("stop_token_ids", body.stop_token_ids or []), ("logit_bias", map(int, body.logit_bias or {}))):
         if (wrong := next((i for i in ids if i >= ready.vocab_size), None)) is not None:
             raise APIError(400, f"{param}: token {wrong} is none of the model's {ready.vocab_size}", param=param)
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         raise APIError(400, f"min_tokens: {min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
-    ends = () if body.ignore_eos else (*ready.eos_token_ids, *tokenizer.eos_token_ids)
+    ends = () if body.ignore_eos else ready.eos_token_ids
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
