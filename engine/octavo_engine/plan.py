@@ -13,6 +13,7 @@ from octavo_engine.cli_config import read_engine_config
 from octavo_engine.config import EngineConfig, Setting, format_size
 from octavo_engine.engine.startup import choose_dtype, memory_limits, memory_need
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.runner.memory import DeviceMemory, MemoryNeed, MemoryPlan, plan_memory
@@ -24,9 +25,10 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     ranks = Setting("int", "", minimum=1, maximum=64).parse("tensor-parallel-size", args.tensor_parallel_size or "1")
     args.tensor_parallel_size = None  # a plan is arithmetic: it may look further than this version can run
     config = read_engine_config(args, environ)
-    spec = read_spec(fetch(config.model, config.revision))
+    files = fetch(config.model, config.revision, weights=False)
+    spec = read_spec(files)
     plan = make_plan(config, spec, size, ranks)
-    sys.stdout.write(_table(config, spec, plan, ranks))
+    sys.stdout.write(_table(config, files, spec, plan, ranks))
     return 0
 
 
@@ -44,10 +46,11 @@ def make_plan(config: EngineConfig, spec: ModelSpec, gpu_memory: int, ranks: int
     return plan_memory(need, memory, limits)
 
 
-def _table(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, ranks: int) -> str:
-    need = plan.need
+def _table(config: EngineConfig, files: ModelFiles, spec: ModelSpec, plan: MemoryPlan, ranks: int) -> str:
+    need, stored = plan.need, checkpoint_bytes(files)
     rows = [
         ("model", f"{config.model} ({spec.architecture}, {spec.num_layers} layers)"),
+        ("checkpoint", "weights not here yet" if stored is None else format_size(stored)),
         ("on", f"{ranks} GPU{'s' * (ranks > 1)}; what follows is for each"),
         ("weights", format_size(need.weights)),
         ("one step", f"{format_size(need.step)} at --max-num-batched-tokens {config.max_num_batched_tokens}"),
@@ -61,20 +64,20 @@ def _table(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, ranks: int) 
     return "".join(f"{name:<{width}}  {value}\n" for name, value in rows)
 
 
-def fetch(model: str, revision: str | None) -> ModelFiles:
-    """The model's files, pulled under a progress bar if they are not here."""
+def fetch(model: str, revision: str | None, *, weights: bool) -> ModelFiles:
+    """The model's files, or all but its weights, pulled under a progress bar if they are not here."""
     with tqdm(total=100, unit="%", desc=f"pulling {model}", leave=False, disable=None) as bar:
 
         def progress(phase: str, ratio: float, detail: str) -> None:  # noqa: ARG001
             bar.set_postfix_str(detail, refresh=False)
             bar.update(int(ratio * 100) - bar.n)
 
-        return resolve_model(model, revision, progress)
+        return resolve_model(model, revision, progress, weights=weights)
 
 
 def pull(model: str, revision: str | None) -> int:
     """Download a model and say where it is."""
-    files = fetch(model, revision)
+    files = fetch(model, revision, weights=True)
     place = files.directory or files.gguf
     if place is None:
         raise ConfigurationError(f"{model} names no files")

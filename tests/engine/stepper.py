@@ -88,7 +88,7 @@ class Stepper:
             backend=self.backend,
             caches=self.caches,
             metadata=(self.backend.prepare(inputs, 0, self.block_size, self.window),),
-            group_of_layer=self.decoder.spec.group_of_layer,
+            group_of_layer=(0,) * self.decoder.spec.num_layers,
         )
         logits = self.decoder.logits(self.decoder(inputs, context))
         return [logits] if sample is not None else list(logits.split([count for _, count in work]))

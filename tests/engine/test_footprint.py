@@ -7,9 +7,15 @@ import torch
 from peak_memory import peak_memory
 from stepper import Sequence, Stepper
 
+from octavo_engine.attention.backend import KVGroupSpec
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.step import NewRow, ScheduledRow, StepPlan
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.spec import ModelSpec, RopeSpec
+from octavo_engine.runner.inputs import gather_inputs
+from octavo_engine.runner.sampler import SampleRow, sample
+from octavo_engine.runner.state_table import StateTable
 
 WIDE = {"hidden_size": 256, "intermediate_size": 1024, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}
 SHAPES = {
@@ -21,8 +27,6 @@ SHAPES = {
 
 
 def make_decoder(dtype: torch.dtype, **changes: int) -> Decoder:
-    from octavo_engine.attention.backend import KVGroupSpec
-
     sizes = {"vocab_size": 300, "num_layers": 2, **changes}
     spec = ModelSpec(
         architecture="LlamaForCausalLM",
@@ -64,3 +68,51 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed):
     bound = footprint.step_bytes(decoder.spec, dtype, tokens, len(lens), scratch)
     assert peak.bytes <= bound
     assert peak.bytes > bound / 8
+
+
+EVERYTHING = {"top_p": 0.9, "min_p": 0.01, "logprobs": 20, "repetition_penalty": 1.2, "frequency_penalty": 0.1}
+REQUESTS = {
+    "greedy": {"temperature": 0.0, "logprobs": 20},
+    "drawing": {"temperature": 0.8},
+    "top k": {"temperature": 0.8, "top_k": 40},
+    "penalties": {"temperature": 0.0, "logprobs": 20, "repetition_penalty": 1.2, "presence_penalty": 0.1},
+    "everything": {"temperature": 0.8, "top_k": 7000, **EVERYTHING},
+}
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("asked", REQUESTS.values(), ids=REQUESTS)
+@pytest.mark.parametrize("spread", [3.0, 0.001], ids=["peaked", "flat"])
+def test_sampler_bytes_bounds_a_sampling(asked, rows, spread):
+    """A flat distribution needs a full sort for top-p."""
+    vocab = 8000
+    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(1)) * spread
+    described = [SampleRow(SamplingParams(max_tokens=9, **asked), 7, 50, 5)] * rows
+    history = [torch.arange(50, dtype=torch.int32) if "repetition_penalty" in asked else None] * rows
+    with peak_memory() as peak:
+        sample(logits, described, history)
+    bound = footprint.sampler_bytes(vocab, rows)
+    assert peak.bytes <= bound
+    if asked == REQUESTS["everything"]:
+        assert peak.bytes > bound * 0.8 * rows / (rows + 1)
+
+
+@pytest.mark.parametrize(("length", "block_size", "groups"), [(4096, 16, 1), (4001, 64, 3)])
+def test_state_table_bytes_bounds_the_table_and_what_a_step_gathers(length, block_size, groups):
+    rows, blocks = 32, -(-length // block_size)
+    owned = tuple(tuple(range(1, blocks + 1)) for _ in range(groups))
+    params, known = SamplingParams(max_tokens=9), tuple(range(length))
+    fresh = tuple(NewRow(row=row, token_ids=known, prompt_len=length, sampling=params) for row in range(rows))
+    work = tuple(
+        ScheduledRow(request_id=f"r{row}", row=row, start=length - 1, num_tokens=1, samples=True, new_blocks=owned)
+        for row in range(rows)
+    )
+    plan = StepPlan(step=1, new_rows=fresh, rows=work)
+    with peak_memory() as peak:
+        table = StateTable(rows, length, block_size, groups, torch.device("cpu"))
+        table.apply(plan)
+        inputs = gather_inputs(plan, table)
+    bound = footprint.state_table_bytes(rows, length, block_size, groups)
+    bound += plan.num_tokens * footprint.input_bytes(groups)
+    assert len(inputs.block_tables) == groups
+    assert bound * 0.95 < peak.bytes <= bound

@@ -55,7 +55,7 @@ def test_a_published_config(tmp_path):
     assert spec.eos_token_ids == (128001, 128008, 128009)
     assert (spec.rope.kind, spec.rope.theta, spec.rope.factor) == ("llama3", 500000.0, 8.0)
     (group,) = spec.kv_groups
-    assert group.layers == tuple(range(32)) and group.window is None and spec.group_of_layer == (0,) * 32
+    assert group.layers == tuple(range(32)) and group.window is None
     assert group.bytes_per_token(torch.bfloat16) == 131072
 
 

@@ -6,7 +6,6 @@ import difflib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,12 +68,6 @@ class ModelSpec:
     """The checkpoint's own type: what `--dtype auto` means."""
     eos_token_ids: tuple[int, ...]
     kv_groups: tuple[KVGroupSpec, ...]
-
-    @property
-    def group_of_layer(self) -> tuple[int, ...]:
-        """For each layer the index of its KV group."""
-        owner = {layer: index for index, group in enumerate(self.kv_groups) for layer in group.layers}
-        return tuple(owner[layer] for layer in range(self.num_layers))
 
 
 def read_spec(files: ModelFiles) -> ModelSpec:
@@ -251,8 +244,3 @@ def _most_common_dtype(directory: Path) -> str:
             counts[tensor.dtype] += tensor.num_bytes
     name = counts.most_common(1)[0][0] if counts else "F32"
     return str(_SAFETENSORS_DTYPES.get(name, torch.float32))
-
-
-def supported_architectures() -> Iterable[str]:
-    """Names of the architectures this engine computes."""
-    return FAMILIES.keys()
