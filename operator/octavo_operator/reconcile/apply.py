@@ -1,4 +1,4 @@
-"""The only door to the API server for writing: server-side apply, and deletion of exactly what was seen.
+"""The only door to the API server beside the watches: server-side apply, deletion of exactly what was seen, lists.
 
 Built on the official client's transport (TLS, kubeconfig, rotating tokens); paths are ours, since all kinds are known.
 """
@@ -8,20 +8,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import aiohttp
 from kubernetes.aio import client, config
 
-from octavo_operator.api.names import API_VERSION, FIELD_MANAGER
-from octavo_operator.reconcile.kinds import BY_NAME, Kind
+from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SERVICE_LABEL
+from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, Kind
 from octavo_operator.reconcile.queue import ExpectedError
+from octavo_operator.reconcile.relist import Listing
 
 Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 30
 _CRD_POLL_SECONDS = 2
+_PAGE = 500
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class ApiError(ExpectedError):
@@ -98,6 +102,29 @@ class Cluster:
                 return None
             raise
 
+    async def list_all(self, kind: Kind, namespaces: Sequence[str]) -> Listing:
+        """The metadata of all objects of the kind (children and pods: of our label), in the cluster or `namespaces`."""
+        items: list[Object] = []
+        versions = []
+        for namespace in namespaces or [""]:
+            pages = [page async for page in self._pages(kind, namespace)]
+            versions.append(int(pages[0]["metadata"]["resourceVersion"]))
+            items += [item for page in pages for item in page.get("items") or ()]
+        return Listing(kind, min(versions), tuple(items))
+
+    async def _pages(self, kind: Kind, namespace: str) -> AsyncIterator[Object]:
+        query = [("limit", str(_PAGE))]
+        if kind is not LLMSERVICE:
+            query.append(("labelSelector", SERVICE_LABEL))
+        continued = ""
+        while True:
+            more = [("continue", continued)] if continued else []
+            page = await self._request("GET", kind.path(namespace), None, query + more, accept=_METADATA_ONLY)
+            yield page
+            continued = page["metadata"].get("continue") or ""
+            if not continued:
+                return
+
     async def apply(self, manifest: Object, subresource: str = "") -> Object:
         """Creates `manifest` or takes its fields over (force: our fields are ours); returns the live object."""
         metadata = manifest["metadata"]
@@ -121,8 +148,9 @@ class Cluster:
         body: Object | None = None,
         query: list[tuple[str, str]] | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> Object:
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        headers = {"Accept": accept, "Content-Type": content_type}
         request = await self._api.param_serialize(
             method, path, query_params=query or [], header_params=headers, body=body, auth_settings=["BearerToken"]
         )

@@ -15,10 +15,11 @@ class Kind:
     api_version: str
     plural: str
 
-    def path(self, namespace: str, name: str = "") -> str:
-        """The path of one object, or of all in the namespace."""
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """The path of one object, of all in the namespace, or of all in the cluster."""
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
-        return f"{root}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
 
 
 LLMSERVICE = Kind(KIND, API_VERSION, PLURAL)

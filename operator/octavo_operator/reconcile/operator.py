@@ -6,9 +6,8 @@ Only `on.event` and `index` handlers are used: they write no annotations and nee
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
-from collections.abc import Sequence
+import signal
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +15,15 @@ import kopf
 
 from octavo_operator.api.names import FIELD_MANAGER, SERVICE_LABEL
 from octavo_operator.reconcile.apply import Cluster
-from octavo_operator.reconcile.health import serve_health
+from octavo_operator.reconcile.health import Heartbeat, serve_health
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.observe import Index, Key, key_of, trimmed
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
+from octavo_operator.reconcile.resync import Resync
 from octavo_operator.render import RenderConfig
 
-logger = logging.getLogger(__name__)
-
 WORKERS = 8
-RESYNC_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -40,34 +37,57 @@ class OperatorOptions:
 
 async def run(options: OperatorOptions) -> None:
     """Runs until SIGINT or SIGTERM. Any part that fails ends the whole: Kubernetes starts it again."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):  # kopf's own are there only once it runs
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    queue: WorkQueue[Key] = WorkQueue()
+    heartbeat = Heartbeat()
+    health = await serve_health(queue, heartbeat, options.health_port)
     cluster = await Cluster.connect()
     try:
-        await cluster.wait_for_crd()
-        queue: WorkQueue[Key] = WorkQueue()
-        indexes: dict[str, Index] = {}
-        reconciler = Reconciler(cluster, indexes, RenderConfig(options.engine_image))
-        background = [
-            *(asyncio.create_task(queue.work(reconciler.reconcile)) for _ in range(WORKERS)),
-            asyncio.create_task(_resync(reconciler, queue, indexes)),
-            asyncio.create_task(serve_health(queue, options.health_port)),
-        ]
-        watching = asyncio.create_task(_watch(options, cluster, queue, indexes))
-        done, _ = await asyncio.wait([watching, *background], return_when=asyncio.FIRST_COMPLETED)
-        for task in (watching, *background):
-            task.cancel()
-        await asyncio.gather(watching, *background, return_exceptions=True)
-        for task in done:
-            task.result()
+        await _first_of(stop.wait(), _start(options, cluster, queue, heartbeat, stop))
     finally:
         await cluster.close()
+        if health:
+            await health.cleanup()
 
 
-async def _watch(options: OperatorOptions, cluster: Cluster, queue: WorkQueue[Key], indexes: dict[str, Index]) -> None:
+async def _start(
+    options: OperatorOptions, cluster: Cluster, queue: WorkQueue[Key], heartbeat: Heartbeat, stop: asyncio.Event
+) -> None:
+    await cluster.wait_for_crd()
+    heartbeat.beat()
+    indexes: dict[str, Index] = {}
+    reconciler = Reconciler(cluster, indexes, RenderConfig(options.engine_image))
+    resync = Resync(cluster, options.namespaces, indexes, queue, heartbeat)
+    registry = _registry(cluster, queue, indexes, heartbeat)
+    await _first_of(
+        _watch(options, registry, stop),
+        resync.run(reconciler),
+        *(queue.work(reconciler.reconcile) for _ in range(WORKERS)),
+    )
+
+
+async def _first_of(*parts: Coroutine[Any, Any, Any]) -> None:
+    """Runs the parts until one ends, ends the others, and raises what the first one raised."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+async def _watch(options: OperatorOptions, registry: kopf.OperatorRegistry, stop: asyncio.Event) -> None:
     identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
     await kopf.operator(
         identity=identity,
-        registry=_registry(cluster, queue, indexes),
+        registry=registry,
         settings=_settings(),
+        stop_flag=stop,
         standalone=True,
         clusterwide=not options.namespaces,
         namespaces=list(options.namespaces),
@@ -85,7 +105,9 @@ def _settings() -> kopf.OperatorSettings:
     return settings
 
 
-def _registry(cluster: Cluster, queue: WorkQueue[Key], indexes: dict[str, Index]) -> kopf.OperatorRegistry:
+def _registry(
+    cluster: Cluster, queue: WorkQueue[Key], indexes: dict[str, Index], heartbeat: Heartbeat
+) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=registry, id="indexes")
@@ -97,11 +119,11 @@ def _registry(cluster: Cluster, queue: WorkQueue[Key], indexes: dict[str, Index]
         return kopf.ConnectionInfo(**await cluster.credentials())
 
     for kind in (LLMSERVICE, *CHILDREN, POD):
-        _follow(registry, kind, queue)
+        _follow(registry, kind, queue, heartbeat)
     return registry
 
 
-def _follow(registry: kopf.OperatorRegistry, kind: Kind, queue: WorkQueue[Key]) -> None:
+def _follow(registry: kopf.OperatorRegistry, kind: Kind, queue: WorkQueue[Key], heartbeat: Heartbeat) -> None:
     """Keeps an index of `kind` and queues the owner of whatever changes."""
     group, _, version = kind.api_version.rpartition("/")
 
@@ -112,14 +134,6 @@ def _follow(registry: kopf.OperatorRegistry, kind: Kind, queue: WorkQueue[Key]) 
 
     @kopf.on.event(group, version, kind.plural, registry=registry, id=f"changed-{kind.plural}")
     async def changed(body: Any, **_: Any) -> None:
+        heartbeat.beat()
         if key := key_of(kind, body):
-            queue.add(key)
-
-
-async def _resync(reconciler: Reconciler, queue: WorkQueue[Key], indexes: dict[str, Index]) -> None:
-    """Looks at everything again from time to time, in case an event was missed."""
-    while True:
-        await asyncio.sleep(RESYNC_SECONDS * random.uniform(0.9, 1.1))
-        reconciler.forget()
-        for key in list(indexes[LLMSERVICE.plural]):
             queue.add(key)

@@ -1,0 +1,88 @@
+"""From time to time everything is listed and looked at again, in case a watch missed an event or died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.health import Heartbeat
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.observe import Index, Key
+from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.reconciler import Reconciler
+from octavo_operator.reconcile.relist import Listing, Missed, keys, missed
+
+logger = logging.getLogger(__name__)
+
+RESYNC_SECONDS = 600.0
+RETRY_SECONDS = 60.0
+SETTLE_SECONDS = 30.0  # an event may be on its way; a watch that has not told in this time will not
+
+
+class Lister(Protocol):
+    """What a resync needs of a cluster."""
+
+    async def list_all(self, kind: Kind, namespaces: Sequence[str]) -> Listing:
+        """All objects of the kind that the watches should know."""
+
+
+class WatchLostError(Exception):
+    """The watches no longer tell what happens; only a new start of the operator opens new ones."""
+
+
+class Resync:
+    """Lists, compares with the indexes of the watches, and has every LLMService looked at."""
+
+    def __init__(
+        self,
+        cluster: Lister,
+        namespaces: Sequence[str],
+        indexes: Mapping[str, Index],
+        queue: WorkQueue[Key],
+        heartbeat: Heartbeat,
+    ) -> None:
+        self._cluster = cluster
+        self._namespaces = namespaces
+        self._indexes = indexes
+        self._queue = queue
+        self._heartbeat = heartbeat
+
+    async def run(self, reconciler: Reconciler) -> None:
+        """For ever; WatchLostError if the watches stay behind."""
+        pause = RESYNC_SECONDS
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.9, 1.1))
+            try:
+                reconciler.forget()
+                await self.once()
+                pause = RESYNC_SECONDS
+            except ApiError as error:
+                logger.warning("cannot list, next try in about %.0f s: %s", RETRY_SECONDS, error)
+                pause = RETRY_SECONDS
+
+    async def once(self) -> None:
+        """One look at everything; WatchLostError names what the watches have not told even after a while."""
+        behind = await self._look()
+        self._heartbeat.beat()
+        if not behind:
+            return
+        await asyncio.sleep(SETTLE_SECONDS)
+        if lost := behind & await self._look():
+            examples = ", ".join(sorted(f"{each.kind} of {'/'.join(each.key)}" for each in lost)[:3])
+            raise WatchLostError(f"the watches missed {len(lost)} changes ({examples}); starts again")
+
+    async def _look(self) -> set[Missed]:
+        behind: set[Missed] = set()
+        wanted: set[Key] = set()
+        for kind in (LLMSERVICE, *CHILDREN, POD):
+            listing = await self._cluster.list_all(kind, self._namespaces)
+            behind |= missed(listing, self._indexes[kind.plural])
+            if kind is LLMSERVICE:
+                wanted = keys(listing)
+        for key in wanted | set(self._indexes[LLMSERVICE.plural]) | {each.key for each in behind}:
+            self._queue.add(key)
+        return behind

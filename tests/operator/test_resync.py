@@ -1,0 +1,141 @@
+"""A watch that dies without a word is noticed: by comparing lists with what the watches told, and by silence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from octavo_operator.reconcile import health, resync
+from octavo_operator.reconcile.health import Heartbeat
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.observe import Key
+from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.relist import Listing, missed
+from octavo_operator.reconcile.resync import Resync, WatchLostError
+from tests.cluster.waiting import wait_until
+
+KEY = ("llm", "good")
+OTHER = ("llm", "other")
+
+
+def body(version: int, name: str = "good", uid: str = "u1") -> dict[str, Any]:
+    return {"metadata": {"namespace": "llm", "name": name, "uid": uid, "resourceVersion": str(version)}}
+
+
+COMPARISONS = [
+    ("the same", [body(5)], {KEY: [body(5)]}, set()),
+    ("changed unseen", [body(6)], {KEY: [body(5)]}, {KEY}),
+    ("made unseen", [body(6), body(7, "other", "u2")], {KEY: [body(6)]}, {OTHER}),
+    ("the watch is ahead", [body(5)], {KEY: [body(12)]}, set()),
+    ("deleted unseen", [], {KEY: [body(5)]}, {KEY}),
+    ("made after the list", [], {KEY: [body(12)]}, set()),
+    ("made again unseen", [body(9, uid="u2")], {KEY: [body(5)]}, {KEY}),
+]
+
+
+@pytest.mark.parametrize(("listed", "index", "keys"), [row[1:] for row in COMPARISONS], ids=[r[0] for r in COMPARISONS])
+def test_what_the_watches_missed(listed: list[Any], index: dict[Key, list[Any]], keys: set[Key]) -> None:
+    assert {each.key for each in missed(Listing(LLMSERVICE, 10, tuple(listed)), index)} == keys
+
+
+class Cluster:
+    """Lists what it is given."""
+
+    def __init__(self, services: list[dict[str, Any]]) -> None:
+        self.services = services
+
+    async def list_all(self, kind: Kind, namespaces: Sequence[str]) -> Listing:
+        return Listing(kind, 10, tuple(self.services) if kind is LLMSERVICE else ())
+
+
+def resyncing(listed: list[dict[str, Any]], known: list[dict[str, Any]]) -> tuple[Resync, WorkQueue[Key], Any]:
+    indexes: dict[str, Any] = {kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN)}
+    indexes[LLMSERVICE.plural] = {KEY: known} if known else {}
+    queue = WorkQueue[Key]()
+    return Resync(Cluster(listed), (), indexes, queue, Heartbeat()), queue, indexes
+
+
+async def queued(queue: WorkQueue[Key]) -> set[Key]:
+    seen = set()
+
+    async def handle(key: Key) -> None:
+        seen.add(key)
+
+    worker = asyncio.create_task(queue.work(handle))
+    await asyncio.sleep(0.01)
+    worker.cancel()
+    return seen
+
+
+async def test_everything_is_looked_at_again_also_what_no_watch_told() -> None:
+    same, queue, _ = resyncing([body(5)], [body(5)])
+    await same.once()
+    assert await queued(queue) == {KEY}
+
+
+async def test_a_watch_that_stays_behind_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.0)
+    lost, queue, _ = resyncing([body(6)], [body(5)])
+    with pytest.raises(WatchLostError, match="LLMService of llm/good"):
+        await lost.once()
+    assert await queued(queue) == {KEY}
+
+
+async def test_a_watch_that_was_only_late_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resync, "SETTLE_SECONDS", 0.05)
+    late, _, indexes = resyncing([body(6)], [body(5)])
+    looking = asyncio.create_task(late.once())
+    await asyncio.sleep(0.01)
+    indexes[LLMSERVICE.plural][KEY] = [body(6)]
+    await looking
+
+
+def test_silence_is_ill_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    heartbeat, queue = Heartbeat(), WorkQueue[Key]()
+    assert health.trouble(queue, heartbeat) == ""
+    monkeypatch.setattr(health, "SILENT_SECONDS", -1.0)
+    assert "nothing was heard" in health.trouble(queue, heartbeat)
+
+
+def test_an_operator_that_waits_for_the_crd_is_healthy_and_ends_when_asked(tmp_path: Path) -> None:
+    """Its API server cannot be reached; as the first process of a container it would ignore an unhandled SIGTERM."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+    config = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context],
+              "users": [{"name": "u", "user": {}}], "current-context": "x"}  # fmt: skip
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "octavo_operator.cli", "run", f"--health-port={port}"]
+    env = {**os.environ, "KUBECONFIG": str(tmp_path / "config")}
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    try:
+
+        def healthy() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
+                    return bool(answer.status == 200)
+            except OSError:
+                return False
+
+        wait_until(healthy, timeout=60, describe="the operator is healthy")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert "Traceback" not in said, said
+    finally:
+        process.kill()
+        process.communicate()
