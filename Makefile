@@ -67,7 +67,14 @@ format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster bench
+.PHONY: cluster cluster-demo images bench
+cluster-demo: setup ## helm install, kubectl apply, chat and load on a real Kubernetes
+	@$(BIN)/python -m demo.cluster
+
+images: ## the two container images, with docker
+	docker build --target engine --tag octavo-engine:dev .
+	docker build --target operator --tag octavo-operator:dev .
+
 cluster: setup ## a real Kubernetes on this machine, in the foreground
 	@exec $(BIN)/python -m tests.cluster
 

@@ -35,9 +35,8 @@ def say(line: str) -> None:
     print(f"octavo: {line}", flush=True)
 
 
-def ask(endpoint: str, question: str) -> Answer:
+def ask(client: OpenAI, question: str) -> Answer:
     """Stream one chat answer to the terminal."""
-    client = OpenAI(base_url=endpoint, api_key="none")
     model = client.models.list().data[0].id
     print(f"\nyou:     {question}\n{model}: ", end="", flush=True)
     started = time.perf_counter()
@@ -106,7 +105,7 @@ def run(stay: bool, port: int, interruption: Interruption) -> int:
     with run_local(service, port) as engine:
         interruption.watch(engine)
         engine.wait_ready(say)
-        answer = ask(engine.endpoint, QUESTION)
+        answer = ask(OpenAI(base_url=engine.endpoint, api_key="none"), QUESTION)
         summarize(answer, engine.endpoint, time.perf_counter() - started - answer.total)
         return keep_serving(engine) if stay else 0
 

@@ -1,0 +1,93 @@
+"""`make cluster-demo`: from nothing to an answer on a real Kubernetes: helm install, kubectl apply, chat, load, delete.
+
+Every command is shown as it is run. What scales with load comes with autoscaling; until then replicas stay as they are.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from openai import OpenAI
+
+from demo.__main__ import QUESTION, SAMPLE, ask, say, summarize
+from tests.cluster.client import Client
+from tests.cluster.cluster import running_cluster
+from tests.cluster.layout import CHECKOUT, HOME
+
+IMAGES = ("--set", "operator.image=octavo-operator:dev", "--set", "engine.image=octavo-engine:dev")
+NAME = "smollm2"
+USERS = 8
+
+
+def show(program: str, client: Client, *arguments: str) -> None:
+    """Run a command and show it with what it says."""
+    print(f"\n$ {program} {' '.join(arguments)}", flush=True)
+    print(getattr(client, program)(*arguments).rstrip(), flush=True)
+
+
+def install(client: Client) -> None:
+    """The operator by its chart."""
+    chart = str((CHECKOUT / "charts" / "octavo").relative_to(CHECKOUT.parent))
+    say(f"installs {chart}")
+    arguments = ("install", "octavo", str(CHECKOUT / "charts" / "octavo"), *IMAGES, "--wait", "--timeout=90s")
+    show("helm", client, *arguments)
+
+
+def serve(client: Client) -> float:
+    """The sample LLMService, until it is Ready; seconds it took."""
+    started = time.perf_counter()
+    show("kubectl", client, "apply", "-f", str(SAMPLE))
+    last = ""
+    while True:
+        service = client.get("llms", NAME)
+        conditions = {found["type"]: found for found in service.get("status", {}).get("conditions", [])}
+        ready = conditions.get("Ready", {})
+        line = f"{ready.get('reason', 'Pending')}: {ready.get('message', 'the operator has not looked yet')}"
+        if line != last:
+            say(line)
+            last = line
+        if ready.get("status") == "True":
+            show("kubectl", client, "get", "llms,deployments,services,pods")
+            return time.perf_counter() - started
+        if time.perf_counter() - started > 300:
+            raise TimeoutError(f"{NAME} is not ready after 300 s; last seen: {line}")
+        time.sleep(0.5)
+
+
+def load(openai: OpenAI) -> None:
+    """Several users at once, and what came of it."""
+    say(f"{USERS} users ask at once")
+    started = time.perf_counter()
+    message = {"role": "user", "content": "Count from one to twenty."}
+
+    def one(_: int) -> int:
+        answer = openai.chat.completions.create(model=NAME, messages=[message], max_tokens=48)  # type: ignore[list-item]
+        return answer.usage.completion_tokens if answer.usage else 0
+
+    with ThreadPoolExecutor(USERS) as pool:
+        tokens = sum(pool.map(one, range(USERS)))
+    seconds = time.perf_counter() - started
+    say(f"all were answered: {tokens} tokens in {seconds:.1f} s, {tokens / seconds:.0f} tokens/s")
+
+
+def main() -> int:
+    """Entry point of `python -m demo.cluster`."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with running_cluster(HOME / "demo", lambda line: say(f"cluster: {line}")) as cluster:
+        client = Client(cluster.kubeconfig, programs=HOME / "bin", scratch=HOME / "demo" / "scratch")
+        install(client)
+        ready_after = serve(client)
+        endpoint = client.service_proxy_url(NAME, 80) + "/v1"
+        openai = OpenAI(base_url=endpoint, api_key="none", http_client=client.http)
+        summarize(ask(openai, QUESTION), endpoint, ready_after)
+        load(openai)
+        show("kubectl", client, "delete", "llms", NAME)
+        show("helm", client, "uninstall", "octavo", "--wait")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
