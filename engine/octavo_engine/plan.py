@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import torch
 from tqdm import tqdm
 
+from octavo_engine.attention.select import select_backend
 from octavo_engine.cli_config import read_engine_config
 from octavo_engine.config import EngineConfig, Setting, format_size
 from octavo_engine.engine.startup import choose_dtype, memory_limits, memory_need
@@ -38,7 +39,7 @@ def make_plan(config: EngineConfig, spec: ModelSpec, gpu_memory: int, ranks: int
     Weights and KV heads are split among the ranks (no further than there are heads), a step's activations are not.
     """
     device = torch.device("cuda")
-    whole = memory_need(spec, choose_dtype(config.dtype, spec, device), config)
+    whole = memory_need(spec, choose_dtype(config.dtype, spec, device), config, select_backend("triton", device))
     heads = min(ranks, *(group.num_kv_heads for group in spec.kv_groups))
     need = MemoryNeed(-(-whole.weights // ranks), whole.step, -(-whole.kv_per_token // heads))
     memory = DeviceMemory(gpu_memory, gpu_memory, f"a GPU of {format_size(gpu_memory)}")

@@ -18,7 +18,14 @@ from octavo_engine.core.scheduler import Scheduler, SchedulerLimits
 from octavo_engine.core.step import NewRow, ScheduledRow, StepPlan
 from octavo_engine.engine.loop import EngineInfo, EngineLoop
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
-from octavo_engine.model.footprint import kv_bytes_per_token, step_bytes, weight_bytes
+from octavo_engine.model.footprint import (
+    kv_bytes_per_token,
+    logits_bytes,
+    sampler_bytes,
+    state_table_bytes,
+    step_bytes,
+    weight_bytes,
+)
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.model.weights import load_model
@@ -34,7 +41,7 @@ LoadProgress = Callable[[str, float, str], None]
 """Phase, ratio 0 to 1 over all phases, detail."""
 
 # Where each phase begins and ends on the one scale from 0 to 1.
-_PHASES = {"pulling": (0.0, 0.5), "sizing": (0.5, 0.51), "loading": (0.51, 0.97), "warmup": (0.97, 1.0)}
+_PHASES = {"sizing": (0.0, 0.02), "pulling": (0.02, 0.5), "loading": (0.5, 0.97), "warmup": (0.97, 1.0)}
 
 
 def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
@@ -44,13 +51,15 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     device = choose_device(config.device)
     if device.type == "cpu":
         use_cores(os.environ)
-    files = resolve_model(config.model, config.revision, report)
+    files = resolve_model(config.model, config.revision, lambda *_: None, weights=False)
     spec = read_spec(files)
-    dtype = choose_dtype(config.dtype, spec, device)
     report("sizing", 0.0, "")
-    plan = plan_memory(memory_need(spec, dtype, config), device_memory(device), memory_limits(config, spec, device))
-    log.info("memory plan: %s", plan.describe())
+    dtype = choose_dtype(config.dtype, spec, device)
     backend = select_backend(config.attention_backend, device)
+    need = memory_need(spec, dtype, config, backend)
+    plan = plan_memory(need, device_memory(device), memory_limits(config, spec, device))
+    log.info("memory plan: %s", plan.describe())
+    files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
     worker = _load(config, files, spec, dtype, device, backend, plan, report)
     report("warmup", 0.0, "first steps")
     _warm_up(worker, min(config.block_size, config.max_num_batched_tokens, plan.max_model_len), len(spec.kv_groups))
@@ -98,13 +107,15 @@ def choose_dtype(name: str, spec: ModelSpec, device: torch.device) -> torch.dtyp
     return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
 
 
-def memory_need(spec: ModelSpec, dtype: torch.dtype, config: EngineConfig) -> MemoryNeed:
-    """What the model takes with these settings."""
-    return MemoryNeed(
-        weights=weight_bytes(spec, dtype),
-        step=step_bytes(spec, dtype, config.max_num_batched_tokens, config.max_num_seqs),
-        kv_per_token=kv_bytes_per_token(spec, dtype),
-    )
+def memory_need(spec: ModelSpec, dtype: torch.dtype, config: EngineConfig, backend: AttentionBackend) -> MemoryNeed:
+    """What the model takes with these settings; `step` is one step's peak and the state that steps keep."""
+    tokens, seqs = config.max_num_batched_tokens, config.max_num_seqs
+    length = config.max_model_len or spec.max_position
+    scratch = [backend.scratch_bytes(group, spec.num_heads, tokens, seqs, length) for group in spec.kv_groups]
+    sampling = logits_bytes(spec, dtype, seqs) + sampler_bytes(spec.vocab_size, seqs)
+    peak = max(step_bytes(spec, dtype, tokens, seqs, max(scratch)), sampling)
+    state = state_table_bytes(seqs, length, config.block_size, len(spec.kv_groups))
+    return MemoryNeed(weight_bytes(spec, dtype), peak + state, kv_bytes_per_token(spec, dtype))
 
 
 def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> MemoryLimits:

@@ -143,8 +143,8 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, left: 
     if total > memory.free and left <= need.kv_per_token * limits.block_size:
         missing = total - memory.free
         tips.append(f"a device with {format_size(missing)} more memory, more GPUs, or a smaller --dtype")
-    elif left <= 0:
-        tips.append("a smaller --max-num-batched-tokens")
+    if left <= 0:
+        tips.append(f"a smaller --max-num-seqs or --max-num-batched-tokens (one step takes {format_size(need.step)})")
     return "Try " + ", or ".join(tips) + "." if tips else "Take a larger device."
 
 

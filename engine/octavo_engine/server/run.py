@@ -225,4 +225,4 @@ class Server:
 
 
 def _read_tokenizer(config: EngineConfig) -> Tokenizer:
-    return load_tokenizer(resolve_model(config.model, config.revision, lambda *_: None))
+    return load_tokenizer(resolve_model(config.model, config.revision, lambda *_: None, weights=False))
