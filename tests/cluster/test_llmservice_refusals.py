@@ -74,8 +74,9 @@ CHANGES = [
     ({"size": "9Gi"}, "size may grow but not shrink"),
     ({"storageClassName": "slow"}, "storageClassName cannot change"),
     ({"storageClassName": GONE}, "storageClassName cannot change"),
+    ({"accessMode": "ReadWriteOnce"}, "accessMode cannot change"),
     ({"size": "20Gi"}, ""),
-    ({"type": "Ephemeral"}, ""),
+    ({"type": "Ephemeral", "storageClassName": GONE}, ""),
 ]
 
 

@@ -57,6 +57,15 @@ def source(**members: Any) -> dict[str, Any]:
     return spec(model={"source": {"demo": GONE, **members}})
 
 
+def scheduling(**fields: Any) -> dict[str, Any]:
+    return spec(scheduling=fields)
+
+
+def schedule(**fields: Any) -> dict[str, Any]:
+    day = {"name": "day", "start": "0 8 * * mon-fri", "duration": "8h", "minReplicas": 1, "maxReplicas": 2}
+    return spec(autoscaling={"maxReplicas": 3, "schedules": [{**day, **fields}]})
+
+
 S3 = {"bucket": "weights"}
 ONE_SOURCE = "exactly one source must be set"
 QUANTITY = "must be a Kubernetes quantity"
@@ -336,16 +345,149 @@ BAD = [
     ),
     Bad(
         "schedule that is no cron",
-        spec(
-            autoscaling={
-                "maxReplicas": 3,
-                "schedules": [
-                    {"name": "day", "start": "in the morning", "duration": "8h", "minReplicas": 1, "maxReplicas": 2}
-                ],
-            }
-        ),
+        schedule(start="in the morning"),
         "spec.autoscaling.schedules[0].start",
         "must be a cron expression",
+    ),
+    Bad(
+        "a resource that nobody has",
+        spec(resources={"limits": {"mem": "1Gi"}}),
+        "spec.resources.limits",
+        "each must be cpu",
+    ),
+    Bad(
+        "a resource by a blank",
+        spec(resources={"requests": {"a b/c": 1}}),
+        "spec.resources.requests",
+        "each must be cpu",
+    ),
+    Bad(
+        "a quantity as a list",
+        spec(resources={"requests": {"memory": [1]}}),
+        "spec.resources.requests.memory",
+        QUANTITY,
+        "Invalid value",
+    ),
+    Bad(
+        "a quantity in other digits",
+        spec(resources={"requests": {"memory": "\u0661Gi"}}),
+        "spec.resources.requests.memory",
+        QUANTITY,
+    ),
+    Bad(
+        "a label's key with a blank",
+        scheduling(nodeSelector={"my pool": "a"}),
+        "spec.scheduling.nodeSelector",
+        "must be a label's key",
+    ),
+    Bad(
+        "a label's key without a name",
+        scheduling(nodeSelector={"example.com/": "a"}),
+        "spec.scheduling.nodeSelector",
+        "must be a label's key",
+    ),
+    Bad(
+        "a label's value with a slash",
+        scheduling(nodeSelector={"pool": "a/b"}),
+        "spec.scheduling.nodeSelector.pool",
+        "must be a label's value",
+    ),
+    Bad(
+        "an annotation's key with a colon",
+        spec(service={"annotations": {"a:b": "c"}}),
+        "spec.service.annotations",
+        "must be a label's key",
+    ),
+    Bad(
+        "a monitor's label that is none",
+        spec(monitoring={"labels": {"a": "b c"}}),
+        "spec.monitoring.labels.a",
+        "must be a label's value",
+    ),
+    Bad(
+        "Exists with a value",
+        scheduling(tolerations=[{"key": "a", "operator": "Exists", "value": "b"}]),
+        "spec.scheduling.tolerations[0]",
+        "operator Exists has no value",
+    ),
+    Bad(
+        "Equal without a key", scheduling(tolerations=[{"value": "b"}]), "spec.scheduling.tolerations[0]", "needs a key"
+    ),
+    Bad(
+        "seconds of a taint that evicts nobody",
+        scheduling(tolerations=[{"key": "a", "tolerationSeconds": 3}]),
+        "spec.scheduling.tolerations[0]",
+        "effect NoExecute only",
+    ),
+    Bad(
+        "a taint's key with a blank",
+        scheduling(tolerations=[{"key": "a b"}]),
+        "spec.scheduling.tolerations[0].key",
+        "must be a label's key",
+    ),
+    Bad(
+        "topology by a sentence",
+        scheduling(topologySpreadConstraints=[{"topologyKey": "all over"}]),
+        "spec.scheduling.topologySpreadConstraints[0].topologyKey",
+        "must be a label's key",
+    ),
+    Bad(
+        "a field that pods do not have",
+        spec(engine={"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.ip"}}}]}),
+        "spec.engine.env[0].valueFrom.fieldRef.fieldPath",
+        "must be a field of the pod",
+    ),
+    Bad(
+        "flags as variables of a Secret",
+        spec(engine={"envFrom": [{"prefix": "OCTAVO_", "secretRef": {"name": "a"}}]}),
+        "spec.engine.envFrom[0].prefix",
+        "use the field of the spec",
+    ),
+    Bad("a schedule at 25 o'clock", schedule(start="0 25 * * *"), "spec.autoscaling.schedules[0].start", "hour 0-23"),
+    Bad("a schedule on the 32nd", schedule(start="0 8 32 * *"), "spec.autoscaling.schedules[0].start", "day 1-31"),
+    Bad(
+        "a schedule of no length",
+        schedule(duration="0h"),
+        "spec.autoscaling.schedules[0].duration",
+        "must be longer than nothing",
+    ),
+    Bad(
+        "a scrape every 0 s",
+        spec(monitoring={"interval": "0s"}),
+        "spec.monitoring.interval",
+        "must be longer than nothing",
+    ),
+    Bad(
+        "a field of the pod template that is none",
+        spec(podTemplate={"specs": {}}),
+        "spec.podTemplate.specs",
+        "is not a field",
+        "unknown field",
+    ),
+    Bad(
+        "a pod template that renames",
+        spec(podTemplate={"metadata": {"name": "x"}}),
+        "spec.podTemplate.metadata.name",
+        "is not a field",
+        "unknown field",
+    ),
+    Bad(
+        "a class for what is lost",
+        spec(cache={"storageClassName": "fast"}),
+        "spec.cache",
+        "go with type PersistentVolumeClaim only",
+    ),
+    Bad(
+        "a mode for what is lost",
+        spec(cache={"accessMode": "ReadWriteOnce"}),
+        "spec.cache",
+        "go with type PersistentVolumeClaim only",
+    ),
+    Bad(
+        "a surge of nobody",
+        spec(rollout={"strategy": "Surge", "maxSurge": 0, "maxUnavailable": 1}),
+        "spec.rollout",
+        "needs a maxSurge",
     ),
     Bad("a list for a mapping", spec(engine=[]), "spec.engine", "must be a mapping", "must be of type object"),
     Bad(

@@ -10,17 +10,34 @@ from octavo_operator.api.corev1 import ScalingBehavior
 from octavo_operator.api.fields import Duration, ShortName
 from octavo_operator.api.schema import ListType, Rule, SpecModel, pattern
 
+_MIN_WITHIN_MAX = Rule(
+    "self.minReplicas <= self.maxReplicas",
+    "minReplicas must not be larger than maxReplicas",
+    lambda bounds: bounds.min_replicas <= bounds.max_replicas,
+)
+
+
+def _cron_field(value: str) -> str:
+    item = rf"(\*|({value})(-({value}))?)(/[1-9][0-9]?)?"
+    return f"{item}(,{item})*"
+
+
+_CRON = "(?i:" + " ".join(
+    _cron_field(value)
+    for value in (
+        "[0-5]?[0-9]",
+        "[01]?[0-9]|2[0-3]",
+        "0?[1-9]|[12][0-9]|3[01]",
+        "0?[1-9]|1[0-2]|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec",
+        "[0-7]|sun|mon|tue|wed|thu|fri|sat",
+    )
+) + ")"  # fmt: skip
+
 
 class Schedule(SpecModel):
     """Other bounds for a time of the day or the week."""
 
-    rules = (
-        Rule(
-            "self.minReplicas <= self.maxReplicas",
-            "minReplicas must not be larger than maxReplicas",
-            lambda schedule: schedule.min_replicas <= schedule.max_replicas,
-        ),
-    )
+    rules = (_MIN_WITHIN_MAX,)
     name: ShortName = Field(description="Name of the schedule.")
     time_zone: Annotated[
         str, Field(max_length=64), pattern("[A-Za-z][A-Za-z0-9_+/-]*", "must be a time zone such as Europe/Berlin")
@@ -29,7 +46,9 @@ class Schedule(SpecModel):
         str,
         Field(max_length=64),
         pattern(
-            r"[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}", "must be a cron expression of five fields, as in 0 8 * * 1-5"
+            _CRON,
+            "must be a cron expression of five fields, as in 0 8 * * 1-5: minute 0-59, hour 0-23, day 1-31, month 1-12,"
+            " day of the week 0-7",
         ),
     ] = Field(description="When it starts, as a cron expression.")
     duration: Duration = Field(description="How long it lasts, such as 10h.")
@@ -40,13 +59,7 @@ class Schedule(SpecModel):
 class Autoscaling(SpecModel):
     """How the number of replicas follows the load. Exclusive with replicas."""
 
-    rules = (
-        Rule(
-            "self.minReplicas <= self.maxReplicas",
-            "minReplicas must not be larger than maxReplicas",
-            lambda autoscaling: autoscaling.min_replicas <= autoscaling.max_replicas,
-        ),
-    )
+    rules = (_MIN_WITHIN_MAX,)
     min_replicas: Annotated[int, Field(ge=0, le=1000)] = Field(1, description="Fewest replicas.")
     max_replicas: Annotated[int, Field(ge=1, le=1000)] = Field(description="Most replicas.")
     target_queue_depth: Annotated[int, Field(ge=1, le=10_000)] = Field(

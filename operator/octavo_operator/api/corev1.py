@@ -6,8 +6,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from octavo_operator.api.fields import Dns1123Name, LabelMap, ObjectKey
-from octavo_operator.api.schema import Rule, SpecModel, pattern
+from octavo_operator.api.fields import Dns1123Name, LabelMap, LabelValue, ObjectKey, QualifiedName
+from octavo_operator.api.schema import Rule, SpecModel, exactly_one_of, pattern
+
+_VARIABLE = (
+    pattern("[A-Za-z_][A-Za-z0-9_]*", "must be the name of a variable: letters, digits and '_'"),
+    Rule(
+        "!self.startsWith('OCTAVO_')",
+        "OCTAVO_ variables are the engine's flags: use the field of the spec, or engine.extraArgs",
+        lambda name: not name.startswith("OCTAVO_"),
+    ),
+)
+_FIELD_PATH = (
+    r"metadata\.(name|namespace|uid|(labels|annotations)\[\x27[A-Za-z0-9./_-]+\x27\])|spec\.(nodeName|serviceAccountName)"
+    r"|status\.(hostIPs?|podIPs?)"
+)
 
 
 class KeySelector(SpecModel):
@@ -21,19 +34,17 @@ class KeySelector(SpecModel):
 class FieldSelector(SpecModel):
     """A field of the pod itself."""
 
-    field_path: Annotated[str, Field(max_length=253)] = Field(description="Such as metadata.name or status.podIP.")
+    field_path: Annotated[
+        str,
+        Field(max_length=253),
+        pattern(_FIELD_PATH, "must be a field of the pod such as metadata.name or status.podIP"),
+    ] = Field(description="Such as metadata.name or status.podIP.")
 
 
 class EnvVarSource(SpecModel):
     """Where the value of a variable comes from. Exactly one member is set."""
 
-    rules = (
-        Rule(
-            "[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)].filter(x, x).size() == 1",
-            "exactly one of secretKeyRef, configMapKeyRef or fieldRef must be set",
-            lambda source: len(source.model_dump(exclude_none=True)) == 1,
-        ),
-    )
+    rules = (exactly_one_of("secretKeyRef", "configMapKeyRef", "fieldRef"),)
     secret_key_ref: KeySelector | None = Field(None, description="A key of a Secret.")
     config_map_key_ref: KeySelector | None = Field(None, description="A key of a ConfigMap.")
     field_ref: FieldSelector | None = Field(None, description="A field of the pod.")
@@ -52,12 +63,7 @@ class EnvVar(SpecModel):
     name: Annotated[
         str,
         Field(min_length=1, max_length=253),
-        pattern("[A-Za-z_][A-Za-z0-9_]*", "must be the name of a variable: letters, digits and '_'"),
-        Rule(
-            "!self.startsWith('OCTAVO_')",
-            "OCTAVO_ variables are the engine's flags: use the field of the spec, or engine.extraArgs",
-            lambda name: not name.startswith("OCTAVO_"),
-        ),
+        *_VARIABLE,
     ] = Field(description="Name of the variable.")
     value: Annotated[str, Field(max_length=32768)] | None = Field(None, description="Its value.")
     value_from: EnvVarSource | None = Field(None, description="Where its value comes from.")
@@ -72,14 +78,10 @@ class LocalReference(SpecModel):
 class EnvFromSource(SpecModel):
     """All keys of a Secret or a ConfigMap as variables. Exactly one member is set."""
 
-    rules = (
-        Rule(
-            "has(self.secretRef) != has(self.configMapRef)",
-            "exactly one of secretRef or configMapRef must be set",
-            lambda source: (source.secret_ref is None) != (source.config_map_ref is None),
-        ),
+    rules = (exactly_one_of("secretRef", "configMapRef"),)
+    prefix: Annotated[str, Field(min_length=1, max_length=63), *_VARIABLE] | None = Field(
+        None, description="Put before each name."
     )
-    prefix: Annotated[str, Field(max_length=63)] | None = Field(None, description="Put before each name.")
     secret_ref: LocalReference | None = Field(None, description="A Secret.")
     config_map_ref: LocalReference | None = Field(None, description="A ConfigMap.")
 
@@ -87,9 +89,26 @@ class EnvFromSource(SpecModel):
 class Toleration(SpecModel):
     """A taint that the pods tolerate."""
 
-    key: Annotated[str, Field(max_length=316)] | None = Field(None, description="Key of the taint; none: all.")
+    rules = (
+        Rule(
+            "self.operator == 'Equal' || !has(self.value) || self.value == ''",
+            "a toleration with operator Exists has no value",
+            lambda toleration: toleration.operator == "Equal" or not toleration.value,
+        ),
+        Rule(
+            "self.operator == 'Exists' || has(self.key)",
+            "a toleration with operator Equal, the default, needs a key; Exists without one tolerates every taint",
+            lambda toleration: toleration.operator == "Exists" or toleration.key is not None,
+        ),
+        Rule(
+            "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+            "tolerationSeconds goes with effect NoExecute only",
+            lambda toleration: toleration.toleration_seconds is None or toleration.effect == "NoExecute",
+        ),
+    )
+    key: QualifiedName | None = Field(None, description="Key of the taint; none: all.")
     operator: Literal["Exists", "Equal"] = Field("Equal", description="How key and value are compared.")
-    value: Annotated[str, Field(max_length=63)] | None = Field(None, description="Value of the taint.")
+    value: LabelValue | None = Field(None, description="Value of the taint.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(None, description="none: all.")
     toleration_seconds: Annotated[int, Field(ge=0, le=31_536_000)] | None = Field(
         None, description="How long NoExecute is tolerated, in seconds."
@@ -106,7 +125,7 @@ class TopologySpreadConstraint(SpecModel):
     """How pods are spread over nodes, zones and the like."""
 
     max_skew: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="Largest difference between two domains.")
-    topology_key: Annotated[str, Field(min_length=1, max_length=316)] = Field(description="Label of the nodes.")
+    topology_key: QualifiedName = Field(description="Label of the nodes.")
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"] = Field(
         "ScheduleAnyway", description="What to do when it cannot be met."
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from octavo_operator.api.schema import Rule, pattern
+from octavo_operator.api.schema import Rule, all_keys, pattern
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
@@ -65,8 +66,20 @@ Duration = Annotated[
     str,
     Field(min_length=2, max_length=16),
     pattern("([0-9]+h)?([0-9]+m)?([0-9]+s)?", "must be a duration such as 15s, 30m or 2h"),
+    Rule("self.matches('[1-9]')", "must be longer than nothing", lambda text: re.search("[1-9]", text) is not None),
 ]
-StringMap = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)]
-LabelMap = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
+_QUALIFIED = f"({_LABEL}(\\.{_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+_QUALIFIED_SENTENCE = "must be a label's key such as pool or example.com/pool"
+QualifiedName = Annotated[str, Field(min_length=1, max_length=317), pattern(_QUALIFIED, _QUALIFIED_SENTENCE)]
+_QUALIFIED_KEYS = all_keys(_QUALIFIED, f"each key {_QUALIFIED_SENTENCE}")
+LabelValue = Annotated[
+    str,
+    Field(max_length=63),
+    pattern(
+        "([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?", "must be a label's value: letters, digits, '-', '_' and '.'"
+    ),
+]
+AnnotationMap = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64), _QUALIFIED_KEYS]
+LabelMap = Annotated[dict[str, LabelValue], Field(max_length=64), _QUALIFIED_KEYS]
 FreeForm = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
 """A part of another API that is handed on as it is; the API server judges it when it is applied."""

@@ -11,16 +11,16 @@ from octavo_operator.api.corev1 import Toleration, TopologySpreadConstraint
 from octavo_operator.api.engine import Engine
 from octavo_operator.api.fields import (
     AbsolutePath,
+    AnnotationMap,
     Dns1123Name,
     Duration,
     FreeForm,
     LabelMap,
     ModelName,
     ShortName,
-    StringMap,
 )
 from octavo_operator.api.quantity import Quantity, Size, parse_quantity
-from octavo_operator.api.schema import ListType, Rule, SpecModel, pattern, section
+from octavo_operator.api.schema import ListType, Rule, SpecModel, all_keys, exactly_one_of, pattern, section
 from octavo_operator.api.source import ModelSource, SecretReference
 
 
@@ -44,13 +44,7 @@ class Adapter(SpecModel):
 class ResourceClaim(SpecModel):
     """A device claim of Dynamic Resource Allocation."""
 
-    rules = (
-        Rule(
-            "has(self.resourceClaimName) != has(self.resourceClaimTemplateName)",
-            "exactly one of resourceClaimName or resourceClaimTemplateName must be set",
-            lambda claim: (claim.resource_claim_name is None) != (claim.resource_claim_template_name is None),
-        ),
-    )
+    rules = (exactly_one_of("resourceClaimName", "resourceClaimTemplateName"),)
     name: ShortName = Field(description="Name of the claim within the pod.")
     resource_claim_name: Dns1123Name | None = Field(None, description="A ResourceClaim shared by all pods.")
     resource_claim_template_name: Dns1123Name | None = Field(None, description="A template: one claim for each pod.")
@@ -87,6 +81,10 @@ ResourceMap = Annotated[
         "self.all(name, !name.endsWith('/gpu'))",
         "GPUs are asked for by spec.accelerator, not here",
         lambda resources: not any(name.endswith("/gpu") for name in resources),
+    ),
+    all_keys(
+        r"cpu|memory|ephemeral-storage|hugepages-[1-9][0-9]*[KMGT]i|[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._-]*",
+        "each must be cpu, memory, ephemeral-storage, hugepages-<size> or a resource such as example.com/fpga",
     ),
 ]
 
@@ -132,6 +130,20 @@ class Cache(SpecModel):
             lambda cache: (cache.type == "HostPath") == (cache.host_path is not None),
         ),
         Rule(
+            "self.type == 'PersistentVolumeClaim' || (!has(self.storageClassName) && !has(self.accessMode))",
+            "storageClassName and accessMode go with type PersistentVolumeClaim only",
+            lambda cache: (
+                cache.type == "PersistentVolumeClaim"
+                or (cache.storage_class_name is None and cache.access_mode is None)
+            ),
+        ),
+        Rule(
+            f"{_BOTH_CLAIMS}has(self.accessMode) == has(oldSelf.accessMode) && "
+            "(!has(self.accessMode) || self.accessMode == oldSelf.accessMode)",
+            "accessMode cannot change: a claim keeps its mode; delete the LLMService or use another name",
+            None,
+        ),
+        Rule(
             f"{_BOTH_CLAIMS}(has(self.storageClassName) == has(oldSelf.storageClassName) && "
             "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName))",
             "storageClassName cannot change: a claim keeps its class; delete the LLMService or use another name",
@@ -149,10 +161,10 @@ class Cache(SpecModel):
     )
     size: Size | None = Field(None, description="Size of the cache; may grow, not shrink.")
     storage_class_name: Dns1123Name | None = Field(None, description="Class of the claim. Default: the cluster's.")
-    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = Field(
-        "ReadWriteMany", description="ReadWriteOnce ties all replicas to one node."
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = Field(
+        None, description="Mode of the claim. Default: ReadWriteMany; ReadWriteOnce ties all replicas to one node."
     )
-    host_path: AbsolutePath | None = Field(None, description="Folder of the node for type HostPath.")
+    host_path: AbsolutePath | None = Field(None, description="Folder of the node for type HostPath; not yet acted on.")
     shared_memory_size: Size = Field("8Gi", description="Size of /dev/shm; counts to the memory limit.")
 
 
@@ -165,14 +177,21 @@ class Rollout(SpecModel):
             "maxSurge and maxUnavailable must not both be 0: no pod could ever be replaced",
             lambda rollout: rollout.max_surge > 0 or rollout.max_unavailable > 0,
         ),
+        Rule(
+            "self.strategy != 'Surge' || self.maxSurge > 0",
+            "strategy Surge needs a maxSurge of 1 or more",
+            lambda rollout: rollout.strategy != "Surge" or rollout.max_surge > 0,
+        ),
     )
     strategy: Literal["Auto", "Surge", "InPlace"] = Field(
-        "Auto", description="Surge starts new pods first, InPlace stops old ones first, Auto surges if a GPU is free."
+        "Auto",
+        description="Surge starts new pods first, InPlace stops old ones first. Auto surges; that it goes on in place"
+        " where no GPU is free is not yet acted on.",
     )
     max_surge: Annotated[int, Field(ge=0, le=100)] = Field(1, description="Pods above the number of replicas.")
     max_unavailable: Annotated[int, Field(ge=0, le=100)] = Field(0, description="Pods that may be missing meanwhile.")
     surge_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
-        300, description="How long a surge pod may wait for a GPU before Auto goes on in place."
+        300, description="How long a surge pod may wait for a GPU before Auto goes on in place; not yet acted on."
     )
     drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = Field(
         120, description="Time for running answers after a pod is asked to stop."
@@ -212,7 +231,7 @@ class ServiceSettings(SpecModel):
 
     type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field("ClusterIP", description="Type of the Service.")
     port: Annotated[int, Field(ge=1, le=65_535)] = Field(80, description="Port of the Service.")
-    annotations: StringMap = Field(default_factory=dict, description="Annotations of the Service.")
+    annotations: AnnotationMap = Field(default_factory=dict, description="Annotations of the Service.")
     app_protocol: Annotated[
         str, Field(max_length=253), pattern("[a-z0-9][A-Za-z0-9./-]*", "must be a protocol such as http")
     ] = Field("http", description="Protocol that load balancers and meshes are told.")
@@ -229,10 +248,26 @@ class Auth(SpecModel):
 class Monitoring(SpecModel):
     """What the Prometheus Operator is told, where there is one."""
 
-    enabled: Literal["Auto", "Always", "Never"] = Field("Auto", description="Auto: only if its CRDs exist.")
+    enabled: Literal["Auto", "Always", "Never"] = Field(
+        "Auto", description="Auto: only if its CRDs exist. Not yet acted on."
+    )
     interval: Duration = Field("15s", description="Time between two scrapes.")
     labels: LabelMap = Field(default_factory=dict, description="Labels by which Prometheus selects monitors.")
     alerts: bool = Field(True, description="Whether to install alerting rules.")
+
+
+class PodTemplateMetadata(SpecModel):
+    """More labels and annotations of the pods."""
+
+    labels: LabelMap = Field(default_factory=dict, description="Labels of the pods.")
+    annotations: AnnotationMap = Field(default_factory=dict, description="Annotations of the pods.")
+
+
+class PodTemplate(SpecModel):
+    """What is merged over the rendered pod template."""
+
+    metadata: PodTemplateMetadata | None = Field(None, description="Labels and annotations of the pods.")
+    spec: FreeForm | None = Field(None, description="Fields of the pod's spec.")
 
 
 _TENSOR_PARALLEL = (
@@ -262,7 +297,7 @@ class LLMServiceSpec(SpecModel):
     )
     model: Model = Field(description="What is served.")
     adapters: Annotated[list[Adapter], Field(max_length=64), ListType("name")] = Field(
-        default_factory=list, description="LoRA adapters."
+        default_factory=list, description="LoRA adapters; not yet acted on."
     )
     engine: Engine = section(Engine, "Settings of the engine in each pod.")
     accelerator: Accelerator = section(Accelerator, "The GPUs of one replica.")
@@ -271,7 +306,9 @@ class LLMServiceSpec(SpecModel):
     replicas: Annotated[int, Field(ge=0, le=1000)] | None = Field(
         None, description="Number of pods. Default: 1. Exclusive with autoscaling."
     )
-    autoscaling: Autoscaling | None = Field(None, description="Follow the load. Exclusive with replicas.")
+    autoscaling: Autoscaling | None = Field(
+        None, description="Follow the load; not yet acted on beside minReplicas. Exclusive with replicas."
+    )
     rollout: Rollout = section(Rollout, "How a change reaches the pods.")
     scheduling: Scheduling = section(Scheduling, "Where the pods may run.")
     disruption: Disruption | None = Field(
@@ -281,8 +318,8 @@ class LLMServiceSpec(SpecModel):
     )
     service: ServiceSettings = section(ServiceSettings, "The Service in front of the pods.")
     auth: Auth | None = Field(None, description="Who may use the API. Default: everyone who reaches it.")
-    monitoring: Monitoring = section(Monitoring, "What the Prometheus Operator is told.")
-    pod_template: FreeForm | None = Field(
-        None, description="Metadata and spec merged over the rendered pod template (strategic merge): the last word."
+    monitoring: Monitoring = section(Monitoring, "What the Prometheus Operator is told; not yet acted on.")
+    pod_template: PodTemplate | None = Field(
+        None, description="Merged over the rendered pod template (strategic merge), the last word; not yet acted on."
     )
     suspend: bool = Field(False, description="Runs no pod but keeps the cache; wins over replicas and autoscaling.")

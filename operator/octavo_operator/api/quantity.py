@@ -6,11 +6,12 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from octavo_operator.api.schema import Rule
 
-_SYNTAX = re.compile(r"\+?(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d+))?")
+_SYNTAX = re.compile(r"\+?(\d+(?:\.\d*)?|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d+))?", re.ASCII)
 _BINARY = {f"{letter}i": Decimal(1024) ** n for n, letter in enumerate("KMGTPE", 1)}
 _DECIMAL = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": Decimal("1e3"), "M": Decimal("1e6"),
@@ -38,8 +39,16 @@ def _is_quantity(value: Any) -> bool:
 
 _SENTENCE = "must be a Kubernetes quantity that is not negative, such as 500m, 4 or 16Gi"
 
+
+def _string_or_int(value: Any) -> str | int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise PydanticCustomError("rule", "{sentence}", {"sentence": _SENTENCE})
+    return value
+
+
 Quantity = Annotated[
     str | int,
+    PlainValidator(_string_or_int),  # a union would put the names of its members into the path of a problem
     WithJsonSchema(
         {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}], "maxLength": 32}
     ),

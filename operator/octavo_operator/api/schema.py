@@ -57,6 +57,26 @@ def pattern(expression: str, message: str) -> Rule:
     )
 
 
+def exactly_one_of(*names: str, message: str = "") -> Rule:
+    """A rule that of the members of a union, by their names outside, one is set and no other."""
+    present = ", ".join(f"has(self.{name})" for name in names)
+    listed = f"{', '.join(names[:-1])} or {names[-1]}"
+    return Rule(
+        cel=f"[{present}].filter(x, x).size() == 1",
+        message=message or f"exactly one of {listed} must be set",
+        holds=lambda union: len(set(names) & set(union.model_dump(by_alias=True, exclude_none=True))) == 1,
+    )
+
+
+def all_keys(expression: str, message: str) -> Rule:
+    """A rule that each key of a mapping as a whole matches `expression`."""
+    return Rule(
+        cel=f"self.all(key, key.matches(r'^(?:{expression})$'))",
+        message=message,
+        holds=lambda mapping: all(re.fullmatch(expression, key) for key in mapping),
+    )
+
+
 @dataclass(frozen=True)
 class ListType:
     """A list whose items are told apart by `key` (`map`) or by themselves (`set`, key None); duplicates are refused."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from octavo_operator.api.fields import Dns1123Name, HttpUrl, ImageReference, ObjectKey, VolumePath
-from octavo_operator.api.schema import Rule, SpecModel, pattern
+from octavo_operator.api.schema import SpecModel, exactly_one_of, pattern
 
 _HF_NAME = "[A-Za-z0-9_][A-Za-z0-9._-]*"
 
@@ -80,11 +80,13 @@ class ModelSource(SpecModel):
     """Where weights come from. Exactly one member is set."""
 
     rules = (
-        Rule(
-            "[has(self.huggingFace), has(self.persistentVolumeClaim), has(self.s3), has(self.image), has(self.demo)]"
-            ".filter(x, x).size() == 1",
-            "exactly one source must be set: huggingFace, persistentVolumeClaim, s3, image or demo",
-            lambda source: len(source.model_dump(exclude_none=True)) == 1,
+        exactly_one_of(
+            "huggingFace",
+            "persistentVolumeClaim",
+            "s3",
+            "image",
+            "demo",
+            message="exactly one source must be set: huggingFace, persistentVolumeClaim, s3, image or demo",
         ),
     )
     hugging_face: HuggingFaceSource | None = Field(None, description="A repository of the Hugging Face Hub.")

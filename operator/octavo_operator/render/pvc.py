@@ -14,7 +14,10 @@ def persistent_volume_claim(llmservice: LLMService) -> dict[str, Any] | None:
     cache = llmservice.spec.cache
     if cache.type != "PersistentVolumeClaim":
         return None
-    spec: dict[str, Any] = {"accessModes": [cache.access_mode], "resources": {"requests": {"storage": cache.size}}}
+    spec: dict[str, Any] = {
+        "accessModes": [cache.access_mode or "ReadWriteMany"],
+        "resources": {"requests": {"storage": cache.size}},
+    }
     if cache.storage_class_name is not None:
         spec["storageClassName"] = cache.storage_class_name
     return {
