@@ -164,12 +164,13 @@ def paged_attention(
     """
     tokens, num_heads, head_dim = query.shape
     num_seqs = context_lens.shape[0]
-    block_size, kv_heads = key_cache.shape[1], key_cache.shape[2]
+    kv_heads = key_cache.shape[2]
     if query.stride(2) != 1:
         query = query.contiguous()
     output = torch.zeros_like(query, memory_format=torch.contiguous_format)
     group = num_heads // kv_heads
     rows, tile_tokens, warps = tile_shape(group, head_dim, max_query_len, query.dtype)
+    strides = (*query.stride()[:2], *output.stride()[:2], block_table.stride(0))
     # Every sequence may have one partly filled tile.
     grid = (tokens // (rows // group) + num_seqs, kv_heads)
     paged_attention_kernel[grid](
@@ -182,16 +183,12 @@ def paged_attention(
         context_lens,
         num_seqs,
         scale * _LOG2_E,
-        query.stride(0),
-        query.stride(1),
-        output.stride(0),
-        output.stride(1),
-        block_table.stride(0),
+        *strides,
         KV_HEADS=kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
         HEAD_DIM_PADDED=max(16, triton.next_power_of_2(head_dim)),
-        BLOCK_SIZE=block_size,
+        BLOCK_SIZE=key_cache.shape[1],
         WINDOW=window or 0,
         ROWS=rows,
         TILE_TOKENS=tile_tokens,

@@ -15,8 +15,8 @@ from octavo_engine.model.spec import ModelSpec
 _FLOAT32_BYTES = 4
 _INT32_BYTES = 4
 _SAMPLER_BYTES = 32
-"""Most that is alive for one logit at once: the sums over probabilities that find the last possible token (int64, twice)
-beside probabilities, their sums and the logits before and after penalties."""
+"""Most that is alive for one logit at once: the count of possible tokens so far (int64, twice) beside probabilities,
+their sums, and the logits as they were adjusted and scaled."""
 
 
 def num_parameters(spec: ModelSpec) -> int:

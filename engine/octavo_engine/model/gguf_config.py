@@ -20,46 +20,60 @@ _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 def gguf_config(path: Path, families: Iterable[Family]) -> dict[str, Any]:
     """The config.json fields of the GGUF file at `path`; ModelLoadError if it is not a supported model."""
     file = read_gguf(path)
-    family = next((family for family in families if family.gguf_architecture == file.architecture), None)
-    if family is None:
-        supported = ", ".join(family.gguf_architecture for family in families)
-        raise ModelLoadError(
-            f"{path}: the GGUF architecture {file.architecture!r} is not supported (supported: {supported})"
-        )
     fields = Fields(str(path), file.metadata)
-    if fields.integer("split.count", 0, 1 << 16, default=1) > 1:
-        raise ModelLoadError(
-            f"{path}: one part of a GGUF model in several files; merge them first: llama-gguf-split --merge"
-        )
+    family = _family(file, fields, families)
     name = file.architecture
-    if fields.integer(f"{name}.expert_count", 0, 1 << 16, default=0) > 0:
-        raise ModelLoadError(f"{path}: mixtures of experts are not supported by this version of Octavo")
-    heads = fields.integer(f"{name}.attention.head_count", 1, 1 << 16)
-    hidden = fields.integer(f"{name}.embedding_length", 1, 1 << 20)
-    length = f"{name}.attention.key_length"
-    head_dim = fields.integer(length, 2, 1024) if fields.has(length) else None
-    rotated = fields.integer(f"{name}.rope.dimension_count", 1, 1 << 16, default=head_dim or hidden // heads)
     return {
         "architectures": [family.architecture],
         "num_hidden_layers": fields.integer(f"{name}.block_count", 1, 4096),
-        "hidden_size": hidden,
         "intermediate_size": fields.integer(f"{name}.feed_forward_length", 1, 1 << 22),
-        "num_attention_heads": heads,
-        "num_key_value_heads": fields.integer(f"{name}.attention.head_count_kv", 1, 1 << 16, default=heads),
-        "head_dim": head_dim,
+        **_attention(file, fields),
         "vocab_size": _vocab_size(file, fields),
         "max_position_embeddings": fields.integer(f"{name}.context_length", 1, 1 << 30),
         "rms_norm_eps": fields.number(f"{name}.attention.layer_norm_rms_epsilon", 0, 1),
         "rope_parameters": _rope_parameters(file, fields),
-        "partial_rotary_factor": rotated / (head_dim or max(1, hidden // heads)),
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
         "hidden_act": "silu",
         "dtype": _dtype(file),
         "eos_token_id": [
             file.metadata[key] for key in (f"tokenizer.ggml.{end}" for end in _END_KEYS) if key in file.metadata
         ],
+    }
+
+
+def _family(file: GGUFFile, fields: Fields, families: Iterable[Family]) -> Family:
+    """The family of the file's architecture; ModelLoadError if it or the file's kind is not supported."""
+    path = fields.origin
+    family = next((family for family in families if family.gguf_architecture == file.architecture), None)
+    if family is None:
+        supported = ", ".join(family.gguf_architecture for family in families)
+        raise ModelLoadError(
+            f"{path}: the GGUF architecture {file.architecture!r} is not supported (supported: {supported})"
+        )
+    if fields.integer("split.count", 0, 1 << 16, default=1) > 1:
+        raise ModelLoadError(
+            f"{path}: one part of a GGUF model in several files; merge them first: llama-gguf-split --merge"
+        )
+    if fields.integer(f"{file.architecture}.expert_count", 0, 1 << 16, default=0) > 0:
+        raise ModelLoadError(f"{path}: mixtures of experts are not supported by this version of Octavo")
+    return family
+
+
+def _attention(file: GGUFFile, fields: Fields) -> dict[str, Any]:
+    name = file.architecture
+    heads = fields.integer(f"{name}.attention.head_count", 1, 1 << 16)
+    hidden = fields.integer(f"{name}.embedding_length", 1, 1 << 20)
+    length = f"{name}.attention.key_length"
+    head_dim = fields.integer(length, 2, 1024) if fields.has(length) else None
+    rotated = fields.integer(f"{name}.rope.dimension_count", 1, 1 << 16, default=head_dim or hidden // heads)
+    return {
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields.integer(f"{name}.attention.head_count_kv", 1, 1 << 16, default=heads),
+        "head_dim": head_dim,
+        "partial_rotary_factor": rotated / (head_dim or max(1, hidden // heads)),
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
     }
 
 

@@ -115,23 +115,9 @@ def read_json(path: Path) -> dict[str, Any]:
 def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
     family = find_family(config.get("architectures"), path)
     fields = Fields(str(path), {**family.defaults, **{k: v for k, v in config.items() if v is not None}})
-    if fields.has("quantization_config"):
-        method = fields.values["quantization_config"]
-        method = method.get("quant_method", "?") if isinstance(method, dict) else method
-        raise ModelLoadError(
-            f"{path}: the weights are quantized ({method}), which this version of Octavo does not compute yet; use an "
-            "unquantized checkpoint of the model, or a .gguf file"
-        )
-    heads = fields.integer("num_attention_heads", 1, 1 << 16)
+    _refuse_quantized(fields)
     hidden = fields.integer("hidden_size", 1, 1 << 20)
-    if not fields.has("head_dim") and hidden % heads:
-        raise fields.wrong("hidden_size", hidden, f"is not a multiple of num_attention_heads {heads}")
-    kv_heads = fields.integer("num_key_value_heads", 1, heads, default=heads)
-    if heads % kv_heads:
-        raise fields.wrong("num_key_value_heads", kv_heads, f"does not divide num_attention_heads {heads}")
-    head_dim = fields.integer("head_dim", 2, 1024, default=hidden // heads)
-    if head_dim % 2:
-        raise fields.wrong("head_dim", head_dim, "is odd, and rotary embeddings turn pairs")
+    heads, kv_heads, head_dim = _heads(fields, hidden)
     layers = fields.integer("num_hidden_layers", 1, 4096)
     max_position = fields.integer("max_position_embeddings", 1, 1 << 30)
     vocab_size = fields.integer("vocab_size", 1, 1 << 26)
@@ -157,6 +143,30 @@ def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
         eos_token_ids=_eos_token_ids(fields, vocab_size),
         kv_groups=(KVGroupSpec("full", tuple(range(layers)), kv_heads, head_dim),),
     )
+
+
+def _refuse_quantized(fields: Fields) -> None:
+    if fields.has("quantization_config"):
+        method = fields.values["quantization_config"]
+        method = method.get("quant_method", "?") if isinstance(method, dict) else method
+        raise ModelLoadError(
+            f"{fields.origin}: the weights are quantized ({method}), which this version of Octavo does not compute "
+            "yet; use an unquantized checkpoint of the model, or a .gguf file"
+        )
+
+
+def _heads(fields: Fields, hidden: int) -> tuple[int, int, int]:
+    """Query heads, KV heads and the size of a head."""
+    heads = fields.integer("num_attention_heads", 1, 1 << 16)
+    if not fields.has("head_dim") and hidden % heads:
+        raise fields.wrong("hidden_size", hidden, f"is not a multiple of num_attention_heads {heads}")
+    kv_heads = fields.integer("num_key_value_heads", 1, heads, default=heads)
+    if heads % kv_heads:
+        raise fields.wrong("num_key_value_heads", kv_heads, f"does not divide num_attention_heads {heads}")
+    head_dim = fields.integer("head_dim", 2, 1024, default=hidden // heads)
+    if head_dim % 2:
+        raise fields.wrong("head_dim", head_dim, "is odd, and rotary embeddings turn pairs")
+    return heads, kv_heads, head_dim
 
 
 def find_family(architectures: Any, path: Path) -> Family:
