@@ -6,6 +6,7 @@ import json
 import re
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import annotated_types
@@ -15,6 +16,7 @@ from pydantic import AfterValidator, BaseModel
 
 from octavo_engine.server.auth import KeyFile
 from octavo_engine.server.openai import fields, protocol
+from octavo_engine.text.chat_template import ChatTemplate
 from tests.api.served import Served
 
 HI = {"role": "user", "content": "Hi"}
@@ -159,6 +161,23 @@ def test_broken_bodies(server: Served, content: bytes, kind: str, code: str | No
 def test_what_is_not_there(server: Served, path: str, method: str, status: int, code: str) -> None:
     answer = server.http.request(method, path)
     assert (answer.status_code, check_shape(answer)["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "{{ 'a' * 10**9 }}",
+     "{% for i in range(10**9) %}{% endfor %}"],
+)  # fmt: skip
+def test_a_template_without_end_harms_no_other_request(
+    server: Served, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setattr(server.tokenizer, "chat_template", ChatTemplate(source, {}))
+    with ThreadPoolExecutor() as pool:
+        hostile = [pool.submit(server.http.post, CHAT, json={"messages": [HI]}) for _ in range(3)]
+        assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello there."
+        for answer in hostile:
+            assert answer.result().status_code == 400
+            assert check_shape(answer.result())["code"] == "chat_template_error"
 
 
 def test_unknown_model(server: Served) -> None:

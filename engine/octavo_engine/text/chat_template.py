@@ -1,21 +1,18 @@
 """A model's chat template: messages in, the prompt's text out, with Hugging Face's semantics.
 
 A template is part of a model's files, that is, a stranger's program. It runs in Jinja's immutable sandbox, on plain
-data, with bounds on what goes in and what comes out. Follows `render_jinja_template` of transformers.
+data, with bounds on what goes in, what comes out, and how much it computes. Follows `render_jinja_template` of
+transformers.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from jinja2 import nodes
 from jinja2.exceptions import TemplateError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from octavo_engine.text.template_sandbox import TemplateEnvironment, budget
 
 MAX_TEMPLATE_CHARS = 1 << 20
 MAX_OUTPUT_CHARS = 16 << 20
@@ -30,41 +27,6 @@ class ChatTemplateError(ValueError):
     """The template refuses these messages, or there is something wrong with it."""
 
 
-class _Generation(Extension):
-    """`{% generation %}` marks what the assistant said; it matters in training only."""
-
-    tags = {"generation"}  # noqa: RUF012  (Jinja's own way to declare it)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise_exception(message: object) -> None:
-    raise TemplateError(str(message))
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)  # local time, as templates are written for
-
-
-def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    # Jinja's own filter escapes HTML, which would change the prompt.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
 class ChatTemplate:
     """A compiled chat template. `special_tokens` are given to it by name (`bos_token`, `eos_token`, ...)."""
 
@@ -72,7 +34,7 @@ class ChatTemplate:
         if len(source) > MAX_TEMPLATE_CHARS:
             raise ChatTemplateError(f"the chat template has {len(source)} characters, more than {MAX_TEMPLATE_CHARS}")
         try:
-            self._template = _environment().from_string(source)
+            self._template = TemplateEnvironment().from_string(source)
         except (TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template is broken: {error}") from None
         self.source = source
@@ -111,11 +73,12 @@ class ChatTemplate:
         parts: list[str] = []
         size = 0
         try:
-            for part in self._template.generate(context):
-                size += len(part)
-                if size > MAX_OUTPUT_CHARS:
-                    raise ChatTemplateError(f"the chat template wrote more than {MAX_OUTPUT_CHARS} characters")
-                parts.append(part)
+            with budget():
+                for part in self._template.generate(context):
+                    size += len(part)
+                    if size > MAX_OUTPUT_CHARS:
+                        raise ChatTemplateError(f"the chat template wrote more than {MAX_OUTPUT_CHARS} characters")
+                    parts.append(part)
         except ChatTemplateError:
             raise
         except Exception as error:  # noqa: BLE001  (a template can raise anything; it concerns this request alone)

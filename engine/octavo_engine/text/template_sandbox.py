@@ -1,0 +1,271 @@
+"""Jinja's immutable sandbox with a budget: what a template may compute, besides what it may touch.
+
+Every turn of a loop and every call is a step of the budget; operators, filters and methods that can make much out of
+little (`*`, `**`, `%`, `~`, `center`, `replace` ...) are refused when the result would be too large. Memory that is
+shared within a value (`[x, x]`, over and over) is not counted: only a process of its own with a limit could do that.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
+
+from jinja2 import nodes, pass_eval_context
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import FILTERS
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_STEPS = 1_500_000
+"""Less than a second's work; 16,384 messages with ten calls each stay below it."""
+_STEPS_OF_CALL = 8
+MAX_SIZE = 16 << 20
+"""Characters of a text, items of a list."""
+_SIZE_OF_STEP = 1024
+"""What is copied while making something large costs steps, too."""
+MAX_BITS = 4096
+"""Of a number."""
+_MAX_WIDTH = 10_000
+"""Of a text that is padded or indented."""
+_WIDE = re.compile(r"%[^%a-zA-Z]*(\*|\d{5})|\{[^{}]*:[^{}]*\d{5}")
+"""In a format: a width of five digits or more, or one that `%` takes from the arguments."""
+_NESTED = re.compile(r"\{[^{}]*:[^{}]*\{")
+"""In a format: what may be a width that `str.format` takes from the arguments."""
+_PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})
+
+_left: ContextVar[int] = ContextVar("steps left")
+
+
+class BudgetError(SecurityError):
+    """The template works too long, or on something too large."""
+
+
+@contextmanager
+def budget(steps: int = MAX_STEPS) -> Iterator[None]:
+    """A template that is rendered inside may take so many steps."""
+    token = _left.set(steps)
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def _spend(steps: int) -> None:
+    left = _left.get() - steps
+    if left < 0:
+        raise BudgetError(f"it takes more than {MAX_STEPS} steps")
+    _left.set(left)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_SIZE:
+        raise BudgetError(f"it makes a text or list of {size} parts, more than {MAX_SIZE}")
+    _spend(size // _SIZE_OF_STEP)
+
+
+def _check_width(values: Iterable[Any]) -> None:
+    for value in values:
+        if isinstance(value, int) and value > _MAX_WIDTH:
+            raise BudgetError(f"it pads a text to {value} characters, more than {_MAX_WIDTH}")
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str | bytes | list | tuple) else 1
+
+
+def _bits(value: Any) -> int:
+    return value.bit_length() if isinstance(value, int) else 0
+
+
+def _check_product(left: Any, right: Any) -> None:
+    for sequence, times in ((left, right), (right, left)):
+        if isinstance(sequence, str | bytes | list | tuple) and isinstance(times, int):
+            _check_size(len(sequence) * max(0, times))
+    if _bits(left) + _bits(right) > MAX_BITS:
+        raise BudgetError(f"it computes a number of more than {MAX_BITS} bits")
+
+
+def _check_power(base: Any, exponent: Any) -> None:
+    if _bits(base) * max(0, exponent if isinstance(exponent, int) else 1) > MAX_BITS:
+        raise BudgetError(f"it computes a number of more than {MAX_BITS} bits")
+
+
+def _check_format(form: Any, values: Collection[Any]) -> None:
+    if not isinstance(form, str):
+        return
+    if _WIDE.search(form):
+        raise BudgetError("it formats with a width that is too large, or not written in the format")
+    if _NESTED.search(form):
+        _check_width(values)
+    places = form.count("%") + form.count("{")
+    _check_size(len(form) + places * max(map(_size, values), default=0))
+
+
+def _check_binary(operator: str, left: Any, right: Any) -> None:
+    match operator:
+        case "+":
+            _check_size(_size(left) + _size(right))
+        case "*":
+            _check_product(left, right)
+        case "**":
+            _check_power(left, right)
+        case "%":
+            values = right.values() if isinstance(right, dict) else right if isinstance(right, tuple) else (right,)
+            _check_format(left, values)
+
+
+def _check_replace(text: str, old: str = "", new: str = "", *_: Any) -> None:
+    _check_size(len(text) + (text.count(old) if old else len(text) + 1) * len(new))
+
+
+def _check_join(separator: str, values: Collection[Any]) -> None:
+    _check_size(len(separator) * len(values) + sum(map(_size, values)))
+
+
+def _check_method(obj: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Methods of texts; `format` comes wrapped by Jinja, with its name. Gives the arguments to call with."""
+    owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+    if name in ("format", "format_map"):
+        _check_format(getattr(getattr(obj, "__wrapped__", obj), "__self__", ""), [*args, *kwargs.values()])
+    if isinstance(owner, str):
+        if name in _PADDING:
+            _check_width((*args, *kwargs.values()))
+        elif name == "replace":
+            _check_replace(owner, *args, **kwargs)
+        elif name == "join" and args:
+            args = (list(args[0]),)
+            _check_join(owner, args[0])
+    return args
+
+
+def _padded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(value: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_width((*args, *kwargs.values()))
+        return original(value, *args, **kwargs)
+
+    return wrapper
+
+
+def _format(form: str, *args: Any, **kwargs: Any) -> Any:
+    _check_format(form, [*args, *kwargs.values()])
+    return FILTERS["format"](form, *args, **kwargs)
+
+
+def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
+    text, old, new = str(value), str(old), str(new)
+    _check_replace(text, old, new)
+    return text.replace(old, new, -1 if count is None else count)
+
+
+@pass_eval_context
+def _join(context: nodes.EvalContext, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
+    items = list(value)
+    _check_join(d, items)
+    return FILTERS["join"](context, items, d, attribute)
+
+
+def _indent(value: str, width: int | str = 4, first: bool = False, blank: bool = False) -> Any:
+    _check_width([width])
+    _check_size(len(value) + (value.count("\n") + 1) * (width if isinstance(width, int) else len(width)))
+    return FILTERS["indent"](value, width, first, blank)
+
+
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    # Jinja's own filter escapes HTML, which would change the prompt.
+    _check_width([indent])
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: object) -> None:
+    raise TemplateError(str(message))
+
+
+def _strftime_now(form: str) -> str:
+    _check_format(form, [])
+    return datetime.now().strftime(form)  # local time, as templates are written for
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant said; it matters in training only."""
+
+    tags = {"generation"}  # noqa: RUF012  (Jinja's own way to declare it)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class TemplateEnvironment(ImmutableSandboxedEnvironment):
+    """Hugging Face's environment for chat templates, with the budget. Render only inside of `budget()`."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        self.filters |= {"tojson": _tojson, "format": _format, "replace": _replace, "indent": _indent, "join": _join}
+        self.filters |= {name: _padded(FILTERS[name]) for name in ("center", "wordwrap", "batch", "slice", "round")}
+        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        del self.globals["lipsum"]
+        self.octavo_concat = _concat
+
+    @property
+    def octavo_step(self) -> bool:
+        """Reading it is one step: an attribute costs a loop's turn far less than Jinja's call of a function."""
+        _spend(1)
+        return True
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        template = super()._parse(source, name, filename)
+        _add_budget(template)
+        template.set_environment(self)
+        return template
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  (as Jinja's)
+        """Every call, methods and macros included."""
+        _spend(_STEPS_OF_CALL)
+        return super().call(__context, __obj, *_check_method(__obj, args, kwargs), **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """The operators above."""
+        _check_binary(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+
+def _concat(*values: Any) -> str:
+    texts = [str(value) for value in values]
+    _check_size(sum(map(len, texts)))
+    return "".join(texts)
+
+
+def _add_budget(template: nodes.Template) -> None:
+    """Make the template's loops count their turns, and its `~` go through `_concat`."""
+    for loop in template.find_all(nodes.For):
+        loop.body.insert(0, nodes.ExprStmt(nodes.EnvironmentAttribute("octavo_step")))
+        if loop.test is not None:  # is asked on turns that are left out, too
+            loop.test = nodes.And(nodes.EnvironmentAttribute("octavo_step"), loop.test)
+    _replace_concats(template)
+
+
+def _replace_concats(node: nodes.Node) -> None:
+    for name, value in node.iter_fields():
+        setattr(node, name, [_replaced(item) for item in value] if isinstance(value, list) else _replaced(value))
+
+
+def _replaced(value: Any) -> Any:
+    if not isinstance(value, nodes.Node):
+        return value
+    _replace_concats(value)
+    if isinstance(value, nodes.Concat):
+        return nodes.Call(nodes.EnvironmentAttribute("octavo_concat"), value.nodes, [], None, None)
+    return value
