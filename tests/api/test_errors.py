@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 import openai
 import pytest
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, Field
 
 from octavo_engine.server.auth import KeyFile
 from octavo_engine.server.openai import fields, protocol
@@ -59,7 +59,9 @@ CASES: list[tuple[str, Any, str | None, str]] = [
     (CHAT, {"messages": [HI], "n": 0}, "n", "greater"),
     (CHAT, {"messages": [HI], "seed": 1 << 63}, "seed", "less"),
     (CHAT, {"messages": [HI], "presence_penalty": 3}, "presence_penalty", "less"),
-    (CHAT, {"messages": [HI], "repetition_penalty": 0}, "repetition_penalty", "greater than 0"),
+    (CHAT, {"messages": [HI], "repetition_penalty": 0}, "repetition_penalty", "equal to 0.01"),
+    (CHAT, {"messages": [HI], "repetition_penalty": 1e-40}, "repetition_penalty", "equal to 0.01"),
+    (CHAT, {"messages": [HI], "repetition_penalty": 100.1}, "repetition_penalty", "equal to 100"),
     (CHAT, {"messages": [HI], "stop": ["a"] * 5}, "stop", "at most 4"),
     (CHAT, {"messages": [HI], "stop": ""}, "stop[0]", "at least 1"),
     (CHAT, {"messages": [HI], "stop": "x" * 257}, "stop[0]", "at most 256"),
@@ -72,12 +74,18 @@ CASES: list[tuple[str, Any, str | None, str]] = [
     (CHAT, {"messages": [HI], "stop_token_ids": [49152]}, "stop_token_ids", "none of the model's 49152"),
     (CHAT, {"messages": [HI], "stop_token_ids": [-1]}, "stop_token_ids[0]", "greater"),
     (CHAT, {"messages": [HI], "min_tokens": 5, "max_tokens": 4}, "min_tokens", "more than max_tokens"),
-    (CHAT, {"messages": [HI], "timeout": 0}, "timeout", "greater than 0"),
+    (CHAT, {"messages": [HI], "timeout": 0}, "timeout", "equal to 0.001"),
     (CHAT, {"messages": [HI], "cache_salt": "a b"}, "cache_salt", "pattern"),
     (CHAT, {"messages": [HI], "stream_options": {"include_usage": True}}, "stream_options", "stream is true"),
     (CHAT, {"messages": [HI], "chat_template_kwargs": {"messages": []}}, "messages", "may not set messages"),
     (CHAT, {"messages": [HI], "continue_final_message": True, "add_generation_prompt": True},
      "continue_final_message", "exclude"),
+    *[(CHAT, {"messages": [HI], "chat_template_kwargs": value}, "chat_template_kwargs", says) for value, says in [
+        (5, "must be an object"), ({"custom_tools": []}, "tools are not"), ({"xml_Tools": 1}, "tools are"),
+        ({"x": [[[[[1]]]]]}, "nested more than 4"), ({"x": [1] * 300}, "holds 303 values"),
+        ({str(i): i for i in range(200)}, "holds 401 values"), ({"x": "y" * 17_000}, "17001 characters"),
+        ({"x" * 17_000: 1}, "17000 characters"), ({"x": 1 << 70}, "too large"),
+    ]],
     (TEXT, {}, "prompt", "required"),
     (TEXT, {"prompt": ""}, "prompt", "empty"),
     (TEXT, {"prompt": []}, "prompt", "must be a text"),
@@ -217,6 +225,8 @@ def _annotations(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tu
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *extra = get_args(annotation)
+        if _checks_itself(extra):
+            return
         yield from _annotations(inner, (*metadata, *extra))
     elif origin in (Union, types.UnionType):
         for part in get_args(annotation):
@@ -239,24 +249,30 @@ def _constraints(metadata: tuple[Any, ...]) -> set[str]:
     return found
 
 
+OWN_BOUNDS = {fields._prompts, fields._content, fields._template_values}
+"""Validators that check lengths and depths themselves; test_bad_values_are_named shows it."""
+
+
 def _unbounded(model: type[BaseModel]) -> Iterator[str]:
-    own_bounds = {fields._prompts, fields._content}  # these check lengths themselves; test_bad_values shows it
     for name, field in model.model_fields.items():
-        if any(getattr(item, "func", None) in own_bounds for item in field.metadata):
+        if _checks_itself(field.metadata):
             continue
         for plain, metadata in _annotations(field.annotation, tuple(field.metadata)):
-            if any(getattr(item, "func", None) in own_bounds for item in metadata):
-                continue
             have = _constraints(metadata)
-            number = plain in (int, float) and not (have & {"ge", "gt"} and have & {"le", "lt"})
-            text_or_list = (plain is str or get_origin(plain) in (list, dict)) and not have & {"max_length", "pattern"}
-            refused = plain is Any and not any(isinstance(item, AfterValidator) for item in metadata)
-            if (
-                number
-                or text_or_list
-                or (refused and get_origin(field.annotation) is not dict and plain is field.annotation)
-            ):
+            if plain in (int, float):
+                bounded = bool(have & {"ge", "gt"} and have & {"le", "lt"})
+            elif plain is str or (get_origin(plain) or plain) in (list, dict, set, tuple):
+                bounded = bool(have & {"max_length", "pattern"})
+            elif plain is Any:
+                bounded = any(isinstance(item, AfterValidator) for item in metadata)
+            else:
+                bounded = plain in (bool, type(None)) or get_origin(plain) is Literal or issubclass(plain, BaseModel)
+            if not bounded:
                 yield f"{model.__name__}.{name}: {plain}"
+
+
+def _checks_itself(metadata: Iterable[Any]) -> bool:
+    return any(getattr(item, "func", None) in OWN_BOUNDS for item in metadata)
 
 
 def _models() -> list[type[BaseModel]]:
@@ -276,5 +292,35 @@ def test_the_walk_would_find_an_unbounded_field() -> None:
         many: list[Annotated[int, annotated_types.Interval(ge=0, le=1)]] = []
         text: str = ""
         anything: Any = None
+        bag: Annotated[dict[Annotated[str, Field(max_length=1)], Any], Field(max_length=1)] = {}
+        bare: dict = {}  # type: ignore[type-arg]
+        items: list = []  # type: ignore[type-arg]
+        inner: Annotated[list[str], Field(max_length=1)] = []
+        other: bytes = b""
 
-    assert len(list(_unbounded(Careless))) == 5
+    assert len(list(_unbounded(Careless))) == 10
+
+
+def test_small_variables_of_a_template_are_taken(server: Served) -> None:
+    variables = {"enable_thinking": False, "effort": "low", "limits": {"a": [1, 2.5, None]}}
+    assert server.http.post(CHAT, json={"messages": [HI], "chat_template_kwargs": variables}).status_code == 200
+
+
+def test_texts_are_bounded(monkeypatch: pytest.MonkeyPatch, start: Callable[..., Served]) -> None:
+    monkeypatch.setattr(fields, "MAX_TEXT", 100)
+    server = start()
+    long = "x" * 101
+    for path, body in [
+        (TEXT, {"prompt": long}),
+        (TEXT, {"prompt": ["x", long]}),
+        (CHAT, {"messages": [{"role": "user", "content": long}]}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 60}] * 2}]}),
+    ]:
+        error = check_shape(server.http.post(path, json=body))
+        assert "at most 100 are allowed in one text" in error["message"]
+
+
+@pytest.mark.parametrize(("asked", "given"), [(1e-40, 0.0), (1e-6, 0.0), (1e-4, 0.01), (0.5, 0.5), (None, 1.0)])
+def test_temperatures_near_zero_are_what_they_are_for_vllm(server: Served, asked: float | None, given: float) -> None:
+    assert server.http.post(CHAT, json={"messages": [HI], "temperature": asked}).status_code == 200
+    assert server.engine.requests[0].sampling.temperature == given

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from octavo_engine.server.openai.answers import encode
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.preparation import encode_text, render_chat
-from octavo_engine.server.openai.protocol import DetokenizeBody, TemplateBody, TokenizeBody
+from octavo_engine.server.openai.protocol import DetokenizeBody, TokenizeBody
 from octavo_engine.server.serving import LoadedModel, Serving
 
 
@@ -34,13 +34,8 @@ async def _text_of(serving: Serving, model: LoadedModel, body: TokenizeBody) -> 
         raise APIError(400, "give either prompt or messages", param="prompt")
     if body.prompt is not None:
         return body.prompt, "prompt", body.add_special_tokens is not False
-    template = TemplateBody(
-        messages=body.messages or [],
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        chat_template_kwargs=body.chat_template_kwargs,
-    )
-    return await render_chat(serving, model, template), "messages", bool(body.add_special_tokens)
+    text = await render_chat(serving, model, body.messages or [], body)
+    return text, "messages", bool(body.add_special_tokens)
 
 
 def routes(serving: Serving) -> APIRouter:

@@ -126,7 +126,7 @@ def routes(serving: Serving) -> APIRouter:
         times = Times(body.timeout, serving.config.request_timeout)
 
         async def prepare(model: LoadedModel) -> tuple[GenerationRequest, Writer]:
-            text = await render_chat(serving, model, body)
+            text = await render_chat(serving, model, body.messages, body)
             ids = await encode_text(serving, model, text, False, "messages")
             prompt = check_prompt(ids, model.ready, "messages")
             asked = body.max_completion_tokens or body.max_tokens

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-MAX_TEXT = 1 << 30
-"""Characters of a text field. The body's own limit, --max-request-bytes, is what counts."""
+MAX_TEXT = 16 << 20
+"""Characters of one text; of all messages or prompts together --max-request-bytes is the limit."""
 MAX_TOKENS = 1 << 24
 MAX_PROMPTS = 32
 MAX_N = 8
@@ -20,6 +21,9 @@ TokenCount = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
+"""Logits are divided by it: far smaller ones would not be finite any more."""
+Timeout = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
 TopLogprobs = Annotated[int, Field(ge=0, le=20)]
 
@@ -34,6 +38,48 @@ NotYet = Annotated[Any, AfterValidator(_not_yet)]
 """A parameter of the contract, or of OpenAI's API, that does not act yet: refused rather than ignored."""
 
 
+_MAX_DEPTH = 4
+_MAX_VALUES = 256
+_MAX_VALUES_TEXT = 16_384
+
+
+def _template_values(value: Any) -> Any:
+    """Variables of a chat template: JSON of a few small values; none that would hand tools to the model."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object")
+    for name in value:
+        if re.search("tool|function", name, re.IGNORECASE):
+            raise PydanticCustomError(
+                "unsupported_parameter",
+                "{name}: tools are not supported by this version yet",
+                {"name": repr(name[:100])},
+            )
+    count, characters = _measure(value, _MAX_DEPTH)
+    if count > _MAX_VALUES or characters > _MAX_VALUES_TEXT:
+        raise ValueError(
+            f"holds {count} values with {characters} characters; allowed are {_MAX_VALUES} with {_MAX_VALUES_TEXT}"
+        )
+    return value
+
+
+def _measure(value: Any, depth: int) -> tuple[int, int]:
+    """How many values there are in `value`, itself included, and how many characters of text."""
+    if isinstance(value, str):
+        return 1, len(value)
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and abs(value) < 1 << 63):
+        return 1, 0
+    if not isinstance(value, dict | list):
+        raise ValueError("holds a whole number that is too large")
+    if depth == 0:
+        raise ValueError(f"is nested more than {_MAX_DEPTH} deep")
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    measures = [_measure(part, depth - 1) for part in parts]
+    return 1 + sum(count for count, _ in measures), sum(characters for _, characters in measures)
+
+
+TemplateValues = Annotated[dict[str, Any], BeforeValidator(_template_values)]
+
+
 def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -46,7 +92,7 @@ Stop = Annotated[list[StopString], Field(max_length=4), BeforeValidator(_listed)
 def _prompts(value: Any) -> list[str] | list[list[int]]:
     """A prompt as text or token ids, or a list of such, always as a list."""
     if isinstance(value, str):
-        return [value]
+        return [_text(value)]
     if not isinstance(value, list) or not value:
         raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
     if all(type(item) is int for item in value):
@@ -54,10 +100,16 @@ def _prompts(value: Any) -> list[str] | list[list[int]]:
     if len(value) > MAX_PROMPTS:
         raise ValueError(f"holds {len(value)} prompts; at most {MAX_PROMPTS} are allowed in one request")
     if all(isinstance(item, str) for item in value):
-        return value
+        return [_text(item) for item in value]
     if all(isinstance(item, list) for item in value):
         return [_token_ids(item) for item in value]
     raise ValueError("mixes texts and token ids; all prompts must be of one kind")
+
+
+def _text(value: str) -> str:
+    if len(value) > MAX_TEXT:
+        raise ValueError(f"has {len(value)} characters; at most {MAX_TEXT} are allowed in one text")
+    return value
 
 
 def _token_ids(value: list[Any]) -> list[int]:
@@ -70,8 +122,10 @@ def _token_ids(value: list[Any]) -> list[int]:
 
 def _content(value: Any) -> str | None:
     """A message's text; the texts of several parts are joined by newlines."""
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _text(value)
     if not isinstance(value, list) or len(value) > 1024:
         raise ValueError("must be a text or a list of at most 1024 parts")
     texts = []
@@ -82,7 +136,7 @@ def _content(value: Any) -> str | None:
         if kind not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
             raise ValueError(f'part {index} must be of the shape {{"type": "text", "text": "..."}}')
         texts.append(part["text"])
-    return "\n".join(texts)
+    return _text("\n".join(texts))
 
 
 Prompts = Annotated[list[str] | list[list[int]], BeforeValidator(_prompts)]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.engine.messages import Ready
 from octavo_engine.server.openai.errors import APIError
-from octavo_engine.server.openai.protocol import GenerationBody, TemplateBody
+from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.chat_template import ChatTemplateError
 
 _SMALLEST_TOP_P = 1e-9
+_GREEDY = 1e-5
+_LOWEST_TEMPERATURE = 0.01
 
 
 def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
@@ -27,7 +31,7 @@ def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, l
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=_temperature(body.temperature),
         top_k=max(0, body.top_k or 0),
         top_p=1.0 if body.top_p is None else max(body.top_p, _SMALLEST_TOP_P),
         min_p=body.min_p or 0.0,
@@ -39,6 +43,13 @@ def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, l
         stop_token_ids=tuple(dict.fromkeys((*ends, *(body.stop_token_ids or ())))),
         logprobs=logprobs,
     )
+
+
+def _temperature(asked: float | None) -> float:
+    """As vLLM: what is nearly 0 is greedy, and logits are not divided by less than 0.01."""
+    if asked is None:
+        return 1.0
+    return 0.0 if asked < _GREEDY else max(asked, _LOWEST_TEMPERATURE)
 
 
 def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: Ready) -> int:
@@ -86,30 +97,30 @@ async def encode_text(
     return await serving.text.run(tokenizer.encode, text, add_special_tokens)
 
 
-async def render_chat(serving: Serving, model: LoadedModel, body: TemplateBody) -> str:
+async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Message], options: TemplateOptions) -> str:
     """The prompt of a chat, rendered on a thread; APIError 400 if the template refuses it."""
     template = model.tokenizer.chat_template
     if template is None:
         raise APIError(
             400, "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template"
         )
-    continues = bool(body.continue_final_message)
-    generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
+    continues = bool(options.continue_final_message)
+    generates = not continues if options.add_generation_prompt is None else options.add_generation_prompt
     if continues and generates:
         message = "continue_final_message and add_generation_prompt exclude each other"
         raise APIError(400, message, param="continue_final_message")
     messages = []
-    for message_body in body.messages:
-        role = "system" if message_body.role == "developer" else message_body.role
-        named = {"name": message_body.name} if message_body.name is not None else {}
-        messages.append({"role": role, "content": message_body.content or "", **named})
+    for turn in chat:
+        role = "system" if turn.role == "developer" else turn.role
+        named = {"name": turn.name} if turn.name is not None else {}
+        messages.append({"role": role, "content": turn.content or "", **named})
     try:
         return await serving.text.run(
             template.render,
             messages,
             add_generation_prompt=generates,
             continue_final_message=continues,
-            variables=body.chat_template_kwargs,
+            variables=options.chat_template_kwargs,
         )
     except ChatTemplateError as error:
         raise APIError(400, str(error)[:1000], param="messages", code="chat_template_error") from None

@@ -5,7 +5,7 @@ Fields that OpenAI's API does not have carry vLLM's names.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,10 +22,13 @@ from octavo_engine.server.openai.fields import (
     Penalty,
     Prompts,
     Ratio,
+    RepetitionPenalty,
     Seed,
     Stop,
+    TemplateValues,
     Text,
     TextFormat,
+    Timeout,
     TokenCount,
     TokenId,
     TopLogprobs,
@@ -60,7 +63,7 @@ class GenerationBody(Body):
     seed: Seed | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
     logit_bias: (
         Annotated[
             dict[
@@ -77,7 +80,7 @@ class GenerationBody(Body):
     skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
-    timeout: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
+    timeout: Timeout | None = None
     """Seconds that the request may take, its wait included."""
 
     guided_json: NotYet = None
@@ -101,22 +104,25 @@ class Message(Body):
     function_call: NotYet = None
 
 
-class TemplateBody(Body):
-    """What concerns the chat template, for chat completions and /tokenize alike."""
+Messages = Annotated[list[Message], Field(min_length=1, max_length=16_384)]
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=16_384)]
+
+class TemplateOptions(Body):
+    """How the chat template is to be used, for chat completions and /tokenize alike."""
+
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[dict[Name, Any], Field(max_length=64)] | None = None
+    chat_template_kwargs: TemplateValues | None = None
     chat_template: NotYet = None
     documents: NoTools = None
     tools: NoTools = None
     tool_choice: NoTools = None
 
 
-class ChatCompletionBody(GenerationBody, TemplateBody):
+class ChatCompletionBody(GenerationBody, TemplateOptions):
     """POST /v1/chat/completions."""
 
+    messages: Messages
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
@@ -135,19 +141,14 @@ class CompletionBody(GenerationBody):
     suffix: OnlyEmpty = None
 
 
-class TokenizeBody(Body):
+class TokenizeBody(TemplateOptions):
     """POST /tokenize with a prompt, or with messages as for a chat."""
 
     model: Name | None = None
     prompt: Text | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=16_384)] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[dict[Name, Any], Field(max_length=64)] | None = None
-    chat_template: NotYet = None
-    tools: NoTools = None
 
 
 class DetokenizeBody(Body):
