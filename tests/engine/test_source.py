@@ -124,6 +124,8 @@ def test_a_pull_fetches_weights_and_text_but_no_code_and_no_pickles(repository, 
     assert requests > 3
     offline = pull("octavo/tiny", home, "http://127.0.0.1:9", HF_HUB_OFFLINE="1")
     assert offline["directory"] == first["directory"], "what is in the cache needs no hub"
+    pinned = pull("octavo/tiny", home, "http://127.0.0.1:9", offline["commit"], HF_HUB_OFFLINE="1")
+    assert (pinned["commit"], pinned["directory"]) == (FIRST_COMMIT, first["directory"])
 
 
 def test_the_small_files_come_first_and_the_weights_of_the_same_commit_later(repository, tmp_path):

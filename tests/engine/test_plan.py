@@ -1,0 +1,130 @@
+"""`octavo-engine plan` and `pull` by the command line: what fits, which knob if not, and no weights for a plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checkpoints import reference_model, save
+from fake_hub import fake_hub
+
+from octavo_engine.cli import main
+
+LLAMA_70B = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def llama_70b(tmp_path: Path) -> str:
+    """Its configuration alone: 141 GB of weights are not needed for a plan."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
+    return str(tmp_path)
+
+
+def rows(output: str) -> dict[str, str]:
+    """The table a plan prints."""
+    return {line.split("  ")[0]: line.split("  ", 1)[1].strip() for line in output.splitlines()}
+
+
+def test_the_demo_model_fits(capsys):
+    assert main(["plan", "smollm2", "--gpu-memory", "24GiB"]) == 0
+    table = rows(capsys.readouterr().out)
+    assert table["model"] == "smollm2 (LlamaForCausalLM, 30 layers)"
+    assert table["weights"] == "256.6 MiB"  # 134,515,008 parameters in bfloat16
+    assert table["checkpoint"] == "92.1 MiB"  # in Q4_1
+    assert table["KV per token"] == "22.5 KiB"  # 2 * 30 layers * 3 heads * 64 * 2 bytes
+    assert table["context"].startswith("8,192 tokens")
+    assert table["fits"].startswith("yes, into 21.6 GiB")
+
+
+def test_a_large_model_does_not_fit_on_one_gpu(llama_70b, capsys):
+    assert main(["plan", llama_70b, "--gpu-memory", "80GiB"]) == 4
+    output = capsys.readouterr()
+    assert output.out == ""
+    for part in ("does not fit into a GPU of 80.0 GiB", "weights 131.4 GiB", "there are 72.0 GiB", "more GPUs"):
+        assert part in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_the_same_model_fits_on_four(llama_70b, capsys):
+    assert main(["plan", llama_70b, "--gpu-memory", "80GiB", "--tensor-parallel-size", "4"]) == 0
+    table = rows(capsys.readouterr().out)
+    assert table["on"] == "4 GPUs; what follows is for each"
+    assert table["weights"] == "32.9 GiB"
+    assert table["KV per token"] == "80.0 KiB"
+    assert table["checkpoint"] == "weights not here yet"
+
+
+def test_a_length_that_does_not_fit_names_one_that_does(llama_70b, capsys):
+    arguments = ["plan", llama_70b, "--gpu-memory", "40GiB", "--tensor-parallel-size", "4"]
+    assert main([*arguments, "--max-model-len", "131072"]) == 4
+    message = capsys.readouterr().err
+    length = message.split("--max-model-len ")[-1].split(" (fits)")[0]
+    assert main([*arguments, "--max-model-len", length]) == 0
+    assert rows(capsys.readouterr().out)["context"] == f"{int(length):,} tokens (--max-model-len)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpu-memory", "much"], "--gpu-memory: 'much' is not a size"),
+        (["--gpu-memory", "80GiB", "--tensor-parallel-size", "0"], "--tensor-parallel-size: 0 is below"),
+        (["--gpu-memory", "80GiB", "--max-model-len", "200000"], "--max-model-len 200000 is above the 131072 tokens"),
+    ],
+)
+def test_wrong_settings_are_named(llama_70b, arguments, words, capsys):
+    assert main(["plan", llama_70b, *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["plan", "--gpu-memory", "80GiB"], ["pull"]])
+def test_an_unknown_model(command, capsys):
+    assert main([*command, "no-such-model"]) == 3
+    output = capsys.readouterr()
+    assert "no-such-model: there is no such file or directory, and it is no Hugging Face id either" in output.err
+    assert output.out == ""
+
+
+def test_pull_of_a_directory_says_where_it_is(llama_70b, capsys):
+    assert main(["pull", llama_70b]) == 0
+    assert capsys.readouterr().out == f"{llama_70b}\n"
+
+
+def engine(home: Path, endpoint: str, *arguments: str) -> str:
+    """The command in a process of its own: the hub library reads its environment once."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    done = subprocess.run(
+        [Path(sys.executable).parent / "octavo-engine", *arguments],
+        env={**inherited, "HF_HOME": str(home), "HF_ENDPOINT": endpoint},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_a_plan_pulls_no_weights_and_pull_does(tmp_path):
+    repository = save(reference_model(), tmp_path / "repository", shard_size="60KB")
+    with fake_hub("octavo/tiny", repository) as hub:
+        table = rows(engine(tmp_path / "home", hub.url, "plan", "octavo/tiny", "--gpu-memory", "1GiB"))
+        assert table["checkpoint"] == "weights not here yet"
+        assert not [path for path in hub.requested if path.endswith(".safetensors")]
+        place = Path(engine(tmp_path / "home", hub.url, "pull", "octavo/tiny").strip())
+    weights = {file.name for file in repository.glob("*.safetensors")}
+    assert len(weights) > 1
+    assert {file.name for file in place.glob("*.safetensors")} == weights
