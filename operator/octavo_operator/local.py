@@ -122,15 +122,17 @@ class LocalEngine:
             self._process.kill()
 
     def close(self) -> None:
-        """Ends the engine and whatever it started."""
-        if self._process.poll() is None:
+        """Ends the engine and whatever it started; interrupted meanwhile, at once."""
+        try:
             if self._stop_deadline is None:
                 self.stop()
             while self._process.poll() is None:
                 self._kill_if_overdue()
                 time.sleep(_POLL_SECONDS / 5)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
 
     def _kill_if_overdue(self) -> None:
         if self._stop_deadline is not None and time.monotonic() > self._stop_deadline:
@@ -308,10 +310,15 @@ def main(service: LLMService, port: int, volumes: Mapping[str, Path]) -> int:
         report(f"{signal.Signals(number).name}: waits for running answers; again to end at once")
         running[0].stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
     for row in not_yet_acted_on(service.spec):
         report(f"note: {row}")
+    if service.spec.engine.env_from:
+        report(
+            "note: spec.engine.envFrom: a cluster's Secrets and ConfigMaps cannot be read here; set their variables "
+            "in the environment of this command"
+        )
     with run_local(service, port, volumes) as engine:
         running.append(engine)
         report(f"starts the engine of {service.name} (process {engine.pid})")

@@ -145,6 +145,52 @@ def test_an_engine_that_ignores_sigterm_is_killed_when_asked_twice() -> None:
 
 
 @pytest.mark.usefixtures("misbehaving")
+def test_an_interrupt_while_it_ends_leaves_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), run_local(service("ignores-sigterm")) as engine:
+        engine.wait_ready(ignore)
+        monkeypatch.setattr(local.time, "sleep", interrupted)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """The command takes signals for the whole process: pytest gets its own back."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.usefixtures("misbehaving", "handlers")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_after_its_drain(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The command's own handling, with the signal coming once the engine serves."""
+    wait_ready = local.LocalEngine.wait_ready
+
+    def then_a_signal(engine: local.LocalEngine, report: local.Report) -> None:
+        wait_ready(engine, report)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(local.LocalEngine, "wait_ready", then_a_signal)
+    assert local.main(service(), 0, {}) == 0
+    said = capfd.readouterr()
+    assert "drained" in said.out
+    assert f"{number.name}: waits for running answers" in said.err
+
+
+@pytest.mark.usefixtures("misbehaving", "handlers")
+def test_variables_that_only_a_cluster_has_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    engine = {"envFrom": [{"secretRef": {"name": "more"}}]}
+    with pytest.raises(LocalError):
+        local.main(service("exits-3", engine=engine), 0, {})
+    assert "note: spec.engine.envFrom" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("misbehaving")
 def test_what_the_engine_started_ends_with_it() -> None:
     with run_local(service("leaves-a-child")) as engine:
         engine.wait_ready(ignore)
