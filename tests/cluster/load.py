@@ -1,6 +1,7 @@
-"""Users of a model, run in a pod: each streams one answer after the other until /tmp/stop appears, and counts.
+"""Users of a model, run in a pod: each streams one answer after the other until /tmp/stop appears.
 
-Prints one JSON line at the end: answers, and what went wrong with those that were lost. Ends with 1 if any was.
+Prints one JSON line for each answer: who asked (`short` or `long`), when it began and ended (seconds of the clock), and
+what went wrong if it was lost. Nothing is tried again: a request that is not answered to its end is lost.
 """
 
 from __future__ import annotations
@@ -8,52 +9,58 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 
 import openai
 
 STOP = Path("/tmp/stop")
+PRINTING = threading.Lock()
 
 
-def user(client: openai.OpenAI, model: str, answers: list[str], lost: list[str]) -> None:
+def user(client: openai.OpenAI, model: str, kind: str, tokens: int) -> None:
     while not STOP.exists():
+        began, lost = time.time(), None
         try:
-            answers.append(one_answer(client, model))
+            stream_answer(client, model, tokens)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a lost request
-            lost.append(f"{type(error).__name__}: {error}")
+            lost = f"{type(error).__name__}: {error}"
+            time.sleep(0.1)
+        with PRINTING:
+            print(json.dumps({"user": kind, "began": began, "ended": time.time(), "lost": lost}), flush=True)
 
 
-def one_answer(client: openai.OpenAI, model: str) -> str:
-    """A streamed answer, which must end as the API says it does."""
+def stream_answer(client: openai.OpenAI, model: str, tokens: int) -> None:
+    """One streamed answer, which must have all its tokens and end as the API says it does."""
     stream = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "Name three colours."}],
-        max_tokens=4,
+        max_tokens=tokens,
         temperature=0,
         stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
     )
-    text, reason = "", None
+    reason, generated = None, 0
     for chunk in stream:
         for choice in chunk.choices:
-            text += choice.delta.content or ""
             reason = choice.finish_reason or reason
-    if not text or reason not in ("stop", "length"):
-        raise ValueError(f"the stream ended early: {text!r}, finish_reason {reason}")
-    return text
+        if chunk.usage:
+            generated = chunk.usage.completion_tokens
+    if reason != "length" or generated != tokens:
+        raise ValueError(f"the stream ended early: {generated} of {tokens} tokens, finish_reason {reason}")
 
 
-def main(base_url: str, model: str, users: int) -> int:
-    answers: list[str] = []
-    lost: list[str] = []
-    client = openai.OpenAI(base_url=base_url, api_key="none", timeout=120, max_retries=0)
-    threads = [threading.Thread(target=user, args=[client, model, answers, lost]) for _ in range(users)]
+def main(base_url: str, model: str, long_tokens: int) -> None:
+    """Two users of short answers and two of answers of `long_tokens` tokens."""
+    client = openai.OpenAI(base_url=base_url, api_key="none", timeout=300, max_retries=0)
+    users = [("short", 4), ("short", 4), ("long", long_tokens), ("long", long_tokens)]
+    threads = [threading.Thread(target=user, args=[client, model, kind, tokens]) for kind, tokens in users]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    print(json.dumps({"answers": len(answers), "lost": lost}))
-    return 1 if lost else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from .client import Client
 from .layout import CHECKOUT
@@ -14,18 +17,28 @@ CHART = CHECKOUT / "charts" / "octavo"
 MANIFESTS = CHECKOUT / "manifests"
 SAMPLES = MANIFESTS / "samples"
 IMAGES = ("--set", "operator.image=octavo-operator:dev", "--set", "engine.image=octavo-engine:dev")
-RELEASE = "octavo"
-OPERATOR = "octavo-operator"
+_PREFIX = "octavo-test-"
+RELEASE = f"{_PREFIX}{secrets.token_hex(3)}"
+"""A name that nobody else's release has: on a cluster that is not ours nothing of theirs is touched."""
+_OWNER = "meta.helm.sh/release-name"
+CRD = "llmservices.octavo.dev"
+OPERATOR = f"{RELEASE}-operator"
+
+ON_ANOTHERS_CLUSTER = bool(os.environ.get("TEST_KUBECONFIG"))
+ONLY_ON_OURS = pytest.mark.skipif(
+    ON_ANOTHERS_CLUSTER, reason="is about the cluster that these tests start; TEST_KUBECONFIG names another"
+)
 
 
 @contextlib.contextmanager
 def installed_operator(cluster: Client, *settings: str) -> Iterator[Client]:
     """The operator, ready, in a namespace of its own; yields a client of that namespace. Uninstalled afterwards."""
+    refuse_to_disturb(cluster)
     name = f"octavo-system-{secrets.token_hex(3)}"
     cluster.kubectl("create", "namespace", name)
     system = cluster.in_namespace(name)
     try:
-        # The CRD outlives a release; the next one takes it over.
+        # The CRD outlives a release; the next one takes it over, and only from one of these tests.
         system.helm("install", RELEASE, str(CHART), *IMAGES, *settings, "--take-ownership", "--wait", "--timeout=60s")
         yield system
     except BaseException:
@@ -34,6 +47,22 @@ def installed_operator(cluster: Client, *settings: str) -> Iterator[Client]:
     finally:
         system.helm("uninstall", RELEASE, "--ignore-not-found", "--wait")
         cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def refuse_to_disturb(cluster: Client) -> None:
+    """Skips the test on a cluster where somebody else has installed Octavo: its operator and CRD are theirs."""
+    if not ON_ANOTHERS_CLUSTER or not cluster.exists("crd", CRD):
+        return
+    owner = cluster.get("crd", CRD)["metadata"].get("annotations", {}).get(_OWNER, "")
+    if not owner.startswith(_PREFIX):
+        pytest.skip(f"the cluster has Octavo already ({owner or 'not by helm'}); use one without, or delete its CRD")
+
+
+def install_crd(cluster: Client) -> None:
+    """The CRD of manifests/, as somebody without helm would install it; marked as one of these tests'."""
+    refuse_to_disturb(cluster)
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(MANIFESTS / "crd.yaml"))
+    cluster.kubectl("annotate", "--overwrite", "crd", CRD, f"{_OWNER}={RELEASE}")
 
 
 def condition(service: dict[str, Any], kind: str) -> dict[str, Any]:

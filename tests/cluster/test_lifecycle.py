@@ -14,7 +14,10 @@ import pytest
 from . import state
 from .client import Client
 from .layout import CHECKOUT, HOME
+from .octavo import ONLY_ON_OURS
 from .waiting import wait_until
+
+pytestmark = ONLY_ON_OURS
 
 START = [sys.executable, "-m", "tests.cluster"]
 ENDS = 30.0

@@ -9,9 +9,9 @@ import pytest
 from tests.operator.bad_llmservices import VALID, merged
 
 from .client import Client, CommandError
-from .octavo import CHART, MANIFESTS, RELEASE, installed_operator, wait_for_condition
+from .octavo import CHART, MANIFESTS, RELEASE, install_crd, installed_operator, wait_for_condition
 
-RENDER = ("template", RELEASE, str(CHART), "--kube-version", "1.36.0")
+RENDER = ("template", "octavo", str(CHART), "--kube-version", "1.36.0")
 NOWHERE = {"spec": {"scheduling": {"nodeSelector": {"no-such": "node"}}}}
 
 
@@ -38,7 +38,7 @@ def test_a_wrong_value_is_refused(setting: str, cluster: Client) -> None:
 
 def test_the_plain_manifests_are_accepted_as_they_are(cluster: Client) -> None:
     """Without the namespace being there only what lies in it is refused; so it is made first, as kubectl would."""
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(MANIFESTS / "crd.yaml"))
+    install_crd(cluster)
     cluster.kubectl("create", "namespace", "octavo-system")
     try:
         cluster.kubectl(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,8 +15,8 @@ import yaml
 
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
+from . import load
 from .client import Client
-from .layout import CHECKOUT
 from .octavo import OPERATOR, SAMPLES, condition, installed_operator, wait_for_condition
 
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
@@ -50,9 +53,19 @@ def ask(client: Client) -> str:
     return "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
 
 
-@pytest.mark.timeout(1200)
+PRE_STOP = 10  # seconds that a pod still takes requests after its deletion began
+NEW_POD = 8  # seconds before that in which the new pod may have taken some already, by minReadySeconds and a little
+LONG_ANSWER = 600  # tokens: much longer than that, so that one is always cut in two by a drain that does not wait
+# Two pods share two cores while one replaces the other: threads that wait must not spin. And an answer may take long.
+SHARING = {
+    "engine": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}]},
+    "rollout": {"drainTimeoutSeconds": 600},
+}
+
+
+@pytest.mark.timeout(1800)
 def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
-    namespace.apply(SAMPLES / "smollm2.yaml")
+    namespace.apply(merged(SAMPLE, {"spec": SHARING}))
     service = wait_for_condition(namespace, NAME, "Ready", "Serving", LOADED)
     assert condition(service, "ModelLoaded")["status"] == "True"
     row = namespace.kubectl("get", "llms", NAME).splitlines()[1].split()
@@ -64,16 +77,22 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
     assert "Paris" in ask(namespace)
     assert [model.id for model in sdk(namespace).models.list()] == [NAME]
 
-    start_load(namespace, url, users=3)
+    start_load(namespace, url)
+    drained = []
     for length in (1024, 1536, 2000):
+        (old,) = [pod["metadata"]["name"] for pod in running(namespace)]
         change = json.dumps({"spec": {"engine": {"maxModelLength": length}}})
         namespace.kubectl("patch", "llms", NAME, "--type=merge", "-p", change)
         service = wait_for_condition(namespace, NAME, "Progressing", "Deployed", LOADED)
         assert condition(service, "Ready")["status"] == "True"
         assert [f"--max-model-len={length}" in arguments(pod) for pod in running(namespace)] == [True]
-    result = stop_load(namespace)
-    assert result["lost"] == []
-    assert result["answers"] > 0
+        drained.append(wait_until_gone(namespace, old))
+        answered_anew(namespace)
+    answers = stop_load(namespace)
+    assert [answer["lost"] for answer in answers if answer["lost"]] == []
+    # An old pod was still writing an answer when it was told to end: the drain was really put to the test.
+    spanning = [a for a in answers for told in drained if a["began"] < told - PRE_STOP - NEW_POD and told < a["ended"]]
+    assert spanning, (drained, answers)
 
     operator.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=0")
     try:
@@ -90,8 +109,8 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
         operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=60s")
 
 
-def start_load(client: Client, url: str, users: int) -> None:
-    script = str(CHECKOUT / "tests" / "cluster" / "load.py")
+def start_load(client: Client, url: str) -> None:
+    script = Path(load.__file__).read_text()
     pod = {
         "restartPolicy": "Never",
         "securityContext": {"runAsNonRoot": True, "runAsUser": 10001},
@@ -99,7 +118,7 @@ def start_load(client: Client, url: str, users: int) -> None:
             {
                 "name": "main",
                 "image": "octavo-engine:dev",
-                "command": ["python", script, url, NAME, str(users)],
+                "command": ["python", "-c", script, url, NAME, str(LONG_ANSWER)],
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
             }
         ],
@@ -109,13 +128,41 @@ def start_load(client: Client, url: str, users: int) -> None:
     client.kubectl("wait", "--for=condition=Ready", "pod/load", "--timeout=60s")
 
 
-def stop_load(client: Client) -> dict[str, Any]:
+def answers_so_far(client: Client) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in client.kubectl("logs", "load").splitlines()]
+
+
+def answered_anew(client: Client) -> None:
+    """Waits until an answer of each kind that begins from now on has ended well."""
+    now = time.time()
+
+    def answered() -> bool:
+        return {a["user"] for a in answers_so_far(client) if a["began"] > now and not a["lost"]} == {"short", "long"}
+
+    client.wait_until(answered, 300, lambda: f"users are answered: {answers_so_far(client)[-20:]}", every=2)
+
+
+def wait_until_gone(client: Client, pod: str) -> float:
+    """Waits for the end of a pod that is being replaced; returns when its engine was told to end, after preStop."""
+    told = 0.0
+
+    def gone() -> bool:
+        nonlocal told
+        found = client.kubectl("get", "pod", pod, "--ignore-not-found", "-o", "json")
+        metadata = json.loads(found)["metadata"] if found else {}
+        if deadline := metadata.get("deletionTimestamp"):
+            told = datetime.fromisoformat(deadline).timestamp() - metadata["deletionGracePeriodSeconds"] + PRE_STOP
+        return not found
+
+    client.wait_until(gone, 700, f"{pod} drains and goes", every=1)
+    return told
+
+
+def stop_load(client: Client) -> list[dict[str, Any]]:
     client.kubectl("exec", "load", "--", "python", "-c", "open('/tmp/stop', 'w')")
     ended = ("Succeeded", "Failed")
-    client.wait_until(lambda: client.get("pod", "load")["status"]["phase"] in ended, 180, "the load ends")
-    result: dict[str, Any] = json.loads(client.kubectl("logs", "load").splitlines()[-1])
-    print(result)
-    return result
+    client.wait_until(lambda: client.get("pod", "load")["status"]["phase"] in ended, 300, "the load ends")
+    return answers_so_far(client)
 
 
 def running(client: Client) -> list[dict[str, Any]]:

@@ -13,15 +13,15 @@ from tests.operator.bad_llmservices import BAD, GONE, VALID, Bad, merged
 from tests.operator.golden import deployment, inputs
 
 from .client import Client, CommandError
-from .octavo import MANIFESTS
+from .octavo import install_crd
 
 PATH = "/apis/octavo.dev/v1alpha1/namespaces/default/llmservices"
 
 
 @pytest.fixture(scope="module")
 def crd(cluster: Client) -> Iterator[Client]:
-    """The CRD of manifests/, as somebody without helm would install it."""
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(MANIFESTS / "crd.yaml"))
+    """The CRD of manifests/, served."""
+    install_crd(cluster)
     cluster.kubectl("wait", "--for=condition=Established", "crd/llmservices.octavo.dev", "--timeout=30s")
     cluster.wait_until(lambda: cluster.http.get(PATH).status_code == 200, 30, "LLMServices are served")
     return cluster

@@ -11,6 +11,9 @@ import yaml
 from .client import Client, CommandError
 from .images import PROGRAMS, USER
 from .layout import CHECKOUT
+from .octavo import ONLY_ON_OURS
+
+pytestmark = ONLY_ON_OURS
 
 PYTHON = f"{CHECKOUT}/.venv/bin/python"
 WEB = f"""
