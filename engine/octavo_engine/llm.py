@@ -56,7 +56,8 @@ class LLM:
     def __init__(self, model: str, *, progress: LoadProgress = _silent, **settings: Any) -> None:
         config = EngineConfig(model=model, **settings)
         self._loop = start_engine(config, progress)
-        self.tokenizer: Tokenizer = load_tokenizer(resolve_model(model, config.revision, progress))
+        files = resolve_model(model, config.revision, progress, weights=False)
+        self.tokenizer: Tokenizer = load_tokenizer(files)
         self.info = self._loop.info
         self._count = 0
 
