@@ -85,6 +85,23 @@ def test_a_missing_secret_is_said(operator: Client, namespace: Client) -> None:
     assert 'secret "not-there" not found' in condition(service, "Degraded")["message"]
 
 
+def test_a_missing_secret_that_is_a_volume_is_named(operator: Client, namespace: Client) -> None:
+    auth = {"apiKeysSecretRef": {"name": "not-there"}}
+    namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"auth": auth}}))
+    service = wait_for_condition(namespace, "model", "Ready", "WaitingForVolumes")
+    assert "Secret not-there" in condition(service, "Ready")["message"]
+
+
+def test_a_claim_that_cannot_grow_keeps_no_service_from_stopping(operator: Client, namespace: Client) -> None:
+    cache = {"type": "PersistentVolumeClaim", "size": "1Gi", "storageClassName": "no-such-class"}
+    namespace.apply(llmservice(cache=cache))
+    converged(namespace)
+    namespace.apply(llmservice(cache={**cache, "size": "2Gi"}, suspend=True))
+    service = wait_for_condition(namespace, "model", "Ready", "ApplyFailed")
+    assert "model-cache" in condition(service, "Degraded")["message"]
+    assert namespace.get("deployment", "model")["spec"]["replicas"] == 0
+
+
 def test_drift_is_mended(operator: Client, namespace: Client) -> None:
     namespace.apply(llmservice())
     converged(namespace)
