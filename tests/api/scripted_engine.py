@@ -43,6 +43,8 @@ class Script:
     """Seconds between tokens."""
     hold_after: int | None = None
     """Tokens after which the answer waits for `release`."""
+    hold_prompts_over: int = 0
+    """Only answers to longer prompts wait."""
     finish: str | None = None
     """Ends with this instead: abort, timeout or error."""
     step: int = 1
@@ -121,16 +123,17 @@ class ScriptedEngine:
     async def _play(self, request: AddRequest, death: asyncio.Queue[Failed]) -> AsyncGenerator[RequestOutput, None]:
         script, sampling = self.script, request.sampling
         tokens = (script.tokens if script.finish else [*script.tokens, EOS])[: sampling.max_tokens]
+        hold_after = script.hold_after if len(request.prompt_token_ids) > script.hold_prompts_over else None
         sent = 0
         while sent < len(tokens):
-            if script.hold_after is not None and sent >= script.hold_after:
+            if hold_after is not None and sent >= hold_after:
                 await self._wait(self.release.wait(), death)
             elif script.gap:
                 await self._wait(asyncio.sleep(script.gap), death)
             group = tuple(tokens[sent : sent + script.step])
             sent += len(group)
             yield self._output(request, group, done=sent >= len(tokens) and script.finish is None)
-        if script.hold_after is not None and sent >= script.hold_after:
+        if hold_after is not None and sent >= hold_after:
             await self._wait(self.release.wait(), death)
         if script.finish is not None:
             error = "NaN in the logits" if script.finish == "error" else None

@@ -111,6 +111,31 @@ def test_stop_string_across_tokens_ends_and_aborts(server: Served) -> None:
     server.wait_until(lambda: server.engine.aborted == [server.engine.requests[0].request_id])
 
 
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({}, None),
+        ({"stop_token_ids": [EOS]}, None),
+        ({"stop_token_ids": [EOS], "ignore_eos": True}, EOS),
+    ],
+)
+def test_the_models_own_end_is_no_stop_reason(server: Served, extra: dict[str, Any], reason: int | None) -> None:
+    answer = server.openai().chat.completions.create(model="smollm2", messages=ASK, extra_body=extra)
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.choices[0].model_extra == {"stop_reason": reason}
+    *_, last, _ = events(server, messages=ASK, **extra)
+    assert last["choices"][0]["stop_reason"] == reason
+
+
+def test_a_stop_token_of_the_request_is_its_stop_reason(server: Served) -> None:
+    tokens = server.tokenizer.encode("one two three")
+    server.play(tokens=tokens)
+    answer = server.openai().completions.create(
+        model="smollm2", prompt="x", max_tokens=2, extra_body={"stop_token_ids": tokens[1:2]}
+    )
+    assert answer.choices[0].model_extra == {"stop_reason": tokens[1]}
+
+
 def test_stop_string_never_shows_in_a_stream(server: Served) -> None:
     server.play("alpha STOP beta")
     *chunks, _ = events(server, messages=ASK, stop="STOP")

@@ -307,6 +307,50 @@ def test_one_request_that_breaks_harms_no_other(start: Callable[..., Served], mo
     assert server.http.post("/v1/completions", json={"prompt": "x"}).json()["choices"][0]["text"] == "one two three"
 
 
+def test_of_two_streams_only_the_one_that_failed_is_told(start: Callable[..., Served]) -> None:
+    server = start()
+    with ThreadPoolExecutor() as pool:
+        [good] = _open_streams(server, pool, 1)
+        server.play("one", finish="error")
+        assert _read(server) == ("one", "engine_error")
+        server.do(server.engine.release.set)
+        assert good.result() == ("one two three", None)
+    assert server.serving.admission.begun == 0
+
+
+@pytest.mark.parametrize("tokens", [[], [5]])
+def test_a_request_that_the_engine_could_not_compute_is_a_500(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture, tokens: list[int]
+) -> None:
+    server = start()
+    server.play(tokens=tokens, finish="error")
+    answer = server.http.post("/v1/completions", json={"prompt": "x", "n": 2}, headers={"X-Request-Id": "mine"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["code"]) == (500, "server_error", "engine_error")
+    assert "NaN in the logits" in error["message"]
+    assert "request mine: its sequence" in caplog.text
+    door = server.serving.admission
+    server.wait_until(lambda: len(server.serving.running) == 0)
+    assert (door.waiting, door.waiting_tokens, door.begun) == (0, 0, 0)
+
+
+def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start()
+    server.play("one two")
+    for name, function in (
+        ("octavo_engine.server.generation.Sequence.take", lambda self, output: json.loads("{")),
+        ("octavo_engine.server.openai.completions.sampling_params", lambda *_: json.loads("{")),
+    ):
+        monkeypatch.setattr(name, function)
+        for headers in ({}, {"X-Request-Id": f"mine-{name[-4:]}"}):
+            answer = server.http.post("/v1/completions", json={"prompt": "x"}, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+            assert f"request {answer.headers['x-request-id']}" in caplog.text
+        monkeypatch.undo()
+
+
 NAMES = [
     "octavo_requests_running", "octavo_requests_waiting", "octavo_kv_cache_usage_ratio", "octavo_load_progress_ratio",
     "octavo_prompt_tokens_total", "octavo_generation_tokens_total", "octavo_prefix_cache_queried_tokens_total",

@@ -62,6 +62,46 @@ def test_tokens_are_bounded_but_one_long_prompt_alone_is_welcome() -> None:
     second.add_tokens(100)
 
 
+def test_a_request_larger_than_the_queue_is_welcome_when_none_waits() -> None:
+    stats = SchedulerStats(running=4)
+    door = admission(stats, requests=2)
+    door.begun = 4
+    ticket = door.enter(32)  # as large as a request can be: it would never fit otherwise
+    with pytest.raises(OverloadedError, match="32 requests wait already and this one has 1"):
+        door.enter(1)
+    with pytest.raises(OverloadedError):
+        door.enter(32)
+    ticket.leave()
+    with pytest.raises(OverloadedError):
+        door.enter(6)  # fits once there are seats
+    stats.running, door.begun = 0, 0
+    door.enter(6)
+    with pytest.raises(OverloadedError):
+        door.enter(32)
+
+
+def test_a_request_larger_than_the_queue_still_needs_some_room() -> None:
+    door = admission(SchedulerStats(running=4), requests=0)
+    door.begun = 4
+    with pytest.raises(OverloadedError):
+        door.enter(32)
+
+
+def test_a_sequence_that_has_ended_is_not_counted_while_others_of_its_request_run() -> None:
+    stats = SchedulerStats()
+    door = admission(stats, requests=10)
+    ticket = door.enter(3)
+    ticket.add_tokens(30)
+    for _ in range(2):
+        ticket.begin()
+        ticket.end(begun=True)
+    stats.running = 1  # the engine reads the third
+    assert (door.begun, door.queued, door.waiting, door.waiting_tokens) == (0, 0, 1, 10)
+    ticket.end(begun=False)
+    ticket.leave()
+    assert (door.begun, door.waiting, door.waiting_tokens) == (0, 0, 0)
+
+
 def test_everything_comes_back_whatever_the_order() -> None:
     door = admission(SchedulerStats(), requests=100, tokens=10_000)
     tickets = [door.enter(n) for n in (1, 3, 2)]
@@ -108,6 +148,28 @@ def test_a_full_server_answers_503(start: Callable[..., Served]) -> None:
     text = server.http.get("/metrics").text
     assert 'octavo_requests_rejected_total{model_name="smollm2",reason="queued_requests"} 1.0' in text
     assert 'vllm:admission_rejections_total{engine="0",model_name="smollm2",reason="max_num_queued_reqs"} 1.0' in text
+
+
+def test_an_idle_server_takes_a_request_larger_than_its_queue(start: Callable[..., Served]) -> None:
+    server = start(max_queued_requests=1)
+    server.play("Hello")
+    answer = post(server, prompt=["x"] * 32, n=8)
+    assert (answer.status_code, len(answer.json()["choices"])) == (200, 256)
+
+
+def test_what_waits_is_counted_right_while_a_request_is_half_answered(start: Callable[..., Served]) -> None:
+    server = start()
+    server.play("one two", hold_after=1, hold_prompts_over=3)
+    with ThreadPoolExecutor() as pool:
+        half = pool.submit(post, server, prompt=[[5], [5, 5, 5, 5]])  # the first is answered, the second is held
+        server.wait_until(lambda: server.serving.admission.begun == 1 and server.serving.admission.waiting == 0)
+        server.play("Hi", hold_after=0)
+        reading = pool.submit(post, server)
+        server.wait_until(lambda: len(server.engine.requests) == 3)
+        server.do(lambda: server.engine.report(running=2))
+        assert 'octavo_requests_waiting{model_name="smollm2"} 0.0' in server.http.get("/metrics").text
+        server.do(server.engine.release.set)
+        assert (half.result().status_code, reading.result().status_code) == (200, 200)
 
 
 def test_too_many_waiting_tokens_answer_503(start: Callable[..., Served]) -> None:

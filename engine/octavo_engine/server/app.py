@@ -13,7 +13,7 @@ from octavo_engine import __version__
 from octavo_engine.server import health, tokenize
 from octavo_engine.server.middleware import Authentication, BodyLimit, RequestContext
 from octavo_engine.server.openai import chat, completions, models
-from octavo_engine.server.openai.errors import APIError, from_http, from_validation
+from octavo_engine.server.openai.errors import APIError, from_http, from_validation, internal_error
 from octavo_engine.server.serving import Serving
 
 
@@ -54,3 +54,7 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         return from_http(error, request).response()
+
+    @app.exception_handler(Exception)  # Starlette raises it again after the answer: RequestContext logs it
+    async def defect(request: Request, _: Exception) -> Response:
+        return internal_error(request.state.request_id).response()

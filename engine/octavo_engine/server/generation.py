@@ -44,6 +44,8 @@ class GenerationRequest:
     include_stop: bool = False
     skip_special_tokens: bool = True
     cache_salt: str = ""
+    ends: tuple[int, ...] = ()
+    """The model's own end tokens among `sampling.stop_token_ids`: they are no stop_reason."""
     deadline: float
     """Monotonic seconds."""
     arrival: float
@@ -66,7 +68,7 @@ class Piece:
     finish_reason: str | None = None
     """stop or length, on the last piece."""
     stop_reason: int | str | None = None
-    """The stop string or token id that ended it."""
+    """The stop string or token id of the request that ended it; None for the model's own end."""
 
 
 class Sequence:
@@ -79,6 +81,7 @@ class Sequence:
         self.cached_tokens = 0
         self.finish_reason: str | None = None
         self._metrics = metrics
+        self._ends = request.ends
         self._arrival = request.arrival
         self._begun_at = self._last_at = 0.0
         self._queue_seconds = 0.0
@@ -110,8 +113,12 @@ class Sequence:
         if not delta.text and self.finish_reason is None:
             return None
         logprobs, self._logprobs = tuple(self._logprobs), []
-        reason = delta.stop if delta.stop is not None else output.stop_token
+        reason = delta.stop if delta.stop is not None else self._stop_token(output)
         return Piece(self.index, delta.text, logprobs, self.finish_reason, reason)
+
+    def _stop_token(self, output: RequestOutput) -> int | None:
+        """The token of the request's own stop_token_ids that ended it."""
+        return None if output.stop_token in self._ends else output.stop_token
 
     def _failure(self, output: RequestOutput) -> APIError:
         match output.finish_reason:
@@ -163,8 +170,11 @@ class Generation:
     Leaving it aborts what has not ended.
     """
 
-    def __init__(self, serving: Serving, tokenizer: Tokenizer, request: GenerationRequest, ticket: Ticket) -> None:
+    def __init__(
+        self, serving: Serving, tokenizer: Tokenizer, request: GenerationRequest, ticket: Ticket, shown_id: str
+    ) -> None:
         self.request = request
+        self._shown_id = shown_id
         self._serving = serving
         self._ticket = ticket
         self._id = uuid.uuid4().hex
@@ -216,34 +226,42 @@ class Generation:
         self._queue.put_nowait(error)
 
     async def _pump(self, sequence: Sequence) -> None:
-        """Carry one sequence from the engine to the queue."""
+        """Carry one sequence from the engine to the queue. What goes wrong is this request's alone."""
+        last: Piece | APIError
+        try:
+            last = await self._carry(sequence)
+            self._outcomes[sequence.index] = _outcome_of(last)
+        except APIError as error:
+            last = error
+            self._outcomes[sequence.index] = _outcome_of(error)
+            if error.detail.code == "engine_error":
+                log.error("request %s: its sequence %d (%s): %s", self._shown_id, sequence.index, self._id, error)
+        except EngineDeadError as error:
+            last = engine_dead(str(error))
+            self._outcomes[sequence.index] = "error"
+        except Exception:
+            log.exception("request %s: its sequence %d (%s) failed", self._shown_id, sequence.index, self._id)
+            last = APIError(500, "the answer could not be put together", code="internal_error")
+            self._outcomes[sequence.index] = "error"
+        await self._queue.put(last)
+
+    async def _carry(self, sequence: Sequence) -> Piece:
+        """Queue all pieces but the last, which is returned: by then the sequence counts as ended."""
+        begun = False
         try:
             async with contextlib.aclosing(self._serving.engine.generate(self._add_request(sequence.index))) as outputs:
                 async for output in outputs:
-                    if not sequence.begun:
+                    if not begun:
+                        begun = True
                         self._ticket.begin()
-                    piece = sequence.take(output)
-                    if piece is not None:
-                        self._note(sequence)
-                        await self._queue.put(piece)
-                    if sequence.finish_reason is not None:
-                        return
-            raise APIError(500, "the engine ended the answer without a reason", code="engine_error")
-        except APIError as error:
-            self._outcomes[sequence.index] = _outcome_of(error)
-            await self._queue.put(error)
-        except EngineDeadError as error:
-            self._outcomes[sequence.index] = "error"
-            await self._queue.put(engine_dead(str(error)))
-        except Exception:
-            self._outcomes[sequence.index] = "error"
-            log.exception("sequence %d of request %s failed", sequence.index, self._id)
-            await self._queue.put(APIError(500, "the answer could not be put together", code="internal_error"))
-
-    def _note(self, sequence: Sequence) -> None:
-        match sequence.finish_reason:
-            case "stop" | "length" as outcome:
-                self._outcomes[sequence.index] = outcome
+                    if (piece := sequence.take(output)) is None:
+                        continue
+                    if piece.finish_reason is not None:
+                        return piece
+                    await self._queue.put(piece)
+        finally:
+            self._ticket.end(begun)
+        raise APIError(500, "the engine ended the answer without a reason", code="engine_error")
 
     def _add_request(self, index: int) -> AddRequest:
         request = self.request
@@ -260,8 +278,10 @@ class Generation:
         )
 
 
-def _outcome_of(error: APIError) -> Outcome:
-    match error.detail.code:
+def _outcome_of(last: Piece | APIError) -> Outcome:
+    if isinstance(last, Piece):
+        return "length" if last.finish_reason == FinishReason.LENGTH else "stop"
+    match last.detail.code:
         case "deadline_exceeded" | "queue_timeout":
             return "timeout"
         case "server_shutting_down":

@@ -42,8 +42,16 @@ class Ticket:
         self.begun += 1
         self.admission.begun += 1
 
+    def end(self, begun: bool) -> None:
+        """One of the sequences has ended; `begun` says whether it had given its first token."""
+        if begun:
+            self.begun -= 1
+            self.admission.begun -= 1
+        else:
+            self._leave_queue(1)
+
     def leave(self) -> None:
-        """The request has ended, whatever way. May be called more than once."""
+        """The request has ended, whatever way, and with it all its sequences. May be called more than once."""
         self._leave_queue(self.waiting)
         self.admission.begun -= self.begun
         self.begun = 0
@@ -68,7 +76,7 @@ class Admission:
     """Sequences that were accepted and have not begun to answer."""
     waiting_tokens: int = 0
     begun: int = 0
-    """Sequences that have begun to answer, of requests that have not ended."""
+    """Sequences that have begun to answer and have not ended."""
     _begun_at: deque[float] = field(default_factory=lambda: deque(maxlen=_RATE_WINDOW))
 
     @property
@@ -78,11 +86,20 @@ class Admission:
         return max(0, self.waiting - reading)
 
     def enter(self, sequences: int) -> Ticket:
-        """A place for a request of so many sequences; APIError 503 if too many wait already."""
+        """A place for a request of so many sequences; APIError 503 if too many wait already.
+
+        One that is larger than the queue and all seats together is welcome when none waits and there is any room.
+        """
         stats = self.stats()
         free = max(0, self.seats() - stats.running) if stats.waiting == 0 else 0
-        if self.queued + sequences > self.max_requests + free:
-            raise self._full("queued_requests", f"{self.queued} requests wait already (--max-queued-requests)")
+        room = self.max_requests + free - self.queued
+        alone = self.queued == 0 and sequences > self.max_requests + self.seats()
+        if room < (1 if alone else sequences):
+            raise self._full(
+                "queued_requests",
+                f"{self.queued} requests wait already and this one has {sequences} (--max-queued-requests "
+                f"{self.max_requests})",
+            )
         self.waiting += sequences
         return Ticket(self, sequences)
 

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo_engine.server.auth import OPEN_PATHS, KeyRing, bearer_of, unauthorized
-from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.errors import APIError, internal_error
 
 log = logging.getLogger("octavo.server")
 
@@ -26,9 +26,9 @@ _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
 
 
 class RequestContext:
-    """Gives each request an id of our own, echoes the client's, and turns whatever is raised into an answer.
+    """Gives each request an id, the client's own if it sent one, and turns whatever is raised into an answer.
 
-    The client's id is only ever echoed: nothing is looked up by it.
+    The id is what the client sees in X-Request-Id and the log says of failures: nothing is looked up by it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -38,18 +38,18 @@ class RequestContext:
         """Run as an ASGI application."""
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        own = uuid.uuid4().hex
         theirs = Headers(scope=scope).get("x-request-id", "")
-        shown = theirs if _USABLE_ID.fullmatch(theirs) else own
-        scope.setdefault("state", {})["request_id"] = own
-        started = False
+        shown = theirs if _USABLE_ID.fullmatch(theirs) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = shown
+        started = ended = False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
+            nonlocal started, ended
             if message["type"] == "http.response.start":
                 started = True
                 MutableHeaders(scope=message)["X-Request-Id"] = shown
             await send(message)
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
 
         try:
             _check_headers(scope)
@@ -59,11 +59,11 @@ class RequestContext:
                 raise
             await error.response()(scope, receive, send_with_id)
         except Exception:
-            log.exception("request %s (%s) failed", own, shown)
-            if started:
-                raise
-            internal = APIError(500, f"something went wrong here; the log says more under {own}", code="internal_error")
-            await internal.response()(scope, receive, send_with_id)
+            log.exception("request %s failed", shown)
+            if started and not ended:
+                raise  # the connection is closed: half an answer must not look like a whole one
+            if not started:
+                await internal_error(shown).response()(scope, receive, send_with_id)
         return None
 
 
@@ -79,7 +79,10 @@ def _check_headers(scope: Scope) -> None:
 
 
 class Authentication:
-    """Default-deny on the raw path: what is not named open needs a key, whether it exists or not."""
+    """Default-deny: a path that is not exactly one of OPEN_PATHS needs a key, whether it exists or not.
+
+    Judged is `scope["path"]`, the request target's path with its %-escapes decoded: the string that the router matches.
+    """
 
     def __init__(self, app: ASGIApp, keys: KeyRing | None, on_reject: Callable[[], None]) -> None:
         self._app = app

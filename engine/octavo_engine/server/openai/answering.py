@@ -63,7 +63,7 @@ async def answer(
         except BaseException:
             ticket.leave()
             raise
-        generation = Generation(serving, model.tokenizer, prepared, ticket)
+        generation = Generation(serving, model.tokenizer, prepared, ticket, request.state.request_id)
     if body.stream:
         usage = bool(body.stream_options and body.stream_options.include_usage)
         return EventStream(stream(generation, writer, usage), generation)

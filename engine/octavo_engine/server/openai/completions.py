@@ -19,6 +19,7 @@ from octavo_engine.server.openai.preparation import (
     cache_salt,
     check_prompt,
     encode_text,
+    model_ends,
     sampling_params,
 )
 from octavo_engine.server.openai.protocol import CompletionBody
@@ -141,6 +142,7 @@ def routes(serving: Serving) -> APIRouter:
                 include_stop=bool(body.include_stop_str_in_output),
                 skip_special_tokens=body.skip_special_tokens is not False,
                 cache_salt=cache_salt(request, body),
+                ends=model_ends(body, model),
                 deadline=times.deadline,
                 arrival=times.arrival,
             )

@@ -73,6 +73,11 @@ def engine_dead(message: str) -> APIError:
     return unavailable(f"the engine ended unexpectedly: {message}", "engine_dead", 10)
 
 
+def internal_error(request_id: str) -> APIError:
+    """500: a defect of ours; `request_id` is what the client sees and the log names."""
+    return APIError(500, f"something went wrong here; the log says more under {request_id}", code="internal_error")
+
+
 def param_of(location: Sequence[str | int]) -> str | None:
     """`messages[0].content` from a validation error's location."""
     path = ""

@@ -27,7 +27,6 @@ def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, l
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         raise APIError(400, f"min_tokens: {min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
-    ends = () if body.ignore_eos else ready.eos_token_ids
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -40,9 +39,14 @@ def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, l
         frequency_penalty=body.frequency_penalty or 0.0,
         repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
         logit_bias=tuple((int(token), bias) for token, bias in (body.logit_bias or {}).items()),
-        stop_token_ids=tuple(dict.fromkeys((*ends, *(body.stop_token_ids or ())))),
+        stop_token_ids=tuple(dict.fromkeys((*model_ends(body, model), *(body.stop_token_ids or ())))),
         logprobs=logprobs,
     )
+
+
+def model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
+    """The model's own end tokens, unless the request ignores them."""
+    return () if body.ignore_eos else tuple(model.ready.eos_token_ids)
 
 
 def _temperature(asked: float | None) -> float:
