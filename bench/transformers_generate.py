@@ -79,7 +79,7 @@ def measure(model: Any, tokenizer: Any, prompts: list[str], output_len: int, bat
     start = time.perf_counter()
     for begin in tqdm(range(0, len(prompts), batch), desc=f"batches of {batch}", leave=False, disable=None):
         timings += generate(model, tokenizer, prompts[begin : begin + batch], output_len)
-    return bench.summarize(batch, timings, time.perf_counter() - start)
+    return bench.summarize(batch, timings, time.perf_counter() - start, output_len)
 
 
 def main() -> None:

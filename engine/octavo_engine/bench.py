@@ -1,7 +1,8 @@
 """`octavo-engine bench URL`: tokens a second, time to first token and between tokens, at several numbers of users.
 
 Works with any server that has OpenAI's /v1/completions. Each user sends one streamed request after another: random
-words of a fixed number, greedy, `ignore_eos`, so that every answer has the length that was asked for.
+words of a fixed number, greedy, `ignore_eos`, so that every answer has the length that was asked for (servers that
+refuse the parameter: `--no-ignore-eos`; then the table says how many answers were shorter).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import httpx2
 from tqdm import tqdm
 
+from octavo_engine import remote
 from octavo_engine.errors import ConfigurationError, OctavoError
 
 _WORDS = (
@@ -31,7 +33,6 @@ _WORDS = (
     "people my than first water been call who oil its now find long down day did get come made may part"
 )
 """Short, frequent words: one token each, with the space before it, in nearly every vocabulary."""
-_CONNECT_TIMEOUT = 10.0
 
 
 @dataclass(slots=True)
@@ -66,6 +67,8 @@ class Level:
     duration_s: float
     prompt_tokens: int
     output_tokens: int
+    short: int
+    """Answers that had fewer tokens than were asked for."""
     output_tokens_per_s: float
     requests_per_s: float
     ttft_ms: Percentiles
@@ -95,7 +98,7 @@ def percentiles(seconds: Sequence[float]) -> Percentiles:
     return Percentiles(sum(ordered) / len(ordered) * 1000, *ranks)
 
 
-def summarize(concurrency: int, timings: Sequence[Timing], duration: float) -> Level:
+def summarize(concurrency: int, timings: Sequence[Timing], duration: float, output_len: int) -> Level:
     """The figures of one level; failed requests count only as failed."""
     good = [timing for timing in timings if timing.error is None]
     output = sum(timing.output_tokens for timing in good)
@@ -106,9 +109,10 @@ def summarize(concurrency: int, timings: Sequence[Timing], duration: float) -> L
         duration_s=duration,
         prompt_tokens=sum(timing.prompt_tokens for timing in good),
         output_tokens=output,
+        short=sum(timing.output_tokens < output_len for timing in good),
         output_tokens_per_s=output / duration,
         requests_per_s=len(good) / duration,
-        ttft_ms=percentiles([timing.first_token for timing in good]),
+        ttft_ms=percentiles([timing.first_token for timing in good if not math.isnan(timing.first_token)]),
         itl_ms=percentiles([gap for timing in good for gap in timing.between]),
         e2e_ms=percentiles([timing.end for timing in good]),
         first_error=next((timing.error for timing in timings if timing.error is not None), None),
@@ -130,12 +134,10 @@ class Client:
     """A server under test."""
 
     def __init__(self, url: str, api_key: str | None, timeout: float) -> None:
-        base = url.rstrip("/")
-        self.base = base if base.endswith("/v1") else f"{base}/v1"
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.base = remote.api_base(url)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx2.AsyncClient(
-            headers=headers, timeout=httpx2.Timeout(timeout, connect=_CONNECT_TIMEOUT), limits=limits
+            headers=remote.headers(api_key), timeout=remote.timeouts(timeout), limits=limits
         )
 
     async def close(self) -> None:
@@ -145,17 +147,11 @@ class Client:
     async def first_model(self) -> str:
         """The first name that /v1/models lists; OctavoError if there is no server or none of its kind."""
         try:
-            response = await self._http.get(f"{self.base}/models")
+            return remote.first_model(self.base, await self._http.get(f"{self.base}/models"))
         except httpx2.HTTPError as error:
-            raise OctavoError(f"no answer from {self.base}: {error or type(error).__name__}") from None
-        if response.status_code != 200:
-            raise OctavoError(f"{self.base}/models answers {response.status_code}: {_message(response.content)}")
-        try:
-            return str(response.json()["data"][0]["id"])
-        except (ValueError, KeyError, IndexError, TypeError):
-            raise OctavoError(f"{self.base}/models lists no model; name one with --model") from None
+            raise remote.no_answer(self.base, error) from None
 
-    async def complete(self, model: str, prompt: str, output_len: int) -> Timing:
+    async def complete(self, model: str, prompt: str, output_len: int, ignore_eos: bool) -> Timing:
         """One streamed completion. Never raises for what the server does: it is in `error`."""
         timing = Timing()
         body = {
@@ -163,70 +159,67 @@ class Client:
             "prompt": prompt,
             "max_tokens": output_len,
             "temperature": 0,
-            "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
-        }
+        } | ({"ignore_eos": True} if ignore_eos else {})
         start = time.perf_counter()
         try:
             async with self._http.stream("POST", f"{self.base}/completions", json=body) as response:
                 if response.status_code != 200:
-                    timing.error = f"{response.status_code}: {_message(await response.aread())}"
+                    timing.error = f"{response.status_code}: {remote.error_message(await response.aread())}"
                     return timing
                 await _read_stream(response.aiter_lines(), start, timing)
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, OctavoError) as error:
             timing.error = str(error) or type(error).__name__
         return timing
 
 
 async def _read_stream(lines: AsyncIterator[str], start: float, timing: Timing) -> None:
+    """Fill `timing`; OctavoError for the server's error, or for what is no such stream."""
     last = math.nan
     pieces = 0
     async for line in lines:
-        if not line.startswith("data:"):
+        if (event := remote.event_of(line)) is None:
             continue
-        data = line.removeprefix("data:").strip()
-        if data == "[DONE]":
+        if not event:
             timing.end = time.perf_counter() - start
             timing.output_tokens = timing.output_tokens or pieces
             return
-        event = json.loads(data)
-        if event.get("error"):
-            timing.error = str(event["error"].get("message", event["error"]))
-            return
-        if usage := event.get("usage"):
-            timing.prompt_tokens, timing.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
-        if any(choice.get("text") for choice in event.get("choices", ())):
+        _take_usage(event.get("usage"), timing)
+        if any(choice.get("text") for choice in remote.choices_of(event)):
             arrived = time.perf_counter()
             if pieces == 0:
                 timing.first_token = arrived - start
             else:
                 timing.between.append(arrived - last)
             pieces, last = pieces + 1, arrived
-    timing.error = "the stream ended without [DONE]"
+    raise remote.BrokenStreamError("the stream ended without [DONE]")
 
 
-def _message(content: bytes) -> str:
-    try:
-        return str(json.loads(content)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return content[:200].decode(errors="replace")
+def _take_usage(usage: Any, timing: Timing) -> None:
+    """Servers may send none, or not all of it: then pieces of text count as tokens."""
+    if isinstance(usage, dict):
+        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        timing.prompt_tokens = prompt if isinstance(prompt, int) else timing.prompt_tokens
+        timing.output_tokens = output if isinstance(output, int) else timing.output_tokens
 
 
-async def measure(client: Client, model: str, prompts: Sequence[str], output_len: int, concurrency: int) -> Level:
+async def measure(
+    complete: Callable[[str], Awaitable[Timing]], prompts: Sequence[str], output_len: int, concurrency: int
+) -> Level:
     """So many users work through all prompts together."""
     waiting = iter(prompts)
     timings: list[Timing] = []
 
     async def user() -> None:
         for prompt in waiting:
-            timings.append(await client.complete(model, prompt, output_len))
+            timings.append(await complete(prompt))
             bar.update()
 
     with tqdm(total=len(prompts), desc=f"{concurrency} users", unit="request", leave=False, disable=None) as bar:
         start = time.perf_counter()
         await asyncio.gather(*(user() for _ in range(concurrency)))
-        return summarize(concurrency, timings, time.perf_counter() - start)
+        return summarize(concurrency, timings, time.perf_counter() - start, output_len)
 
 
 def heading(report: Report) -> str:
@@ -234,7 +227,7 @@ def heading(report: Report) -> str:
     return (
         f"{report.target}  {report.model}  {report.input_len} words in, {report.output_len} tokens out; times in ms\n"
         f"{'users':>5} {'tokens/s':>9} {'req/s':>6} {'TTFT p50':>9} {'p90':>7} {'p99':>7} "
-        f"{'ITL p50':>8} {'p90':>6} {'p99':>6} {'failed':>6}"
+        f"{'ITL p50':>8} {'p90':>6} {'p99':>6} {'failed':>6} {'short':>6}"
     )
 
 
@@ -244,7 +237,7 @@ def row(level: Level) -> str:
     return (
         f"{level.concurrency:>5} {level.output_tokens_per_s:>9.1f} {level.requests_per_s:>6.2f} "
         f"{first.p50:>9.1f} {first.p90:>7.1f} {first.p99:>7.1f} "
-        f"{between.p50:>8.1f} {between.p90:>6.1f} {between.p99:>6.1f} {level.failed:>6}"
+        f"{between.p50:>8.1f} {between.p90:>6.1f} {between.p99:>6.1f} {level.failed:>6} {level.short:>6}"
     )
 
 
@@ -278,11 +271,7 @@ def _positive(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `octavo-engine bench`."""
-    parser.add_argument(
-        "url", metavar="URL", help="base URL of an OpenAI-compatible server, such as http://localhost:8000"
-    )
-    parser.add_argument("--model", help="name of the model (default: the first of /v1/models)")
-    parser.add_argument("--api-key", help="sent as a bearer token")
+    remote.add_server_arguments(parser)
     parser.add_argument(
         "--concurrency", type=_levels, default=[1, 8, 32], metavar="N,N", help="numbers of users (default: 1,8,32)"
     )
@@ -294,6 +283,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output-len", type=_positive, default=64, metavar="N", help="tokens of an answer (default: 64)"
+    )
+    parser.add_argument(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="answers go on to --output-len whatever the model says (default: yes)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random words (default: 0)")
     parser.add_argument(
@@ -312,15 +307,19 @@ async def _bench(args: argparse.Namespace) -> Report:
     client = Client(args.url, args.api_key, args.timeout)
     try:
         model = args.model or await client.first_model()
+
+        async def complete(prompt: str) -> Timing:
+            return await client.complete(model, prompt, args.output_len, args.ignore_eos)
+
         [warm_up] = make_prompts(1, args.input_len, args.seed - 1)
-        if (first := await client.complete(model, warm_up, args.output_len)).error is not None:
+        if (first := await complete(warm_up)).error is not None:
             raise OctavoError(f"{client.base}/completions: {first.error}")
         report = Report(args.url, model, now(), args.input_len, args.output_len, [])
         say(heading(report))
         for number, concurrency in enumerate(args.concurrency):
             # Other prompts at each level: a prefix cache must not help.
             prompts = make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
-            report.levels.append(await measure(client, model, prompts, args.output_len, concurrency))
+            report.levels.append(await measure(complete, prompts, args.output_len, concurrency))
             say(row(report.levels[-1]))
         return report
     finally:
@@ -334,6 +333,9 @@ def run(args: argparse.Namespace) -> int:
     report = asyncio.run(_bench(args))
     if args.json is not None:
         args.json.write_text(to_json(report))
+    if short := sum(level.short for level in report.levels):
+        hint = "the server ignores ignore_eos" if args.ignore_eos else "use --ignore-eos for equal ones"
+        say(f"{short} answers had fewer tokens than the {args.output_len} of --output-len: {hint}")
     failures = [level.first_error for level in report.levels if level.failed]
     if failures:
         sys.stderr.write(f"octavo-engine bench: some requests failed; the first: {failures[0]}\n")

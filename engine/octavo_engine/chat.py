@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import httpx2
 
+from octavo_engine import remote
 from octavo_engine.errors import OctavoError
 
 _HELP = "/quit ends, /new forgets the conversation, Ctrl-C stops an answer\n"
 _ANSWER_TIMEOUT = 600.0
-_CONNECT_TIMEOUT = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `octavo-engine chat`."""
-    parser.add_argument(
-        "url", metavar="URL", help="base URL of an OpenAI-compatible server, such as http://localhost:8000"
-    )
-    parser.add_argument("--model", help="name of the model (default: the first of /v1/models)")
-    parser.add_argument("--api-key", help="sent as a bearer token")
+    remote.add_server_arguments(parser)
     parser.add_argument("--system", help="what the model is told before the conversation")
 
 
@@ -62,41 +57,26 @@ class Conversation:
         body = {"model": self._model, "messages": messages, "stream": True}
         with self._http.stream("POST", f"{self._base}/chat/completions", json=body) as response:
             if response.status_code != 200:
-                raise OctavoError(_message(response.read()))
+                raise OctavoError(remote.error_message(response.read()))
             for line in response.iter_lines():
-                data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-                if data == "[DONE]":
+                if (event := remote.event_of(line)) is None:
+                    continue
+                if not event:
                     return
-                if data:
-                    yield _content(json.loads(data))
-        raise OctavoError("the connection ended before the answer did")
+                yield _content(event)
+        raise remote.BrokenStreamError("the connection ended before the answer did")
 
 
-def _content(event: dict[str, Any]) -> str:
-    if event.get("error"):
-        raise OctavoError(str(event["error"].get("message", event["error"])))
-    choices = event.get("choices") or [{}]
-    return str(choices[0].get("delta", {}).get("content") or "")
-
-
-def _message(content: bytes) -> str:
-    try:
-        return str(json.loads(content)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return content[:200].decode(errors="replace")
+def _content(event: Mapping[str, Any]) -> str:
+    delta = next((choice.get("delta") for choice in remote.choices_of(event)), None)
+    return str(delta.get("content") or "") if isinstance(delta, dict) else ""
 
 
 def _first_model(http: httpx2.Client, base: str) -> str:
     try:
-        response = http.get(f"{base}/models")
+        return remote.first_model(base, http.get(f"{base}/models"))
     except httpx2.HTTPError as error:
-        raise OctavoError(f"no answer from {base}: {error or type(error).__name__}") from None
-    if response.status_code != 200:
-        raise OctavoError(f"{base}/models: {_message(response.content)}")
-    try:
-        return str(response.json()["data"][0]["id"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        raise OctavoError(f"{base}/models lists no model; name one with --model") from None
+        raise remote.no_answer(base, error) from None
 
 
 def _answer(conversation: Conversation, question: str) -> None:
@@ -116,11 +96,8 @@ def _answer(conversation: Conversation, question: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The command: reads questions from standard input until it ends or /quit comes."""
-    base = args.url.rstrip("/")
-    base = base if base.endswith("/v1") else f"{base}/v1"
-    headers = {"Authorization": f"Bearer {args.api_key}"} if args.api_key else {}
-    timeout = httpx2.Timeout(_ANSWER_TIMEOUT, connect=_CONNECT_TIMEOUT)
-    with httpx2.Client(headers=headers, timeout=timeout) as http:
+    base = remote.api_base(args.url)
+    with httpx2.Client(headers=remote.headers(args.api_key), timeout=remote.timeouts(_ANSWER_TIMEOUT)) as http:
         model = args.model or _first_model(http, base)
         conversation = Conversation(http, base, model, args.system)
         sys.stdout.write(f"{model} at {base}: {_HELP}")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,89 @@ def test_bench_with_a_key(start: Callable[..., Served], tmp_path: Path) -> None:
         bench.run(parse(bench, server.url))
 
 
+@contextmanager
+def speaks(*lines: str) -> Iterator[str]:
+    """A server of the test's own, not ours: answers every POST with these lines of a stream; gives its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_answer('{"data": [{"id": "m"}]}')
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_answer("".join(f"{line}\n\n" for line in lines))
+
+        def send_answer(self, text: str) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}"
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+BROKEN_STREAMS = [
+    (["data: {"], "no JSON"),
+    (["data: " + "[" * 100_000], "no JSON"),
+    (["data: 5"], "no object"),
+    (['data: {"error": "overloaded"}'], "overloaded"),
+    (['data: {"error": {"code": 5}}'], "code"),
+    (['data: {"choices": [{"text": "a", "delta": {"content": "a"}}]}'], "ended"),
+]
+
+
+@pytest.mark.parametrize(("lines", "says"), BROKEN_STREAMS)
+def test_a_broken_stream_is_a_failed_request(lines: list[str], says: str) -> None:
+    with speaks(*lines) as url, pytest.raises(OctavoError, match=says):
+        bench.run(parse(bench, url))
+
+
+@pytest.mark.parametrize(("lines", "says"), BROKEN_STREAMS)
+def test_a_broken_stream_does_not_end_the_chat(
+    lines: list[str], says: str, typed: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed("Hi", "/quit")
+    with speaks(*lines) as url:
+        assert chat.run(parse(chat, url)) == 0
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("usage", ["null", "{}", '{"prompt_tokens": "x"}', "[]"])
+def test_usage_may_be_missing(tmp_path: Path, usage: str) -> None:
+    texts = ['data: {"choices": [{"text": "a"}]}'] * 3
+    others = [f'data: {{"choices": null, "usage": {usage}}}', 'data: {"choices": [5]}', ": comment", "data: [DONE]"]
+    out = tmp_path / "figures.json"
+    with speaks(*texts, *others) as url:
+        args = parse(bench, url, "--concurrency", "1", "--num-prompts", "2", "--output-len", "3", "--json", str(out))
+        assert bench.run(args) == 0
+    [level] = json.loads(out.read_text())["levels"]
+    assert (level["output_tokens"], level["prompt_tokens"], level["short"], level["failed"]) == (6, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("flag", "sent", "hint"),
+    [("--ignore-eos", True, "ignores ignore_eos"), ("--no-ignore-eos", False, "use --ignore-eos")],
+)
+def test_bench_says_when_answers_are_shorter(
+    server: Served, capsys: pytest.CaptureFixture[str], flag: str, sent: bool, hint: str
+) -> None:
+    server.play("one two")
+    assert bench.run(parse(bench, server.url, flag, "--concurrency", "2", "--num-prompts", "4")) == 0
+    out = capsys.readouterr().out
+    assert "4 answers had fewer tokens than the 64 of --output-len" in out
+    assert hint in out
+    assert all((request.sampling.stop_token_ids == ()) is sent for request in server.engine.requests)
+
+
 def test_percentiles_are_nearest_rank() -> None:
     found = percentiles([n / 1000 for n in range(1, 101)])
     assert (found.mean, found.p50, found.p90, found.p99) == pytest.approx((50.5, 50, 90, 99))
@@ -92,9 +178,11 @@ def test_percentiles_are_nearest_rank() -> None:
 
 def test_failed_requests_count_only_as_failed() -> None:
     good = Timing(first_token=0.5, end=1.0, between=[0.25], prompt_tokens=3, output_tokens=2)
-    level = summarize(1, [good, Timing(error="gone", output_tokens=99)], 2.0)
+    silent = Timing(end=1.0)  # an answer without any text
+    level = summarize(1, [good, silent, Timing(error="gone", output_tokens=99)], 2.0, 2)
+    assert (level.short, level.ttft_ms.p99) == (1, 500)
     assert (level.failed, level.output_tokens, level.output_tokens_per_s, level.first_error) == (1, 2, 1.0, "gone")
-    empty = bench.Report("u", "m", "t", 1, 1, [summarize(1, [], 1.0)])
+    empty = bench.Report("u", "m", "t", 1, 1, [summarize(1, [], 1.0, 1)])
     nothing = json.loads(bench.to_json(empty))["levels"][0]["ttft_ms"]
     assert nothing == {"mean": None, "p50": None, "p90": None, "p99": None}
 
