@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,14 +16,13 @@ from octavo_engine.server.openai.answers import (
     ChatChoice,
     ChatChunkChoice,
     ChatLogprobs,
-    Completion,
     ContentLogprob,
     Delta,
     TopLogprob,
     Usage,
-    encode,
 )
 from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.preparation import (
     answer_length,
     cache_salt,
@@ -46,35 +43,27 @@ class ChatWriter:
     def __init__(self, serving: Serving, body: ChatCompletionBody, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._logprobs = bool(body.logprobs)
-        include_usage = bool(body.stream_options and body.stream_options.include_usage)
-        self._frame = Completion(
-            id=f"chatcmpl-{uuid.uuid4().hex}",
-            object="chat.completion.chunk" if body.stream else "chat.completion",
-            created=serving.now(),
-            model=body.model or serving.names[0],
-            choices=[],
-            usage=None if include_usage else msgspec.UNSET,
-        )
+        self._frame = Frame(serving, body, "chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion")
 
     def opening(self, index: int) -> bytes:
         """The chunk that names the role."""
-        return self._chunk(ChatChunkChoice(index, Delta(role="assistant", content="")))
+        return self._frame.chunk(ChatChunkChoice(index, Delta(role="assistant", content="")))
 
     def chunks(self, piece: Piece) -> list[bytes]:
         """The delta, and how it ended in a chunk of its own."""
         found = []
         if piece.text or piece.logprobs:
-            found.append(self._chunk(ChatChunkChoice(piece.index, Delta(content=piece.text), self._of(piece))))
+            found.append(self._frame.chunk(ChatChunkChoice(piece.index, Delta(content=piece.text), self._of(piece))))
         if piece.finish_reason is not None:
             end = ChatChunkChoice(
                 piece.index, Delta(), finish_reason=piece.finish_reason, stop_reason=piece.stop_reason
             )
-            found.append(self._chunk(end))
+            found.append(self._frame.chunk(end))
         return found
 
     def last(self, usage: Usage) -> bytes:
         """No choices, only usage."""
-        return encode(msgspec.structs.replace(self._frame, choices=[], usage=usage))
+        return self._frame.whole([], usage)
 
     def whole(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer."""
@@ -88,10 +77,7 @@ class ChatWriter:
             )
             for piece in answers
         ]
-        return encode(msgspec.structs.replace(self._frame, choices=choices, usage=usage))
-
-    def _chunk(self, choice: ChatChunkChoice) -> bytes:
-        return encode(msgspec.structs.replace(self._frame, choices=[choice]))
+        return self._frame.whole(choices, usage)
 
     def _of(self, piece: Piece) -> ChatLogprobs | None:
         if not self._logprobs:

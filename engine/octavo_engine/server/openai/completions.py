@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.server.generation import GenerationRequest, Piece, clamp
 from octavo_engine.server.openai.answering import Times, Writer, answer
-from octavo_engine.server.openai.answers import Completion, TextChoice, TextLogprobs, Usage, encode
+from octavo_engine.server.openai.answers import TextChoice, TextLogprobs, Usage
 from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.preparation import (
     answer_length,
     cache_salt,
@@ -39,34 +38,26 @@ class TextWriter:
         """What each prompt's answers begin with; empty texts unless the request wants its prompt back."""
         self._n = body.n or 1
         self._offsets = [len(echo) for echo in echoes for _ in range(self._n)]
-        include_usage = bool(body.stream_options and body.stream_options.include_usage)
-        self._frame = Completion(
-            id=f"cmpl-{uuid.uuid4().hex}",
-            object="text_completion",
-            created=serving.now(),
-            model=body.model or serving.names[0],
-            choices=[],
-            usage=None if include_usage else msgspec.UNSET,
-        )
+        self._frame = Frame(serving, body, "cmpl", "text_completion")
 
     def opening(self, index: int) -> bytes | None:
         """The prompt, if it is wanted back."""
         echo = self._echoes[index // self._n]
-        return self._chunk(TextChoice(index, echo)) if echo else None
+        return self._frame.chunk(TextChoice(index, echo)) if echo else None
 
     def chunks(self, piece: Piece) -> list[bytes]:
         """The text, and how it ended in a chunk of its own."""
         found = []
         if piece.text or piece.logprobs:
-            found.append(self._chunk(TextChoice(piece.index, piece.text, self._of(piece))))
+            found.append(self._frame.chunk(TextChoice(piece.index, piece.text, self._of(piece))))
         if piece.finish_reason is not None:
             end = TextChoice(piece.index, "", finish_reason=piece.finish_reason, stop_reason=piece.stop_reason)
-            found.append(self._chunk(end))
+            found.append(self._frame.chunk(end))
         return found
 
     def last(self, usage: Usage) -> bytes:
         """No choices, only usage."""
-        return encode(msgspec.structs.replace(self._frame, choices=[], usage=usage))
+        return self._frame.whole([], usage)
 
     def whole(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer."""
@@ -80,10 +71,7 @@ class TextWriter:
             )
             for piece in answers
         ]
-        return encode(msgspec.structs.replace(self._frame, choices=choices, usage=usage))
-
-    def _chunk(self, choice: TextChoice) -> bytes:
-        return encode(msgspec.structs.replace(self._frame, choices=[choice]))
+        return self._frame.whole(choices, usage)
 
     def _of(self, piece: Piece) -> TextLogprobs | None:
         if not self._logprobs:
