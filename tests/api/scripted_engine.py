@@ -100,9 +100,9 @@ class ScriptedEngine:
     async def stop(self) -> None:
         self._ended.set()
 
-    def report(self, **stats: int) -> None:
+    def report(self, **stats: Any) -> None:
         """As if a step had ended."""
-        self.state.stats = SchedulerStats(**stats)  # type: ignore[arg-type]
+        self.state.stats = SchedulerStats(**stats)
         if self.on_step is not None:
             self.on_step(Outputs([], self.state.stats))
 

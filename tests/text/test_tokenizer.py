@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.gguf_file import GGUFFile
+from octavo_engine.model.gguf_file import GGUFFile, read_gguf
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.text import gguf_tokenizer
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
@@ -221,7 +221,7 @@ def test_metadata_of_any_type_loads_or_is_one_error(
 def test_a_gguf_file_with_metadata_of_a_wrong_type_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object, says: str
 ) -> None:
-    whole = gguf_tokenizer.read_gguf(_sentencepiece_file(tmp_path / "model.gguf"))
+    whole = read_gguf(_sentencepiece_file(tmp_path / "model.gguf"))
     whole.metadata[key] = value
     monkeypatch.setattr(gguf_tokenizer, "read_gguf", lambda _: whole)
     with pytest.raises(ModelLoadError, match=says) as caught:

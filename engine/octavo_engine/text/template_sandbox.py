@@ -24,8 +24,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_STEPS = 1_500_000
-"""Less than a second's work; 16,384 messages with ten calls each stay below it."""
+MAX_STEPS = 1_000_000
+"""About a second's work at most; 16,384 messages with seven calls each stay below it."""
 _STEPS_OF_CALL = 8
 MAX_SIZE = 16 << 20
 """Characters of a text, items of a list."""
