@@ -18,16 +18,19 @@ STOP = Path("/tmp/stop")
 PRINTING = threading.Lock()
 
 
-def user(client: openai.OpenAI, model: str, kind: str, tokens: int) -> None:
+def user(client: openai.OpenAI, model: str, kind: str, tokens: int, first: int) -> None:
+    """Asks for `tokens` tokens each time, and for `first` the first time."""
+    wanted = first
     while not STOP.exists():
         began, lost = time.time(), None
         try:
-            stream_answer(client, model, tokens)
+            stream_answer(client, model, wanted)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a lost request
             lost = f"{type(error).__name__}: {error}"
             time.sleep(0.1)
         with PRINTING:
             print(json.dumps({"user": kind, "began": began, "ended": time.time(), "lost": lost}), flush=True)
+        wanted = tokens
 
 
 def stream_answer(client: openai.OpenAI, model: str, tokens: int) -> None:
@@ -52,10 +55,10 @@ def stream_answer(client: openai.OpenAI, model: str, tokens: int) -> None:
 
 
 def main(base_url: str, model: str, long_tokens: int) -> None:
-    """Two users of short answers and two of answers of `long_tokens` tokens."""
+    """Two users of short answers and three of answers of `long_tokens` tokens, who never end at the same time."""
     client = openai.OpenAI(base_url=base_url, api_key="none", timeout=300, max_retries=0)
-    users = [("short", 4), ("short", 4), ("long", long_tokens), ("long", long_tokens)]
-    threads = [threading.Thread(target=user, args=[client, model, kind, tokens]) for kind, tokens in users]
+    users = [("short", 4, 4)] * 2 + [("long", long_tokens, long_tokens * part // 3) for part in (1, 2, 3)]
+    threads = [threading.Thread(target=user, args=[client, model, *each]) for each in users]
     for thread in threads:
         thread.start()
     for thread in threads:
