@@ -14,15 +14,16 @@ from typing import Any
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput, SchedulerStats
 from octavo_engine.engine.client import EngineState, error_of
-from octavo_engine.engine.messages import AddRequest, Failed, Loading, Outputs, Ready
+from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.messages import AddRequest, Failed, Loading, Outputs
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import EngineDeadError
 
 EOS = 2
-READY = Ready(
+READY = EngineInfo(
     max_model_len=512,
     vocab_size=49152,
-    eos_token_ids=[EOS],
+    eos_token_ids=(EOS,),
     block_size=16,
     num_kv_blocks=64,
     max_num_seqs=4,
@@ -86,7 +87,7 @@ class ScriptedEngine:
         self._settled.set()
         self._ended.set()
 
-    async def wait_ready(self) -> Ready:
+    async def wait_ready(self) -> EngineInfo:
         await self._settled.wait()
         if self.state.failed is not None:
             raise error_of(self.state.failed)

@@ -21,6 +21,7 @@ import zmq.asyncio
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import (
     AbortRequests,
     AddRequest,
@@ -54,7 +55,7 @@ class EngineState:
     phase: str = "starting"
     """starting, loading, ready or dead."""
     progress: Loading = field(default_factory=lambda: Loading("starting", 0.0))
-    ready: Ready | None = None
+    ready: EngineInfo | None = None
     failed: Failed | None = None
     stats: SchedulerStats = field(default_factory=SchedulerStats)
 
@@ -103,7 +104,7 @@ class EngineClient:
         await self._process.stdin.drain()
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch_process())]
 
-    async def wait_ready(self) -> Ready:
+    async def wait_ready(self) -> EngineInfo:
         """The engine's description once it is loaded; the error that stood in the way otherwise."""
         await self._settled.wait()
         if self.state.ready is None or self.state.failed is not None:
@@ -175,7 +176,7 @@ class EngineClient:
             case Loading():
                 self.state.phase, self.state.progress = "loading", message
             case Ready():
-                self.state.ready, self.state.phase = message, "ready"
+                self.state.ready, self.state.phase = message.info, "ready"
                 self._settled.set()
                 self._tasks.append(asyncio.create_task(self._ping()))
             case Outputs():

@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from octavo_engine.core.admission import NotAdmissibleError, check_length, check_sampling, check_tokens
 from octavo_engine.core.request import FinishReason, Request, SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.engine.info import EngineInfo
 from octavo_engine.runner.executor import Executor
-
-
-@dataclass(frozen=True, slots=True)
-class EngineInfo:
-    """What a loaded engine is."""
-
-    max_model_len: int
-    vocab_size: int
-    block_size: int
-    num_kv_blocks: int
-    max_num_seqs: int
-    dtype: str
-    device: str
-    attention_backend: str
-    eos_token_ids: tuple[int, ...]
-    load_seconds: float
 
 
 class EngineLoop:

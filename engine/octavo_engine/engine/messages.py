@@ -6,6 +6,7 @@ import msgspec
 
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.engine.info import EngineInfo
 
 
 class AddRequest(msgspec.Struct, tag="add", frozen=True):
@@ -50,19 +51,9 @@ class Loading(msgspec.Struct, tag="loading", frozen=True):
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """The engine can take requests; what the server needs to know about it."""
+    """The engine can take requests."""
 
-    max_model_len: int
-    vocab_size: int
-    """Width of the logits: no token id may reach it."""
-    eos_token_ids: list[int]
-    block_size: int
-    num_kv_blocks: int
-    max_num_seqs: int
-    dtype: str
-    device: str
-    attention_backend: str
-    load_seconds: float
+    info: EngineInfo
 
 
 class Outputs(msgspec.Struct, tag="outputs", frozen=True):

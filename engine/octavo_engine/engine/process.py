@@ -114,22 +114,6 @@ def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
             connection.send(Pong(message.sequence))
 
 
-def _ready(loop: EngineLoop) -> Ready:
-    info = loop.info
-    return Ready(
-        max_model_len=info.max_model_len,
-        vocab_size=info.vocab_size,
-        eos_token_ids=list(info.eos_token_ids),
-        block_size=info.block_size,
-        num_kv_blocks=info.num_kv_blocks,
-        max_num_seqs=info.max_num_seqs,
-        dtype=info.dtype,
-        device=info.device,
-        attention_backend=info.attention_backend,
-        load_seconds=info.load_seconds,
-    )
-
-
 def _run(config: EngineConfig, connection: Connection) -> None:
     last_sent = 0.0
     last_phase = ""
@@ -142,7 +126,7 @@ def _run(config: EngineConfig, connection: Connection) -> None:
             last_sent, last_phase = now, phase
 
     loop = start_engine(config, progress)
-    connection.send(_ready(loop))
+    connection.send(Ready(loop.info))
     try:
         serve_loop(loop, connection)
     finally:

@@ -16,7 +16,8 @@ from octavo_engine.core.kv_groups import KVGroup, KVMemory
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.scheduler import Scheduler, SchedulerLimits
 from octavo_engine.core.step import NewRow, ScheduledRow, StepPlan
-from octavo_engine.engine.loop import EngineInfo, EngineLoop
+from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.model.footprint import (
     kv_bytes_per_token,

@@ -17,7 +17,7 @@ import uvloop
 from octavo_engine import logs
 from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.engine.client import EngineClient
-from octavo_engine.engine.messages import Ready
+from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import ConfigurationError, EngineDeadError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.server.app import create_app
@@ -178,7 +178,7 @@ class Server:
             await asyncio.sleep(_TICK)
         return await asyncio.to_thread(_read_tokenizer, self._config)
 
-    def _announce(self, ready: Ready) -> None:
+    def _announce(self, ready: EngineInfo) -> None:
         host, port = self._listener.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
         log.info(

@@ -12,7 +12,8 @@ from typing import Protocol
 from octavo_engine.config import ServerConfig
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.client import EngineState
-from octavo_engine.engine.messages import AddRequest, Failed, Outputs, Ready
+from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.messages import AddRequest, Failed, Outputs
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.limits import Admission
@@ -30,7 +31,7 @@ class Engine(Protocol):
     on_step: Callable[[Outputs], None] | None
 
     async def start(self) -> None: ...
-    async def wait_ready(self) -> Ready: ...
+    async def wait_ready(self) -> EngineInfo: ...
     def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]: ...
     async def closed(self) -> Failed | None: ...
     async def stop(self) -> None: ...
@@ -93,7 +94,7 @@ class Running:
 class LoadedModel:
     """What an accepted request needs to know of the model. It keeps it, even when the server begins to drain."""
 
-    ready: Ready
+    ready: EngineInfo
     tokenizer: Tokenizer
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 
 from octavo_engine.core.request import SamplingParams
-from octavo_engine.engine.messages import Ready
+from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
 from octavo_engine.server.serving import LoadedModel, Serving
@@ -56,7 +56,7 @@ def _temperature(asked: float | None) -> float:
     return 0.0 if asked < _GREEDY else max(asked, _LOWEST_TEMPERATURE)
 
 
-def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: Ready) -> int:
+def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: EngineInfo) -> int:
     """max_tokens: what was asked for, or `default`, or all the room there is; APIError 400 if it does not fit."""
     room = ready.max_model_len - longest_prompt
     wanted = asked if asked is not None else min(default, room) if default is not None else room
@@ -73,7 +73,7 @@ def answer_length(asked: int | None, default: int | None, longest_prompt: int, r
     return wanted
 
 
-def check_prompt(prompt: list[int], ready: Ready, param: str) -> list[int]:
+def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
     """APIError 400 for an empty prompt or for ids beyond the width of the logits."""
     if not prompt:
         raise APIError(400, f"{param}: the prompt is empty", param=param)
