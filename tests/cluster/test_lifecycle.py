@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import alive, command, name
+
 from . import state
 from .client import Client
 from .layout import CHECKOUT, HOME
@@ -49,7 +51,7 @@ class Foreground:
         """What there is to see of it on the host, now."""
         eldest = psutil.Process(self.process.pid)
         family = {eldest, *eldest.children(recursive=True)}
-        folder = next(Path(each.cmdline()[-1]) for each in family if "tests.cluster.janitor" in each.cmdline())
+        folder = next(Path(found[-1]) for found in map(command, family) if "tests.cluster.janitor" in found)
         return Traces(family | _in_their_network(family), folder)
 
 
@@ -59,7 +61,7 @@ class Traces:
     folder: Path
 
     def left(self) -> list[object]:
-        running = [each for each in self.processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+        running = [each for each in self.processes if alive(each)]
         mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if self.folder.name in line]
         return [*running, *mounts, *state.leftovers(self.folder)]
 
@@ -104,7 +106,7 @@ def test_a_cluster_with_running_pods_ends_without_a_trace(foreground: Foreground
     client.apply(pod)
     client.kubectl("wait", "--for=condition=Ready", "pod/sleeps", "--timeout=60s")
     traces = foreground.traces()
-    names = {process.name() for process in traces.processes}
+    names = {name(process) for process in traces.processes}
     assert {"etcd", "kube-apiserver", "kubelet", "containerd", "sleep"} <= names
 
     foreground.process.send_signal(number)
@@ -138,7 +140,7 @@ def test_a_cluster_ends_when_its_parent_is_killed(child_of_a_shell: Foreground) 
 def test_what_nobody_was_left_to_sweep_the_next_cluster_sweeps(foreground: Foreground) -> None:
     foreground.wait_for("the node registers")
     traces = foreground.traces()
-    next(each for each in traces.processes if "tests.cluster.janitor" in each.cmdline()).kill()
+    next(each for each in traces.processes if "tests.cluster.janitor" in command(each)).kill()
     foreground.process.kill()
     wait_until(
         lambda: not [each for each in traces.left() if isinstance(each, psutil.Process)],
@@ -182,7 +184,7 @@ def test_a_second_cluster_in_one_folder_is_told_of_the_first(foreground: Foregro
 def test_a_program_that_dies_ends_the_cluster_with_its_last_words(foreground: Foreground, when: str) -> None:
     foreground.wait_for(when)
     traces = foreground.traces()
-    next(process for process in traces.processes if process.name() == "etcd").terminate()
+    next(process for process in traces.processes if name(process) == "etcd").terminate()
     assert foreground.process.wait(ENDS) == 1
     assert "cluster: etcd ended with code" in foreground.said()
     assert str(foreground.home / "logs" / "etcd.log") in foreground.said()

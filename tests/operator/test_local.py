@@ -24,6 +24,7 @@ from octavo_operator.local import LocalError, run_local, translate
 from octavo_operator.render import RenderConfig, render
 from tests.operator.bad_llmservices import GONE, VALID, merged
 from tests.operator.golden import SAMPLES
+from tests.processes import alive
 
 ENGINE = Path(__file__).parent / "misbehaving_engine.py"
 
@@ -52,7 +53,7 @@ def misbehaving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     yield
     assert not list((tmp_path / "tmp").iterdir())
     left = set(psutil.Process().children(recursive=True)) - before
-    assert not [child for child in left if child.status() != psutil.STATUS_ZOMBIE]
+    assert not [child for child in left if alive(child)]
 
 
 def ignore(_: str) -> None:
@@ -236,7 +237,7 @@ def test_the_real_engine_answers_and_leaves_nothing(short_folder: Path) -> None:
         assert "Paris" in answer
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-        assert not [child for child in family if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        assert not [child for child in family if alive(child)]
         assert not list(short_folder.iterdir())
     finally:
         process.kill()
