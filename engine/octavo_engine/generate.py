@@ -20,6 +20,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.llm import LLM, Completion
+from octavo_engine.percent_bar import percent_bar
 
 _CHUNK = 1024
 """Prompts that are read ahead: enough to keep any batch full, few enough for any memory."""
@@ -47,17 +48,13 @@ def run(config: EngineConfig, source: Path, target: Path) -> int:
     if done:
         sys.stderr.write(f"{target}: {len(done)} answers are there, {len(tasks)} to go\n")
     settings = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "model"}
-    with tqdm(total=100, unit="%", desc="loading", leave=False, disable=None) as bar:
-        llm = LLM(config.model, progress=lambda _, ratio, __: _advance(bar, ratio), **settings)
+    with percent_bar("loading") as progress:
+        llm = LLM(config.model, progress=progress, **settings)
     with target.open("a") as out, tqdm(total=len(tasks), unit=" prompts", disable=None) as bar:
         for start in range(0, len(tasks), _CHUNK):
             _answer(llm, tasks[start : start + _CHUNK], out, bar)
     llm.close()
     return 0
-
-
-def _advance(bar: Any, ratio: float) -> None:
-    bar.update(int(ratio * 100) - bar.n)
 
 
 def _finished(target: Path) -> set[int]:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 
 import torch
-from tqdm import tqdm
 
 from octavo_engine.attention.select import select_backend
 from octavo_engine.cli_config import read_engine_config
@@ -17,6 +16,7 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
+from octavo_engine.percent_bar import percent_bar
 from octavo_engine.runner.memory import DeviceMemory, MemoryNeed, MemoryPlan, plan_memory
 
 
@@ -67,12 +67,7 @@ def _table(config: EngineConfig, files: ModelFiles, spec: ModelSpec, plan: Memor
 
 def fetch(model: str, revision: str | None, *, weights: bool) -> ModelFiles:
     """The model's files, or all but its weights, pulled under a progress bar if they are not here."""
-    with tqdm(total=100, unit="%", desc=f"pulling {model}", leave=False, disable=None) as bar:
-
-        def progress(phase: str, ratio: float, detail: str) -> None:  # noqa: ARG001
-            bar.set_postfix_str(detail, refresh=False)
-            bar.update(int(ratio * 100) - bar.n)
-
+    with percent_bar(f"pulling {model}") as progress:
         return resolve_model(model, revision, progress, weights=weights)
 
 

@@ -62,7 +62,7 @@ class Scheduler:
         self._next_step = 0
 
     def add(self, request: Request) -> None:
-        """Let a request wait. It was judged by `check_request` before."""
+        """Let a request wait. It was judged by admission.py before."""
         self._requests[request.request_id] = request
         self._waiting.append(request)
 
@@ -112,8 +112,8 @@ class Scheduler:
         limit = min(request.prompt_len + request.sampling.max_tokens, self.limits.max_model_len)
         return request.computed < request.known and request.known < limit
 
-    def _schedule(self, request: Request, draft: _Draft) -> bool:
-        """Plan as many of a running request's tokens as the budget allows; False if it was preempted instead."""
+    def _schedule(self, request: Request, draft: _Draft) -> None:
+        """Plan as many of a running request's tokens as the budget allows, unless it must be preempted instead."""
         self.memory.remember(request)  # what earlier steps filled; this one may still be dropped
         num_tokens = min(request.known - request.computed, draft.budget)
         end = request.computed + num_tokens
@@ -121,14 +121,13 @@ class Scheduler:
             victim = choose_victim(self._running)
             self._preempt(victim, draft)
             if victim is request:
-                return False
+                return
         samples = end == request.known
         row = ScheduledRow(request.request_id, request.row, request.computed, num_tokens, samples, new_blocks)
         draft.rows[request.request_id] = row
         draft.budget -= num_tokens
         request.computed = end
         request.in_flight += samples
-        return True
 
     def _admit_waiting(self, draft: _Draft, now: float) -> None:
         while self._waiting and self._free_rows and draft.budget > 0:
@@ -151,13 +150,12 @@ class Scheduler:
         request.status = Status.RUNNING
         request.row = self._free_rows.pop()
         self._running.append(request)
-        shared = tuple(tuple(table) for table in request.block_tables)
         row = NewRow(request.row, tuple(request.token_ids), request.prompt_len, request.sampling)
         draft.new_rows[request.request_id] = row
         self._schedule(request, draft)
-        scheduled = draft.rows[request.request_id]
-        blocks = tuple(old + new for old, new in zip(shared, scheduled.new_blocks, strict=True))
-        draft.rows[request.request_id] = replace(scheduled, new_blocks=blocks)
+        # To a new row all its blocks are new, those from the prefix cache included.
+        tables = tuple(tuple(table) for table in request.block_tables)
+        draft.rows[request.request_id] = replace(draft.rows[request.request_id], new_blocks=tables)
 
     def _preempt(self, victim: Request, draft: _Draft) -> None:
         draft.drop(victim)
