@@ -161,6 +161,20 @@ class EngineConfig:
         None, "float", "seconds after which an unused cached block goes", minimum=0
     )
     scheduling_policy: str = setting("fcfs", "str", "which waiting request comes first", choices=("fcfs", "priority"))
+    target_ttft_p90: float | None = setting(
+        None,
+        "float",
+        "seconds to the first token that nine of ten requests should keep; moves how many run at once",
+        minimum=0.001,
+        maximum=3600,
+    )
+    target_itl_p90: float | None = setting(
+        None,
+        "float",
+        "seconds between tokens that nine of ten should keep; moves how many run at once and the prefill chunk",
+        minimum=0.001,
+        maximum=3600,
+    )
     enable_lora: bool = setting(False, "bool", "serve LoRA adapters")
     lora_modules: list[str] = setting([], "str", "adapters to load at start", metavar="NAME=PATH", repeated=True)
     max_loras: int = setting(1, "int", "most adapters in one step", minimum=1, maximum=256)
@@ -194,12 +208,8 @@ class EngineConfig:
 # Flags of the contract whose behaviour comes with a later version: said at once rather than ignored.
 _NOT_YET: Mapping[str, Any] = {
     "kv_cache_dtype": "auto",
-    "swap_space": 0,
     "tensor_parallel_size": 1,
     "quantization": None,
-    "prefix_cache_policy": "lru",
-    "prefix_cache_ttl": None,
-    "scheduling_policy": "fcfs",
     "enable_lora": False,
     "lora_modules": [],
     "max_loras": 1,
@@ -226,8 +236,26 @@ class ServerConfig:
     max_queued_tokens: int = setting(
         1_000_000, "int", "most prompt tokens that wait; more are answered 503", minimum=0, maximum=1 << 40
     )
+    max_kv_commitment: float = setting(
+        4.0,
+        "float",
+        "most KV tokens that accepted requests may come to need, in sizes of the KV cache; more are answered 503",
+        minimum=0.1,
+        maximum=1_000_000,
+    )
+    max_key_share: float = setting(
+        0.5,
+        "float",
+        "part of --max-queued-… and --max-kv-commitment that one of several API keys may take; more is answered 429",
+        minimum=0.01,
+        maximum=1.0,
+    )
     request_timeout: float = setting(
-        600.0, "float", "seconds a request may take, its wait included", minimum=0.001, maximum=86_400
+        600.0,
+        "float",
+        "seconds a request may take, its wait included; requests may ask for less",
+        minimum=0.001,
+        maximum=86_400,
     )
     drain_timeout: float = setting(
         120.0, "float", "seconds that running answers get after SIGTERM", minimum=0, maximum=86_400

@@ -66,16 +66,14 @@ REFUSED = [
     *({"engine": {"quantization": name}} for name in ("fp8", "awq", "gptq")),
     *(
         {"engine": {"extraArgs": [argument]}}
-        for argument in (
-            "--kv-cache-dtype=fp8", "--swap-space=1GiB", "--prefix-cache-policy=lfu", "--prefix-cache-ttl=3",
-            "--scheduling-policy=priority", "--speculative-config={}",
-        )
+        for argument in ("--kv-cache-dtype=fp8", "--speculative-config={}")
     ),
 ]  # fmt: skip
 TAKEN = [
     {"accelerator": {"count": 1}},
     {"accelerator": {"count": 2, **CLAIMS}, "engine": {"tensorParallelSize": 1}},
-    {"engine": {"extraArgs": ["--kv-cache-dtype=auto", "--swap-space=0", "--scheduling-policy=fcfs"]}},
+    {"engine": {"extraArgs": ["--kv-cache-dtype=auto", "--swap-space=1GiB", "--scheduling-policy=priority"]}},
+    {"engine": {"extraArgs": ["--prefix-cache-policy=lfu", "--prefix-cache-ttl=3", "--target-ttft-p90=0.5"]}},
     {"engine": {"extraArgs": ["--seed=1", "--enforce-eager"]}},
 ]
 

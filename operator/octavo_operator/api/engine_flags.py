@@ -19,19 +19,15 @@ RESERVED = frozenset(
 EXTRA = (
     "attention-backend", "block-size", "enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager",
     "no-enforce-eager", "kv-cache-dtype", "kv-cache-memory", "log-format", "max-num-batched-tokens",
-    "max-queued-tokens",
+    "max-key-share", "max-kv-commitment", "max-queued-tokens",
     "max-request-bytes", "num-kv-blocks", "prefix-cache-policy", "prefix-cache-ttl", "request-timeout",
-    "scheduling-policy", "seed", "speculative-config", "swap-space", "vllm-metrics", "no-vllm-metrics",
-    "watchdog-timeout",
+    "scheduling-policy", "seed", "speculative-config", "swap-space", "target-itl-p90", "target-ttft-p90",
+    "vllm-metrics", "no-vllm-metrics", "watchdog-timeout",
 )  # fmt: skip
 """Fine tuning that has no field of its own."""
 
 NOT_YET = {
     "kv-cache-dtype": "auto",
-    "prefix-cache-policy": "lru",
-    "prefix-cache-ttl": None,
-    "scheduling-policy": "fcfs",
     "speculative-config": None,
-    "swap-space": "0",
 }
 """Flags of EXTRA that today's engine refuses, with the value that it takes (None: none)."""
