@@ -244,10 +244,9 @@ def test_small_ceilings_are_kept(running: int, chunk: int) -> None:
 def feed(limits: AdaptiveLimits, start: float, gaps: list[float], count: int = 8) -> float:
     """Steps of the given seconds, one after another; the time after them."""
     for seconds in gaps:
-        limits.update(start)
         start += seconds
         limits.on_token_gap(seconds, count)
-    limits.update(start)
+        limits.update(start)
     return start
 
 
@@ -264,17 +263,19 @@ def test_a_chunk_never_grows_past_what_itl_has_room_for() -> None:
     now = feed(limits, 0.0, [0.1] * 17)
     for _ in range(20):
         limits.on_first_token(1.0)
-    feed(limits, now, [0.046] * 20)  # 8 % below the target
+    feed(limits, now, [0.046] * 25)  # 8 % below the target, for one decision
     assert 4096 < limits.chunk_limit <= 4096 * 0.05 / 0.046
 
 
 def test_what_holds_requests_back_grows_first() -> None:
     engine = Engine(AdaptiveLimits(256, 8192, itl_p90=0.015))
     held = engine.load(90, rate=20, prompt=100, answer=1000)[-1]
+    assert held.chunk_limit == 16
     engine.per_running /= 2
     seen = engine.load(10, rate=20, prompt=100, answer=1000)
-    assert seen[-1].running_limit > 1.2 * held.running_limit
-    assert seen[-1].chunk_limit == held.chunk_limit == 16
+    moved = next(step for step in seen if step.running_limit > held.running_limit or step.chunk_limit > 16)
+    assert moved.running_limit > held.running_limit
+    assert moved.chunk_limit == 16
 
 
 @pytest.mark.parametrize(("seconds", "met"), [(8, True), (12, False)])
