@@ -252,9 +252,10 @@ def feed(limits: AdaptiveLimits, start: float, gaps: list[float], count: int = 8
 
 def test_steps_planned_before_a_move_do_not_count_against_it() -> None:
     limits = AdaptiveLimits(256, 8192, itl_p90=0.05)
-    now = feed(limits, 0.0, [0.1] * 17)
+    now = feed(limits, 0.0, [0.1] * 16)
     assert limits.chunk_limit == 4096
-    feed(limits, now, [0.1] * 2 + [0.0499] * 17)
+    now = feed(limits, now, [0.1] * 2)
+    feed(limits, now, [0.049] * 20, count=4)
     assert limits.chunk_limit == 4096
 
 
