@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, format_size, settings_of
+from octavo_engine.engine.client import EngineState
+from octavo_engine.server.metrics import Metrics
 from octavo_operator.api.crd import custom_resource_definition
 
 FOLDER = Path(__file__).parent / "reference"
@@ -75,7 +79,28 @@ def _type(schema: dict[str, Any]) -> str:
     return f"{kind} {' to '.join(bounds)}" if len(bounds) == 2 else kind
 
 
-PAGES = {"engine-flags.md": engine_flags, "llmservice.md": llmservice}
+def metrics() -> str:
+    """Every octavo_* metric that /metrics shows."""
+    lines = [
+        _HEAD + "# Metrics\n",
+        "`/metrics` answers from the start of the process. All series exist at 0, and label values come from closed\n"
+        "sets. Beside these there are, unless `--no-vllm-metrics`, the `vllm:*` names of the same measurements.\n",
+        "| metric | type | labels beside `model_name` | meaning |",
+        "| --- | --- | --- | --- |",
+    ]
+    shown = Metrics("MODEL", EngineState, lambda: 0, vllm_names=False).render().decode()
+    for family in text_string_to_metric_families(shown):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        values: dict[str, dict[str, None]] = {}
+        for sample in family.samples:
+            for label in sample.labels.keys() - {"model_name", "le"}:
+                values.setdefault(label, {})[sample.labels[label]] = None
+        labels = "; ".join(f"`{label}`: {', '.join(found)}" for label, found in values.items())
+        lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"engine-flags.md": engine_flags, "llmservice.md": llmservice, "metrics.md": metrics}
 
 
 def main() -> int:

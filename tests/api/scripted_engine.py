@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_engine.core.request import TokenLogprobs
-from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs
 from octavo_engine.engine.client import EngineState, error_of
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import AddRequest, Failed, Loading, Outputs
@@ -105,7 +105,7 @@ class ScriptedEngine:
         """As if a step had ended."""
         self.state.stats = SchedulerStats(**stats)
         if self.on_step is not None:
-            self.on_step(Outputs([], self.state.stats))
+            self.on_step(Outputs(StepOutputs(), self.state.stats))
 
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         self.requests.append(request)

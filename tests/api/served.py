@@ -26,13 +26,15 @@ T = TypeVar("T")
 class Served:
     """A running server; `engine` must only be touched through `do`."""
 
-    def __init__(self, listener: socket.socket, config: ServerConfig, tokenizer: Tokenizer, load: bool) -> None:
+    def __init__(
+        self, listener: socket.socket, config: ServerConfig, tokenizer: Tokenizer, load: bool, priorities: bool
+    ) -> None:
         self.tokenizer = tokenizer
         self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx2.Client(base_url=self.url, timeout=20)
         self.outcome: int | BaseException | None = None
-        self._listener, self._config, self._load = listener, config, load
+        self._listener, self._config, self._load, self._priorities = listener, config, load, priorities
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -50,7 +52,7 @@ class Served:
         path = self._config.api_key_file
         keys = KeyRing(path) if path is not None else None
         names = tuple(self._config.served_model_name or ["smollm2"])
-        self.serving = Serving(self._config, self.engine, names, keys)
+        self.serving = Serving(self._config, self.engine, names, keys, self._priorities)
         self.server = Server(self.serving, EngineConfig(model="smollm2"), self._listener)
         self.loop.call_later(0.01, self._started.set)
         return await self.server.run()
@@ -112,10 +114,10 @@ class Served:
 
 
 @contextmanager
-def serve(tokenizer: Tokenizer, *, load: bool = True, **config: Any) -> Iterator[Served]:
+def serve(tokenizer: Tokenizer, *, load: bool = True, priorities: bool = False, **config: Any) -> Iterator[Served]:
     """A server with these settings of ServerConfig."""
     listener = bind("127.0.0.1", 0)
-    served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, load)
+    served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, load, priorities)
     served.start()
     try:
         yield served

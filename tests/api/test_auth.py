@@ -129,12 +129,17 @@ def test_tenants_never_share_cached_prefixes(closed: Served) -> None:
     assert len({request.cache_salt for request in closed.engine.requests}) == 4
 
 
+def owner(ring: KeyRing, secret: str) -> str | None:
+    found = ring.owner_of(secret)
+    return found.name if found is not None else None
+
+
 def test_a_digest_instead_of_the_key(tmp_path: Path) -> None:
     digest = hashlib.sha256(b"sk-secret").hexdigest()
     path = tmp_path / "keys.yaml"
     path.write_text(f"keys:\n- {{name: a, keySha256: {digest.upper()}}}\n")
-    assert KeyRing(path).tenant_of("sk-secret") == "a"
-    assert KeyRing(path).tenant_of(digest) is None
+    assert owner(KeyRing(path), "sk-secret") == "a"
+    assert owner(KeyRing(path), digest) is None
 
 
 def test_a_folder_as_a_mounted_secret(tmp_path: Path) -> None:
@@ -145,11 +150,11 @@ def test_a_folder_as_a_mounted_secret(tmp_path: Path) -> None:
     (tmp_path / "..data").symlink_to("..2026_1")
     (tmp_path / "alice").symlink_to("..data/alice")
     ring = KeyRing(tmp_path)
-    assert ring.tenant_of("sk-old") == "alice"
+    assert owner(ring, "sk-old") == "alice"
     (tmp_path / "..next").symlink_to("..2026_2")
     (tmp_path / "..next").rename(tmp_path / "..data")
     ring.reload_if_changed()
-    assert (ring.tenant_of("sk-old"), ring.tenant_of("sk-new")) == (None, "alice")
+    assert (owner(ring, "sk-old"), owner(ring, "sk-new")) == (None, "alice")
 
 
 def test_changes_are_taken_and_broken_files_are_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -163,19 +168,21 @@ def test_changes_are_taken_and_broken_files_are_not(tmp_path: Path, caplog: pyte
         ring.reload_if_changed()
 
     change(lambda: write_keys(path, "alice", "bob"))
-    assert ring.tenant_of("sk-bob") == "bob"
+    assert owner(ring, "sk-bob") == "bob"
     change(lambda: path.write_text("keys: ["))
-    assert ring.tenant_of("sk-bob") == "bob"
+    assert owner(ring, "sk-bob") == "bob"
     assert "stay as they were" in caplog.text
     change(lambda: path.write_text("keys: []"))  # every key revoked
-    assert ring.tenant_of("sk-alice") is None
+    assert owner(ring, "sk-alice") is None
 
 
-def test_limits_that_do_not_act_yet_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_priority_that_would_not_act_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys.yaml"
-    path.write_text("keys:\n- {name: a, key: k, requestsPerMinute: 5, weight: 2.0}\n")
-    KeyRing(path)
-    assert "requestsPerMinute, weight" in caplog.text
+    path.write_text("keys:\n- {name: a, key: k, priority: -5, weight: 2.0}\n")
+    KeyRing(path, priorities=True)
+    assert not caplog.text
+    KeyRing(path, priorities=False)
+    assert "priority of an API key acts only with --scheduling-policy" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ def test_a_request_that_the_engine_could_not_compute_is_a_500(
     assert "request mine: its sequence" in caplog.text
     door = server.serving.admission
     server.wait_until(lambda: len(server.serving.running) == 0)
-    assert (door.waiting, door.waiting_tokens, door.begun) == (0, 0, 0)
+    assert (door.all.requests.used, door.all.tokens.used, door.all.kv.used, door.begun) == (0, 0, 0, 0)
 
 
 def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(
@@ -349,6 +349,39 @@ def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(
             assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
             assert f"request {answer.headers['x-request-id']}" in caplog.text
         monkeypatch.undo()
+
+
+def test_metrics_show_what_the_scheduler_reports(start: Callable[..., Served]) -> None:
+    server = start()
+
+    def shown() -> dict[str, float]:
+        lines = server.http.get("/metrics").text.splitlines()
+        parts = [line.rsplit(" ", 1) for line in lines if line.startswith("octavo_")]
+        return {name.replace('model_name="smollm2"', "").replace("{}", ""): float(value) for name, value in parts}
+
+    before = shown()
+    assert (before["octavo_running_limit"], before["octavo_latency_target_met"]) == (4, 1)
+    assert before["octavo_kv_cache_waste_ratio"] == 0
+    server.do(
+        lambda: server.engine.report(
+            kv_blocks_used=10,
+            kv_wasted_slots=40,
+            recomputed_tokens=7,
+            swapped_out_blocks=5,
+            swapped_in_blocks=3,
+            copied_blocks=2,
+            running_limit=1,
+            chunk_limit=64,
+            target_met=False,
+        )
+    )
+    after = shown()
+    for name, value in {
+        "octavo_kv_cache_waste_ratio": 0.25, "octavo_recomputed_tokens_total": 7, "octavo_copied_blocks_total": 2,
+        'octavo_swapped_blocks_total{direction="in",}': 3, 'octavo_swapped_blocks_total{direction="out",}': 5,
+        "octavo_running_limit": 1, "octavo_prefill_chunk_limit": 64, "octavo_latency_target_met": 0,
+    }.items():  # fmt: skip
+        assert after[name] == value, name
 
 
 NAMES = [

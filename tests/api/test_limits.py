@@ -4,124 +4,282 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from octavo_engine.core.step import SchedulerStats
-from octavo_engine.server.limits import Admission, OverloadedError
-from tests.api.served import Served
+from octavo_engine.server.auth import ANYONE, Key
+from octavo_engine.server.limits import Admission, QueueLimits, Ticket
+from octavo_engine.server.refusal import RefusedError
+from tests.api.scripted_engine import READY
+from tests.api.served import Served, write_keys
+
+ALICE, BOB = Key("alice"), Key("bob")
 
 
-def admission(stats: SchedulerStats, *, requests: int = 2, tokens: int = 100, seats: int = 4) -> Admission:
-    return Admission(requests, tokens, lambda: stats, lambda: seats)
+class Door(Admission):
+    """The real admission with a clock of its own and an engine that reports what the test says."""
+
+    def __init__(self, *, seats: int = 4, keys: bool = False, **limits: Any) -> None:
+        self.engine = SchedulerStats()
+        self.now = 0.0
+        info = replace(READY, max_num_seqs=seats)  # KV cache: 64 blocks of 16 tokens
+        super().__init__(
+            QueueLimits(**{"requests": 2, "tokens": 100, **limits}),
+            lambda: self.engine,
+            lambda: info,
+            clock=lambda: self.now,
+            several_keys=lambda: keys,
+        )
+
+    def place(self, sequences: int = 1, key: Key = ANYONE, *, tokens: int = 0, answer: int = 1, **more: Any) -> Ticket:
+        """A request that has come so far that its tokens are counted."""
+        ticket = self.enter(key, sequences, **more)
+        try:
+            ticket.add_tokens(tokens, answer)
+        except RefusedError:
+            ticket.leave()
+            raise
+        return ticket
+
+    def fill_seats(self) -> None:
+        """All seats are taken by requests that have begun."""
+        self.engine.running = self.begun = 4
+
+    def refuses(self, sequences: int = 1, key: Key = ANYONE, **request: Any) -> RefusedError:
+        with pytest.raises(RefusedError) as caught:
+            self.place(sequences, key, **request)
+        assert int(caught.value.headers["Retry-After"]) >= 1
+        return caught.value
+
+    @property
+    def in_use(self) -> tuple[int, ...]:
+        books = self.all
+        return books.requests.used, books.tokens.used, books.kv.used, self.begun, len(self.lanes)
 
 
 def test_free_seats_do_not_count_as_queue() -> None:
-    door = admission(SchedulerStats(running=0))
+    door = Door()
     for _ in range(6):  # four seats and two places in the queue
-        door.enter(1)
-    with pytest.raises(OverloadedError) as caught:
-        door.enter(1)
-    assert (caught.value.reason, caught.value.status) == ("queued_requests", 503)
-    assert 1 <= int(caught.value.headers["Retry-After"]) <= 60
+        door.enter(ANYONE, 1)
+    refused = door.refuses()
+    assert (refused.reason, refused.status, refused.detail.code) == ("queued_requests", 503, "server_overloaded")
+    assert "6 requests wait already and this one has 1 (--max-queued-requests 2)" in str(refused)
+
+
+def test_a_lowered_running_limit_has_fewer_seats() -> None:
+    door = Door()
+    door.engine.running_limit = 1
+    for _ in range(3):
+        door.enter(ANYONE, 1)
+    door.refuses()
 
 
 def test_no_queue_at_all_still_serves_free_seats() -> None:
-    door = admission(SchedulerStats(running=3), requests=0)
-    door.begun = 3
-    door.enter(1)
-    with pytest.raises(OverloadedError):
-        door.enter(1)
+    door = Door(requests=0)
+    door.engine.running = door.begun = 3
+    door.enter(ANYONE, 1)
+    door.refuses()
 
 
 def test_what_has_begun_is_not_counted_again_when_preempted() -> None:
-    stats = SchedulerStats()
-    door = admission(stats)
-    tickets = [door.enter(1) for _ in range(4)]
-    for ticket in tickets:
+    door = Door()
+    for ticket in [door.enter(ANYONE, 1) for _ in range(4)]:
         ticket.begin()
-    stats.running, stats.waiting = 1, 3  # three were preempted
+    door.engine.running, door.engine.waiting = 1, 3  # three were preempted
     assert door.queued == 0
-    door.enter(1)
-    door.enter(1)
-    with pytest.raises(OverloadedError):
-        door.enter(1)
+    door.enter(ANYONE, 1)
+    door.enter(ANYONE, 1)
+    door.refuses()
 
 
 def test_tokens_are_bounded_but_one_long_prompt_alone_is_welcome() -> None:
-    door = admission(SchedulerStats())
-    first = door.enter(1)
-    first.add_tokens(500)
-    second = door.enter(1)
-    with pytest.raises(OverloadedError) as caught:
-        second.add_tokens(1)
-    assert caught.value.reason == "queued_tokens"
+    door = Door()
+    first = door.place(tokens=500)
+    refused = door.refuses(tokens=1)
+    assert refused.reason == "queued_tokens"
+    assert "500 prompt tokens wait already and this request has 1 (--max-queued-tokens 100)" in str(refused)
     first.begin()
-    second.add_tokens(100)
+    door.place(tokens=100)
+
+
+def test_the_kv_that_accepted_requests_may_need_is_bounded() -> None:
+    door = Door(tokens=10**9, kv_ratio=1.0)
+    door.fill_seats()
+    first = door.place(tokens=700, answer=100)
+    refused = door.refuses(tokens=200, answer=100)
+    assert (refused.reason, refused.status) == ("kv_commitment", 503)
+    assert "800 tokens of KV cache and this one 300; allowed are 1024 (--max-kv-commitment 1 times 1024)" in str(
+        refused
+    )
+    first.begin()  # needs its KV tokens as long as it runs
+    door.refuses(tokens=200, answer=100)
+    first.end(begun=True)
+    door.place(tokens=200, answer=100)
+
+
+def test_a_request_that_finds_a_free_seat_need_not_fit_into_the_commitment() -> None:
+    door = Door(tokens=10**9, kv_ratio=0.1)
+    for _ in range(4):
+        door.place(tokens=500)
+    assert door.refuses(tokens=500).reason == "kv_commitment"
+
+
+def test_the_choices_of_a_request_share_their_prompt() -> None:
+    door = Door(tokens=10**9, requests=100)
+    door.place(4, tokens=400, answer=10)
+    assert door.all.kv.used == 440
+
+
+def test_an_answer_counts_with_what_answers_lately_had() -> None:
+    door = Door(tokens=10**9, requests=10**6)
+    assert door.likely(100_000) == 512  # nothing has been answered yet
+    for length in range(128):
+        door.answered(length)
+    assert (door.likely(100_000), door.likely(20)) == (127, 20)
 
 
 def test_a_request_larger_than_the_queue_is_welcome_when_none_waits() -> None:
-    stats = SchedulerStats(running=4)
-    door = admission(stats, requests=2)
-    door.begun = 4
-    ticket = door.enter(32)  # as large as a request can be: it would never fit otherwise
-    with pytest.raises(OverloadedError, match="32 requests wait already and this one has 1"):
-        door.enter(1)
-    with pytest.raises(OverloadedError):
-        door.enter(32)
+    door = Door()
+    door.fill_seats()
+    ticket = door.enter(ANYONE, 32)  # as large as a request can be: it would never fit otherwise
+    assert "32 requests wait already and this one has 1" in str(door.refuses())
+    door.refuses(32)
     ticket.leave()
-    with pytest.raises(OverloadedError):
-        door.enter(6)  # fits once there are seats
-    stats.running, door.begun = 0, 0
-    door.enter(6)
-    with pytest.raises(OverloadedError):
-        door.enter(32)
+    door.refuses(6)  # fits once there are seats
+    door.engine.running = door.begun = 0
+    door.enter(ANYONE, 6)
+    door.refuses(32)
 
 
 def test_a_request_larger_than_the_queue_still_needs_some_room() -> None:
-    door = admission(SchedulerStats(running=4), requests=0)
-    door.begun = 4
-    with pytest.raises(OverloadedError):
-        door.enter(32)
+    door = Door(requests=0)
+    door.fill_seats()
+    door.refuses(32)
 
 
 def test_a_sequence_that_has_ended_is_not_counted_while_others_of_its_request_run() -> None:
-    stats = SchedulerStats()
-    door = admission(stats, requests=10)
-    ticket = door.enter(3)
-    ticket.add_tokens(30)
+    door = Door(requests=10)
+    ticket = door.place(3, tokens=30, answer=5)
     for _ in range(2):
         ticket.begin()
         ticket.end(begun=True)
-    stats.running = 1  # the engine reads the third
-    assert (door.begun, door.queued, door.waiting, door.waiting_tokens) == (0, 0, 1, 10)
+    door.engine.running = 1  # the engine reads the third
+    assert (door.queued, door.in_use) == (0, (1, 10, 15, 0, 1))
     ticket.end(begun=False)
     ticket.leave()
-    assert (door.begun, door.waiting, door.waiting_tokens) == (0, 0, 0)
+    assert door.in_use == (0, 0, 0, 0, 0)
 
 
 def test_everything_comes_back_whatever_the_order() -> None:
-    door = admission(SchedulerStats(), requests=100, tokens=10_000)
-    tickets = [door.enter(n) for n in (1, 3, 2)]
-    tickets[0].add_tokens(7)
-    tickets[1].add_tokens(100)  # not a multiple of three
+    door = Door(requests=100, tokens=10_000)
+    tickets = [door.place(n, key, tokens=t) for n, key, t in ((1, ALICE, 7), (3, BOB, 100), (2, ALICE, 0))]
     tickets[1].begin()
     tickets[0].begin()
     for ticket in (*tickets, *tickets):
         ticket.leave()
-    assert (door.waiting, door.waiting_tokens, door.begun) == (0, 0, 0)
+    assert door.in_use == (0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_", "reason"),
+    [
+        ({}, {}, "queued_requests"),
+        ({"requests": 100, "tokens": 10}, {"tokens": 10}, "queued_tokens"),
+        ({"requests": 100, "kv_ratio": 0.1}, {"answer": 102}, "kv_commitment"),
+    ],
+)
+def test_when_a_budget_is_spent_nothing_more_need_be_known_of_a_request(
+    limits: dict[str, Any], request_: dict[str, Any], reason: str
+) -> None:
+    door = Door(**limits)
+    door.fill_seats()
+    door.place(2, **request_)
+    with pytest.raises(RefusedError) as caught:
+        door.look(ANYONE)
+    assert caught.value.reason == reason
+
+
+def wait_of(door: Door) -> int:
+    return int(door.refuses().headers["Retry-After"])
 
 
 def test_retry_after_follows_the_rate() -> None:
-    now = 0.0
-    door = Admission(1000, 10**9, SchedulerStats, lambda: 0, clock=lambda: now)
-    tickets = [door.enter(1) for _ in range(120)]
-    for ticket in tickets[:20]:  # two a second
-        now += 0.5
+    door = Door(requests=96, tokens=10**9)
+    tickets = [door.enter(ANYONE, 1) for _ in range(100)]
+    assert 1 <= wait_of(door) <= 3  # nothing known yet
+    for ticket in tickets[:40]:  # four a second
+        door.now += 0.25
         ticket.begin()
-    assert 40 <= door.retry_after() <= 60
+    for _ in range(40):
+        door.enter(ANYONE, 1)
+    assert 25 <= wait_of(door) <= 30
+
+
+def test_retry_after_of_tokens_follows_the_rate_of_tokens() -> None:
+    door = Door(requests=1000, tokens=2000)
+    tickets = [door.place(tokens=100) for _ in range(20)]
+    for ticket in tickets[:10]:  # 400 tokens a second
+        door.now += 0.25
+        ticket.begin()
+    assert 3 <= int(door.refuses(tokens=1500).headers["Retry-After"]) <= 4  # 1,000 wait
+
+
+def test_idle_time_says_nothing_of_the_rate() -> None:
+    door = Door(requests=96, tokens=10**9)
+    for ticket in [door.enter(ANYONE, 1) for _ in range(40)]:
+        door.now += 0.25
+        ticket.begin()
+        ticket.leave()
+    door.now += 3600
+    for _ in range(100):
+        door.enter(ANYONE, 1)
+    assert 25 <= wait_of(door) <= 30
+
+
+def test_one_key_leaves_room_for_others() -> None:
+    door = Door(requests=10, keys=True, key_share=0.5)
+    door.fill_seats()
+    for _ in range(5):
+        door.enter(ALICE, 1)
+    refused = door.refuses(key=ALICE)
+    assert (refused.reason, refused.status, refused.detail.code) == ("key_share", 429, "rate_limit_exceeded")
+    assert "a key may have 5 (--max-key-share 0.5 of --max-queued-requests)" in str(refused)
+    with pytest.raises(RefusedError):
+        door.look(ALICE)
+    for _ in range(5):
+        door.enter(BOB, 1)
+    assert door.refuses(key=BOB).reason == "queued_requests"
+
+
+@pytest.mark.parametrize(("limits", "more"), [({"tokens": 100}, {"tokens": 30}), ({"kv_ratio": 0.1}, {"answer": 30})])
+def test_one_key_leaves_room_in_the_other_budgets(limits: dict[str, Any], more: dict[str, int]) -> None:
+    door = Door(requests=100, keys=True, key_share=0.5, **limits)
+    door.fill_seats()
+    door.place(key=ALICE, **more)
+    assert door.refuses(key=ALICE, **more).reason == "key_share"
+    door.place(key=BOB, **more)
+
+
+def test_a_key_has_all_free_seats_and_any_one_request() -> None:
+    door = Door(requests=2, keys=True, key_share=0.5)
+    for _ in range(5):  # four seats and its half of the queue
+        door.enter(ALICE, 1)
+    assert door.refuses(key=ALICE).reason == "key_share"
+    door = Door(requests=20, keys=True, key_share=0.1)
+    door.fill_seats()
+    door.enter(ALICE, 8)
+
+
+def test_a_key_alone_has_no_share() -> None:
+    door = Door(requests=10, keys=False, key_share=0.5)
+    door.fill_seats()
+    for _ in range(10):
+        door.enter(ALICE, 1)
 
 
 def post(server: Served, **body: Any) -> httpx2.Response:
@@ -131,7 +289,7 @@ def post(server: Served, **body: Any) -> httpx2.Response:
 def test_a_full_server_answers_503(start: Callable[..., Served]) -> None:
     server = start(max_queued_requests=1)
     server.do(lambda: server.engine.report(running=4, waiting=0))
-    server.serving.admission.begun = 4  # four that have begun fill all seats
+    server.do(lambda: setattr(server.serving.admission, "begun", 4))  # four that have begun fill all seats
     server.play("Hello", hold_after=0)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(post, server)
@@ -162,7 +320,9 @@ def test_what_waits_is_counted_right_while_a_request_is_half_answered(start: Cal
     server.play("one two", hold_after=1, hold_prompts_over=3)
     with ThreadPoolExecutor() as pool:
         half = pool.submit(post, server, prompt=[[5], [5, 5, 5, 5]])  # the first is answered, the second is held
-        server.wait_until(lambda: server.serving.admission.begun == 1 and server.serving.admission.waiting == 0)
+        server.wait_until(
+            lambda: server.serving.admission.begun == 1 and server.serving.admission.all.requests.used == 0
+        )
         server.play("Hi", hold_after=0)
         reading = pool.submit(post, server)
         server.wait_until(lambda: len(server.engine.requests) == 3)
@@ -189,4 +349,51 @@ def test_refused_requests_leave_no_trace(server: Served) -> None:
     post(server, prompt=[])
     server.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x " * 600}]})
     door = server.serving.admission
-    assert (door.waiting, door.waiting_tokens, door.begun, len(server.serving.running)) == (0, 0, 0, 0)
+    books = door.all
+    assert (books.requests.used, books.tokens.used, books.kv.used) == (0, 0, 0)
+    assert (door.begun, len(server.serving.running)) == (0, 0)
+
+
+def test_a_full_server_refuses_before_it_reads_the_body(start: Callable[..., Served]) -> None:
+    server = start(max_queued_requests=0)
+    server.do(lambda: server.engine.report(running=4, waiting=0))
+    server.do(lambda: setattr(server.serving.admission, "begun", 4))
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        refused = server.http.post(path, content=b"{no json")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_overloaded")
+    assert server.http.post("/tokenize", json={"prompt": "x"}).status_code == 200
+    assert 'reason="queued_requests"} 2.0' in server.http.get("/metrics").text
+
+
+def test_a_refused_connection_goes_on(start: Callable[..., Served]) -> None:
+    server = start(max_queued_requests=0)
+    server.play("Hello")
+    server.do(lambda: server.engine.report(running=4, waiting=0))
+    server.do(lambda: setattr(server.serving.admission, "begun", 4))
+    assert post(server, prompt="x" * 3_000_000).status_code == 503  # larger than what one read of the socket brings
+    server.do(lambda: server.engine.report(running=0, waiting=0))
+    server.do(lambda: setattr(server.serving.admission, "begun", 0))
+    assert post(server).status_code == 200
+
+
+def test_a_key_that_fills_its_share_gets_429(start: Callable[..., Served], tmp_path: Path) -> None:
+    server = start(max_queued_requests=2, api_key_file=write_keys(tmp_path / "keys.yaml", "alice", "bob"))
+    server.do(lambda: server.engine.report(running=4, waiting=0))
+    server.do(lambda: setattr(server.serving.admission, "begun", 4))
+    server.play("Hello", hold_after=0)
+
+    def ask(key: str) -> httpx2.Response:
+        return server.http.post("/v1/completions", json={"prompt": "x"}, headers={"Authorization": f"Bearer sk-{key}"})
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(ask, "alice")
+        server.wait_until(lambda: len(server.engine.requests) == 1)
+        refused = ask("alice")
+        assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
+        assert int(refused.headers["retry-after"]) >= 1
+        second = pool.submit(ask, "bob")
+        server.wait_until(lambda: len(server.engine.requests) == 2)
+        server.do(server.engine.release.set)
+        assert (first.result().status_code, second.result().status_code) == (200, 200)
+    assert [request.tenant for request in server.engine.requests] == ["alice", "bob"]
+    assert 'reason="key_share"} 1.0' in server.http.get("/metrics").text

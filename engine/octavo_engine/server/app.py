@@ -11,10 +11,14 @@ from starlette.types import ASGIApp
 
 from octavo_engine import __version__
 from octavo_engine.server import health, tokenize
-from octavo_engine.server.middleware import Authentication, BodyLimit, RequestContext
+from octavo_engine.server.middleware import Authentication, BodyLimit, Door, RequestContext
 from octavo_engine.server.openai import chat, completions, models
 from octavo_engine.server.openai.errors import APIError, from_http, from_validation, internal_error
+from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.serving import Serving
+
+_ANSWERING = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Where requests wait for the engine."""
 
 
 def create_app(serving: Serving) -> ASGIApp:
@@ -33,7 +37,8 @@ def create_app(serving: Serving) -> ASGIApp:
 
     _answer_errors(app, serving)
     limited = BodyLimit(app, serving.config.max_request_bytes)
-    guarded = Authentication(limited, serving.keys, lambda: serving.metrics.reject("unauthorized"))
+    open_door = Door(limited, _ANSWERING, serving.look, serving.metrics.reject)
+    guarded = Authentication(open_door, serving.keys, lambda: serving.metrics.reject("unauthorized"))
     return RequestContext(guarded)
 
 
@@ -42,7 +47,9 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
 
     @app.exception_handler(APIError)
     async def api_error(_: Request, error: APIError) -> Response:
-        if error.status < 500:
+        if isinstance(error, RefusedError):
+            serving.metrics.reject(error.reason)
+        elif error.status < 500:
             serving.metrics.reject("invalid")
         return error.response()
 

@@ -1,12 +1,12 @@
 """API keys: a YAML file or a folder as a mounted Secret gives it, read again when it changes.
 
-Only SHA-256 digests are kept, and a presented key is compared with all of them in constant time.
+Only SHA-256 digests are kept, and a presented key is looked up by its own: how long that takes says nothing of the
+keys, since nobody can choose where a digest lies, and it takes no longer with ten thousand of them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -28,8 +28,32 @@ _MAX_KEYS = 10_000
 _FLAG = "--api-key-file"
 
 
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Who sends a request and what they may do; None is no limit."""
+
+    name: str
+    priority: int | None = 0
+    """The lowest number, and so the earliest turn, that its requests may ask for; None: any."""
+    weight: float = 1.0
+    """Its share of the engine beside other keys'."""
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_concurrent_requests: int | None = None
+
+    def priority_of(self, asked: int | None) -> int:
+        """The number that a request of this key gets."""
+        if self.priority is None:
+            return asked or 0
+        return self.priority if asked is None else max(asked, self.priority)
+
+
+ANYONE = Key("", priority=None)
+"""Whoever uses an API without keys."""
+
+
 class KeyEntry(BaseModel):
-    """One key of the file. The limits are read and checked; they act with a later version."""
+    """One key of the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
@@ -54,9 +78,16 @@ class KeyEntry(BaseModel):
         return _digest(self.key) if self.key is not None else bytes.fromhex(self.keySha256 or "")
 
     @property
-    def limits(self) -> set[str]:
-        """The optional fields that are set."""
-        return self.model_fields_set - {"name", "key", "keySha256"}
+    def owner(self) -> Key:
+        """What the secret stands for."""
+        return Key(
+            self.name,
+            self.priority or 0,
+            self.weight or 1.0,
+            self.requestsPerMinute,
+            self.tokensPerMinute,
+            self.maxConcurrentRequests,
+        )
 
 
 class KeyFile(BaseModel):
@@ -67,31 +98,24 @@ class KeyFile(BaseModel):
     keys: Annotated[list[KeyEntry], Field(max_length=_MAX_KEYS)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    digest: bytes
-    tenant: str
-
-
 class KeyRing:
-    """The keys of --api-key-file."""
+    """The keys of --api-key-file; `priorities` says whether their priority acts."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, priorities: bool = True) -> None:
         self._path = path
+        self._priorities = priorities
         self._seen = _signature(path)
         entries = read_keys(path)
         if not entries:
             raise ConfigurationError(f"--api-key-file {path} holds no key, so nobody could use the API")
         self._take(entries)
 
-    def tenant_of(self, key: str) -> str | None:
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def owner_of(self, key: str) -> Key | None:
         """Whose key it is; None if nobody's."""
-        presented = _digest(key)
-        found = None
-        for known in self._known:
-            if hmac.compare_digest(known.digest, presented):
-                found = known.tenant
-        return found
+        return self._known.get(_digest(key))
 
     def reload_if_changed(self) -> None:
         """Read the keys again if the file or folder has changed; a broken one leaves the keys as they are."""
@@ -107,9 +131,9 @@ class KeyRing:
         log.info("API keys read again: %d", len(self._known))
 
     def _take(self, entries: Sequence[KeyEntry]) -> None:
-        self._known = [_Known(entry.digest, entry.name) for entry in entries]
-        if idle := sorted({limit for entry in entries for limit in entry.limits}):
-            log.warning("these fields of --api-key-file do not act in this version yet: %s", ", ".join(idle))
+        self._known = {entry.digest: entry.owner for entry in entries}
+        if not self._priorities and any(entry.priority for entry in entries):
+            log.warning("priority of an API key acts only with --scheduling-policy or --prefix-cache-policy priority")
 
 
 def read_keys(path: Path) -> list[KeyEntry]:

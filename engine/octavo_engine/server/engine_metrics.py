@@ -16,6 +16,15 @@ def _kv_usage(state: EngineState, _: int) -> float:
     return stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
 
 
+def _kv_waste(state: EngineState, _: int) -> float:
+    slots = state.stats.kv_blocks_used * (state.ready.block_size if state.ready is not None else 0)
+    return state.stats.kv_wasted_slots / slots if slots else 0.0
+
+
+def _running_limit(state: EngineState, _: int) -> float:
+    return state.stats.running_limit or (state.ready.max_num_seqs if state.ready is not None else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     family: type[GaugeMetricFamily] | type[CounterMetricFamily]
@@ -58,6 +67,13 @@ _ROWS = (
         _kv_usage,
     ),
     _Row(
+        _GAUGE,
+        "octavo_kv_cache_waste_ratio",
+        (),
+        "Share of the KV cache's used slots that hold no token, 0 to 1",
+        _kv_waste,
+    ),
+    _Row(
         _COUNTER,
         "octavo_prefix_cache_queried_tokens",
         ("vllm:prefix_cache_queries", "vllm:gpu_prefix_cache_queries"),
@@ -78,6 +94,41 @@ _ROWS = (
         "Requests set back because KV memory ran out",
         lambda state, _: state.stats.preemptions,
     ),
+    _Row(
+        _COUNTER,
+        "octavo_recomputed_tokens",
+        (),
+        "Tokens computed once more after a preemption",
+        lambda state, _: state.stats.recomputed_tokens,
+    ),
+    _Row(
+        _COUNTER,
+        "octavo_copied_blocks",
+        (),
+        "KV blocks copied because one of their sharers was about to write",
+        lambda state, _: state.stats.copied_blocks,
+    ),
+    _Row(
+        _GAUGE,
+        "octavo_running_limit",
+        (),
+        "Requests that may run at once now (--target-ttft-p90 moves it)",
+        _running_limit,
+    ),
+    _Row(
+        _GAUGE,
+        "octavo_prefill_chunk_limit",
+        (),
+        "Prompt tokens that a step may hold now (--target-itl-p90 moves it); 0 before the first step",
+        lambda state, _: state.stats.chunk_limit,
+    ),
+    _Row(
+        _GAUGE,
+        "octavo_latency_target_met",
+        (),
+        "0 while --target-ttft-p90 or --target-itl-p90 cannot be held even at the lowest limits, else 1",
+        lambda state, _: float(state.stats.target_met),
+    ),
 )
 
 
@@ -97,6 +148,7 @@ class EngineCollector(Collector):
         state = self._state()
         for row in _ROWS:
             yield from self._families(row, row.value(state, self._waiting()))
+        yield self._swapped(state)
         if self._vllm and state.ready is not None:
             yield self._cache_config(state.ready.block_size, state.ready.num_kv_blocks)
 
@@ -108,6 +160,13 @@ class EngineCollector(Collector):
             twin = row.family(name, row.help, labels=["model_name", "engine"])
             twin.add_metric([self._model_name, "0"], value)
             yield twin
+
+    def _swapped(self, state: EngineState) -> Metric:
+        text = "KV blocks moved between the device and --swap-space"
+        family = CounterMetricFamily("octavo_swapped_blocks", text, labels=["model_name", "direction"])
+        family.add_metric([self._model_name, "in"], state.stats.swapped_in_blocks)
+        family.add_metric([self._model_name, "out"], state.stats.swapped_out_blocks)
+        return family
 
     def _cache_config(self, block_size: int, num_blocks: int) -> Metric:
         labels = ["model_name", "engine", "block_size", "num_gpu_blocks"]

@@ -254,9 +254,11 @@ class Generation:
                     if not begun:
                         begun = True
                         self._ticket.begin()
+                    self._ticket.wrote(len(output.token_ids))
                     if (piece := sequence.take(output)) is None:
                         continue
                     if piece.finish_reason is not None:
+                        self._serving.admission.answered(sequence.num_tokens)
                         return piece
                     await self._queue.put(piece)
         finally:
@@ -273,8 +275,12 @@ class Generation:
             request_id=f"{self._id}-{index}",
             prompt_token_ids=request.prompts[prompt],
             sampling=sampling,
+            priority=self._ticket.priority,
+            tenant=self._ticket.key.name,
+            weight=self._ticket.key.weight,
             cache_salt=request.cache_salt,
             timeout=max(0.001, request.deadline - time.monotonic()),
+            fork_of=f"{self._id}-{index - choice}" if choice else None,
         )
 
 

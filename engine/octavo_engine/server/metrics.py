@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.messages import Outputs
 from octavo_engine.server.engine_metrics import EngineCollector
+from octavo_engine.server.refusal import Rejection
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times beside each counter, read by nobody
 
 Outcome = Literal["stop", "length", "abort", "timeout", "error"]
-Rejection = Literal["queued_requests", "queued_tokens", "loading", "draining", "invalid", "unauthorized"]
 
 # fmt: off
 _FIRST_TOKEN = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)

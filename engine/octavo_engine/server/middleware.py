@@ -13,8 +13,9 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo_engine.server.auth import OPEN_PATHS, KeyRing, bearer_of, unauthorized
+from octavo_engine.server.auth import ANYONE, OPEN_PATHS, Key, KeyRing, bearer_of, unauthorized
 from octavo_engine.server.openai.errors import APIError, internal_error
+from octavo_engine.server.refusal import RefusedError, Rejection
 
 log = logging.getLogger("octavo.server")
 
@@ -96,18 +97,49 @@ class Authentication:
         if scope["type"] != "http":
             raise APIError(404, "there is nothing but HTTP here", code="not_found")
         if self._keys is not None and scope["path"] not in OPEN_PATHS:
-            scope.setdefault("state", {})["tenant"] = self._tenant(scope, self._keys)
+            scope.setdefault("state", {})["key"] = self._key(scope, self._keys)
         return await self._app(scope, receive, send)
 
-    def _tenant(self, scope: Scope, keys: KeyRing) -> str:
+    def _key(self, scope: Scope, keys: KeyRing) -> Key:
         try:
-            tenant = keys.tenant_of(bearer_of(Headers(scope=scope).get("authorization")))
-            if tenant is None:
+            key = keys.owner_of(bearer_of(Headers(scope=scope).get("authorization")))
+            if key is None:
                 raise unauthorized("this API key is not known here")
         except APIError:
             self._on_reject()
             raise
-        return tenant
+        return key
+
+
+def key_of(scope: Scope) -> Key:
+    """Who sends the request, as Authentication has found out."""
+    key: Key = scope.get("state", {}).get("key", ANYONE)
+    return key
+
+
+class Door:
+    """Turns requests for answers away before their body is read, if they could not be taken whatever they ask for.
+
+    An overloaded server turns most of what comes away: this is what it costs.
+    """
+
+    def __init__(
+        self, app: ASGIApp, paths: frozenset[str], look: Callable[[Key], None], on_reject: Callable[[Rejection], None]
+    ) -> None:
+        self._app = app
+        self._paths = paths
+        self._look = look
+        self._on_reject = on_reject
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run as an ASGI application."""
+        if scope["type"] == "http" and scope["path"] in self._paths and scope["method"] == "POST":
+            try:
+                self._look(key_of(scope))
+            except RefusedError as error:
+                self._on_reject(error.reason)
+                raise
+        return await self._app(scope, receive, send)
 
 
 class BodyLimit:

@@ -40,12 +40,13 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
     """Serve until a signal ends it: 0 after draining. OctavoError, with its exit code, if it cannot be done."""
     logs.set_up(server.log_format)
     names = tuple(server.served_model_name or [engine.model])
-    keys = KeyRing(server.api_key_file) if server.api_key_file is not None else None
+    priorities = "priority" in (engine.scheduling_policy, engine.prefix_cache_policy)
+    keys = KeyRing(server.api_key_file, priorities=priorities) if server.api_key_file is not None else None
     with (
         contextlib.closing(bind(server.host, server.port)) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        serving = Serving(server, EngineClient(engine, server.log_format), names, keys)
+        serving = Serving(server, EngineClient(engine, server.log_format), names, keys, priorities)
         return runner.run(_until_signals(Server(serving, engine, listener)))
 
 

@@ -15,8 +15,8 @@ from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import AddRequest, Failed, Outputs
 from octavo_engine.engine.watchdog import Watchdog
-from octavo_engine.server.auth import KeyRing
-from octavo_engine.server.limits import Admission
+from octavo_engine.server.auth import Key, KeyRing
+from octavo_engine.server.limits import Admission, QueueLimits
 from octavo_engine.server.metrics import Metrics
 from octavo_engine.server.openai.errors import APIError, engine_dead, shutting_down, unavailable
 from octavo_engine.server.text_work import TextWork
@@ -107,6 +107,8 @@ class Serving:
     names: tuple[str, ...]
     """The model's names in the API; the first is its own, the others are aliases."""
     keys: KeyRing | None = None
+    priorities: bool = False
+    """Whether a request's priority acts."""
     metrics: Metrics = field(init=False)
     admission: Admission = field(init=False)
     text: TextWork = field(default_factory=TextWork)
@@ -116,11 +118,14 @@ class Serving:
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
+        config = self.config
         self.admission = Admission(
-            self.config.max_queued_requests,
-            self.config.max_queued_tokens,
+            QueueLimits(
+                config.max_queued_requests, config.max_queued_tokens, config.max_kv_commitment, config.max_key_share
+            ),
             lambda: self.engine.state.stats,
-            lambda: self.engine.state.ready.max_num_seqs if self.engine.state.ready else 0,
+            lambda: self.engine.state.ready,
+            several_keys=lambda: self.keys is not None and len(self.keys) > 1,
         )
         self.metrics = Metrics(
             self.names[0],
@@ -153,6 +158,11 @@ class Serving:
             progress = state.progress
             raise unavailable(f"the model is loading ({progress.phase} {progress.ratio:.0%})", "model_loading", 5)
         return LoadedModel(state.ready, self.tokenizer)
+
+    def look(self, key: Key) -> None:
+        """APIError if a request of this key could not be taken whatever it is: judged before its body is read."""
+        self.model()
+        self.admission.look(key)
 
     def check_model(self, name: str | None) -> None:
         """APIError 404 unless the model is served here; a request that names none means the one there is."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from octavo_engine.server.openai.errors import unavailable
+from octavo_engine.server.refusal import RefusedError
 
 _THREADS = 2
 _MAX_PENDING = 512
@@ -25,7 +25,7 @@ class TextWork:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The function's result; APIError 503 if too much is waiting for a thread already."""
         if self._pending >= _MAX_PENDING:
-            raise unavailable("too many prompts wait to be tokenized; try again", "server_overloaded", 1)
+            raise RefusedError(503, "tokenizing", f"{self._pending} prompts wait to be tokenized", 1)
         self._pending += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
@@ -11,12 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.server.generation import Generation, GenerationRequest, Piece
-from octavo_engine.server.limits import OverloadedError, Ticket
+from octavo_engine.server.middleware import key_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
 from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
+from octavo_engine.server.openai.preparation import priority_of
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.openai.sse import DONE, EventStream, error_event, event, wait_for_disconnect
 from octavo_engine.server.serving import LoadedModel, Serving
+
+_TIMEOUT_HEADER = "X-Request-Timeout"
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class Writer(Protocol):
@@ -36,17 +42,28 @@ class Writer(Protocol):
 
 
 class Times:
-    """When a request came and until when it may run."""
+    """When a request came and until when it may run: the smallest of its two timeouts and the server's."""
 
-    def __init__(self, asked: float | None, longest: float) -> None:
+    def __init__(self, request: Request, asked: float | None, longest: float) -> None:
         self.arrival = time.monotonic()
-        self.deadline = self.arrival + min(asked or longest, longest)
+        self.deadline = self.arrival + min(asked or longest, _header_timeout(request) or longest, longest)
+
+
+def _header_timeout(request: Request) -> float | None:
+    if (text := request.headers.get(_TIMEOUT_HEADER)) is None:
+        return None
+    seconds = float(text) if _SECONDS.fullmatch(text) else 0.0
+    if not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
+        message = f"{_TIMEOUT_HEADER}: must be a number of seconds from {MIN_TIMEOUT} to {MAX_TIMEOUT}, such as 2.5"
+        raise APIError(400, message, param=_TIMEOUT_HEADER)
+    return seconds
 
 
 async def answer(
     serving: Serving,
     request: Request,
     body: GenerationBody,
+    times: Times,
     sequences: int,
     prepare: Callable[[LoadedModel], Awaitable[tuple[GenerationRequest, Writer]]],
 ) -> Response:
@@ -56,10 +73,12 @@ async def answer(
     if body.stream_options is not None and not body.stream:
         raise APIError(400, "stream_options: only allowed when stream is true", param="stream_options")
     with serving.running.preparing():
-        ticket = enter(serving, sequences)
+        priority = priority_of(serving, request, body)
+        left = times.deadline - time.monotonic()
+        ticket = serving.admission.enter(key_of(request.scope), sequences, priority, left)
         try:
             prepared, writer = await prepare(model)
-            count_tokens(serving, ticket, prepared.prompt_tokens)
+            ticket.add_tokens(prepared.prompt_tokens, prepared.sampling.max_tokens)
         except BaseException:
             ticket.leave()
             raise
@@ -69,24 +88,6 @@ async def answer(
         return EventStream(stream(generation, writer, usage), generation)
     async with generation:
         return await while_connected(request, whole(generation, writer))
-
-
-def enter(serving: Serving, sequences: int) -> Ticket:
-    """A place in the queue; a refusal is counted."""
-    try:
-        return serving.admission.enter(sequences)
-    except OverloadedError as error:
-        serving.metrics.reject(error.reason)
-        raise
-
-
-def count_tokens(serving: Serving, ticket: Ticket, tokens: int) -> None:
-    """The place in the queue has a size; a refusal is counted."""
-    try:
-        ticket.add_tokens(tokens)
-    except OverloadedError as error:
-        serving.metrics.reject(error.reason)
-        raise
 
 
 async def stream(generation: Generation, writer: Writer, include_usage: bool) -> AsyncGenerator[bytes, None]:

@@ -110,7 +110,7 @@ def routes(serving: Serving) -> APIRouter:
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
-        times = Times(body.timeout, serving.config.request_timeout)
+        times = Times(request, body.timeout, serving.config.request_timeout)
 
         async def prepare(model: LoadedModel) -> tuple[GenerationRequest, Writer]:
             text = await render_chat(serving, model, body.messages, body)
@@ -132,6 +132,6 @@ def routes(serving: Serving) -> APIRouter:
             )
             return prepared, ChatWriter(serving, body, model.tokenizer)
 
-        return await answer(serving, request, body, body.n or 1, prepare)
+        return await answer(serving, request, body, times, body.n or 1, prepare)
 
     return router

@@ -115,7 +115,7 @@ def routes(serving: Serving) -> APIRouter:
 
     @router.post("/v1/completions", response_model=None)
     async def completions(request: Request, body: CompletionBody) -> Response:
-        times = Times(body.timeout, serving.config.request_timeout)
+        times = Times(request, body.timeout, serving.config.request_timeout)
 
         async def prepare(model: LoadedModel) -> tuple[GenerationRequest, Writer]:
             writer = TextWriter(serving, body, model.tokenizer, _echoes(body, model.tokenizer))
@@ -136,6 +136,6 @@ def routes(serving: Serving) -> APIRouter:
             )
             return prepared, writer
 
-        return await answer(serving, request, body, len(body.prompt) * (body.n or 1), prepare)
+        return await answer(serving, request, body, times, len(body.prompt) * (body.n or 1), prepare)
 
     return router

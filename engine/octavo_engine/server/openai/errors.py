@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-_INVALID, _SERVER = "invalid_request_error", "server_error"
+_INVALID, _LIMITED, _SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
@@ -44,7 +44,8 @@ class APIError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.detail = ErrorDetail(message, _SERVER if status >= 500 else _INVALID, param, code)
+        kind = _SERVER if status >= 500 else _LIMITED if status == 429 else _INVALID
+        self.detail = ErrorDetail(message, kind, param, code)
         self.headers = dict(headers or {})
 
     def body(self) -> bytes:

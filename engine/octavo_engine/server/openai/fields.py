@@ -23,7 +23,10 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 """Logits are divided by it: far smaller ones would not be finite any more."""
-Timeout = Annotated[float, Field(ge=0.001, le=86_400, allow_inf_nan=False)]
+MIN_TIMEOUT, MAX_TIMEOUT = 0.001, 86_400
+"""Seconds."""
+Timeout = Annotated[float, Field(ge=MIN_TIMEOUT, le=MAX_TIMEOUT, allow_inf_nan=False)]
+Priority = Annotated[int, Field(ge=-(1 << 31), le=(1 << 31) - 1)]
 Seed = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
 TopLogprobs = Annotated[int, Field(ge=0, le=20)]
 
@@ -157,10 +160,6 @@ def _one(value: Any) -> Any:
     return None if value == 1 and type(value) is int else _not_yet(value)
 
 
-def _zero(value: Any) -> Any:
-    return None if value == 0 and type(value) is int else _not_yet(value)
-
-
 def _nothing(value: Any) -> Any:
     return None if value == "" else _not_yet(value)
 
@@ -168,5 +167,4 @@ def _nothing(value: Any) -> Any:
 TextFormat = Annotated[Any, AfterValidator(_text_format)]
 NoTools = Annotated[Any, AfterValidator(_no_tools)]
 OnlyOne = Annotated[Any, AfterValidator(_one)]
-OnlyZero = Annotated[Any, AfterValidator(_zero)]
 OnlyEmpty = Annotated[Any, AfterValidator(_nothing)]

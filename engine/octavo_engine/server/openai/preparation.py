@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.server.middleware import key_of
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
 from octavo_engine.server.serving import LoadedModel, Serving
@@ -132,5 +133,15 @@ async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Messa
 
 def cache_salt(request: Request, body: GenerationBody) -> str:
     """Keeps tenants' cached prefixes apart, and within a tenant those that a request wants apart."""
-    tenant = request.scope.get("state", {}).get("tenant", "")
-    return f"{tenant}\n{body.cache_salt or ''}"
+    return f"{key_of(request.scope).name}\n{body.cache_salt or ''}"
+
+
+def priority_of(serving: Serving, request: Request, body: GenerationBody) -> int:
+    """The request's turn: the lower, the earlier, and none earlier than its key allows.
+
+    APIError 400 if it asks for one where it would not act.
+    """
+    if body.priority and not serving.priorities:
+        message = "priority: acts only with --scheduling-policy or --prefix-cache-policy priority"
+        raise APIError(400, message, param="priority", code="unsupported_parameter")
+    return key_of(request.scope).priority_of(body.priority)

@@ -18,8 +18,8 @@ from octavo_engine.server.openai.fields import (
     NotYet,
     OnlyEmpty,
     OnlyOne,
-    OnlyZero,
     Penalty,
+    Priority,
     Prompts,
     Ratio,
     RepetitionPenalty,
@@ -82,6 +82,8 @@ class GenerationBody(Body):
     cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
     timeout: Timeout | None = None
     """Seconds that the request may take, its wait included."""
+    priority: Priority | None = None
+    """The lower, the earlier."""
 
     guided_json: NotYet = None
     guided_regex: NotYet = None
@@ -89,7 +91,6 @@ class GenerationBody(Body):
     guided_grammar: NotYet = None
     structured_outputs: NotYet = None
     prompt_logprobs: NotYet = None
-    priority: OnlyZero = None
     best_of: OnlyOne = None
     response_format: TextFormat = None
 

@@ -1,0 +1,57 @@
+"""A bounded amount: how much of it is in use, and how fast it comes free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MEMORY = 20.0
+"""Seconds of use after which what was seen counts a third."""
+_EVIDENCE = 4
+"""Returns that must have been seen before a rate is believed."""
+_NEARLY_NOTHING = 1e-9
+
+
+@dataclass(slots=True)
+class Budget:
+    """What is taken and given back, in requests or tokens.
+
+    The rate is an exponentially weighted mean over the time in which any was in use: an idle hour says nothing of how
+    fast a full queue moves.
+    """
+
+    clock: Callable[[], float]
+    used: int = 0
+    _freed: float = 0.0
+    _seconds: float = 0.0
+    _returns: int = 0
+    _seen_at: float = 0.0
+
+    def take(self, amount: int) -> None:
+        """So much more is in use."""
+        self._pass_time()
+        self.used += amount
+
+    def give_back(self, amount: int) -> None:
+        """So much is free again."""
+        if amount:
+            self._pass_time()
+            self.used -= amount
+            self._freed += amount
+            self._returns += 1
+
+    def seconds_to_free(self, amount: int) -> float | None:
+        """How long it takes at the present rate until so much has come free; None while no rate is known."""
+        self._pass_time()
+        if self._returns < _EVIDENCE or self._seconds <= 0:
+            return None
+        return amount * self._seconds / max(self._freed, _NEARLY_NOTHING)
+
+    def _pass_time(self) -> None:
+        now = self.clock()
+        if self.used > 0:
+            kept = math.exp((self._seen_at - now) / _MEMORY)
+            self._freed *= kept
+            self._seconds = self._seconds * kept + _MEMORY * (1 - kept)
+        self._seen_at = now

@@ -1,0 +1,112 @@
+"""What one API key may do: requestsPerMinute, tokensPerMinute and maxConcurrentRequests of --api-key-file.
+
+Token buckets hold a minute's worth and fill evenly. A request takes one from the first bucket when it is accepted; the
+second pays for tokens as they are read and written, and may fall below zero by what was accepted before: no answer is
+cut short, and over time the rate holds exactly. So both are judged before the body is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from octavo_engine.server.auth import Key
+from octavo_engine.server.budget import Budget
+from octavo_engine.server.refusal import RefusedError, retry_after
+
+_MINUTE = 60.0
+_ROUNDING = 1e-6
+
+
+@dataclass(slots=True)
+class Bucket:
+    """A token bucket."""
+
+    clock: Callable[[], float]
+    per_minute: int | None = None
+    """None: no limit."""
+    _level: float = 0.0
+    _filled_at: float = 0.0
+
+    def resize(self, per_minute: int | None) -> None:
+        """Another limit: a new one starts full, a changed one with what was left."""
+        if per_minute == self.per_minute:
+            return
+        new = float(per_minute or 0)
+        self._level = new if self.per_minute is None else min(new, self._now())
+        self.per_minute, self._filled_at = per_minute, self.clock()
+
+    def take(self, amount: int) -> None:
+        """Pay, into debt if need be."""
+        if self.per_minute is not None:
+            self._level = self._now() - amount
+
+    def seconds_until(self, level: float) -> float:
+        """How long until it holds so much; 0 if it does."""
+        if self.per_minute is None:
+            return 0.0
+        missing = level - self._now()
+        return missing / self.per_minute * _MINUTE if missing > _ROUNDING else 0.0
+
+    def _now(self) -> float:
+        """The level now."""
+        if self.per_minute is None:
+            return 0.0
+        now = self.clock()
+        gained = (now - self._filled_at) / _MINUTE * self.per_minute
+        self._level, self._filled_at = min(self.per_minute, self._level + gained), now
+        return self._level
+
+
+@dataclass(slots=True)
+class KeyMeter:
+    """What one key has used."""
+
+    clock: Callable[[], float]
+    requests: Bucket = field(init=False)
+    tokens: Bucket = field(init=False)
+    running: Budget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.requests, self.tokens = Bucket(self.clock), Bucket(self.clock)
+        self.running = Budget(self.clock)
+
+    def look(self, key: Key) -> None:
+        """RefusedError 429 if the key may not begin a request now."""
+        self.requests.resize(key.requests_per_minute)
+        self.tokens.resize(key.tokens_per_minute)
+        if (seconds := self.requests.seconds_until(1)) > 0:
+            detail = f"{key.requests_per_minute} requests a minute (requestsPerMinute of key {key.name})"
+            raise RefusedError(429, "requests_per_minute", detail, math.ceil(seconds))
+        if (seconds := self.tokens.seconds_until(1)) > 0:
+            detail = f"{key.tokens_per_minute} tokens a minute (tokensPerMinute of key {key.name})"
+            raise RefusedError(429, "tokens_per_minute", detail, math.ceil(seconds))
+        limit = key.max_concurrent_requests
+        if limit is not None and self.running.used >= limit:
+            wait = retry_after(self.running.seconds_to_free(self.running.used - limit + 1))
+            detail = f"{self.running.used} requests run already (maxConcurrentRequests {limit} of key {key.name})"
+            raise RefusedError(429, "max_concurrent_requests", detail, wait)
+
+    def begin(self) -> None:
+        """A request was accepted."""
+        self.requests.take(1)
+        self.running.take(1)
+
+    def end(self) -> None:
+        """A request has ended."""
+        self.running.give_back(1)
+
+
+class KeyLimits:
+    """A meter for each key that has sent a request; it stays when the key file is read again."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._meters: dict[str, KeyMeter] = {}
+
+    def meter(self, key: Key) -> KeyMeter:
+        """The key's meter."""
+        if (found := self._meters.get(key.name)) is None:
+            found = self._meters[key.name] = KeyMeter(self._clock)
+        return found

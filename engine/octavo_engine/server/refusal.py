@@ -1,0 +1,49 @@
+"""A request that is turned away before it is accepted: which limit, as the metrics count it, and when to come back."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Literal
+
+from octavo_engine.server.openai.errors import APIError
+
+Rejection = Literal[
+    "queued_requests",
+    "queued_tokens",
+    "kv_commitment",
+    "key_share",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "max_concurrent_requests",
+    "deadline",
+    "tokenizing",
+    "loading",
+    "draining",
+    "invalid",
+    "unauthorized",
+]
+"""The values of label `reason` of octavo_requests_rejected_total."""
+
+_LONGEST_WAIT = 60
+
+
+class RefusedError(APIError):
+    """503: we are full. 429: your key has had its share."""
+
+    def __init__(self, status: Literal[429, 503], reason: Rejection, detail: str, retry_after: int) -> None:
+        whose = "the server is full" if status == 503 else "this API key's limit is reached"
+        code = "server_overloaded" if status == 503 else "rate_limit_exceeded"
+        message = f"{whose}: {detail}; try again in {retry_after} s"
+        super().__init__(status, message, code=code, headers={"Retry-After": str(retry_after)})
+        self.reason = reason
+
+
+def retry_after(seconds: float | None) -> int:
+    """Whole seconds for Retry-After from an estimate, None for a guess: spread by chance, so that not all come at once.
+
+    Never more than a minute: an estimate of more is worth little.
+    """
+    if seconds is None:
+        return random.randint(1, 3)
+    return math.ceil(max(1.0, min(_LONGEST_WAIT, seconds * random.uniform(1.0, 1.2))))

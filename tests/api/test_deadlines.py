@@ -1,0 +1,114 @@
+"""A request's timeout: from its body, from a header, from the server; and what cannot begin in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from octavo_engine.server.auth import ANYONE
+from octavo_engine.server.refusal import RefusedError
+from tests.api.served import Served
+from tests.api.test_limits import ALICE, BOB, Door
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+def timeout_of(server: Served, body: dict[str, float], header: str | None) -> float:
+    """What the engine is given."""
+    headers = {"X-Request-Timeout": header} if header is not None else {}
+    answer = server.http.post("/v1/completions", json={"prompt": "x", **body}, headers=headers)
+    assert answer.status_code == 200
+    timeout = server.engine.requests[-1].timeout
+    assert timeout is not None
+    return timeout
+
+
+@pytest.mark.parametrize(
+    ("body", "header", "longest"),
+    [
+        ({}, None, 100),
+        ({"timeout": 50}, None, 50),
+        ({}, "50", 50),
+        ({"timeout": 30}, "50", 30),
+        ({"timeout": 50}, "30.5", 30.5),
+        ({"timeout": 500}, "400", 100),
+    ],
+)
+def test_the_smallest_timeout_counts(
+    start: Callable[..., Served], body: dict[str, float], header: str | None, longest: float
+) -> None:
+    server = start(request_timeout=100)
+    server.play("Hello")
+    assert longest - 5 < timeout_of(server, body, header) <= longest
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "soon", "nan", "inf", "1e3", "86401", "1_0", "5s", "0.0001", "٣"])
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", CHAT)])
+def test_a_header_that_is_no_timeout_is_refused(server: Served, path: str, body: dict[str, object], value: str) -> None:
+    answer = server.http.post(path, json=body, headers={"X-Request-Timeout": value.encode()})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "X-Request-Timeout")
+    assert "0.001 to 86400" in error["message"]
+
+
+def moving(door: Door, waiting: int) -> Door:
+    """Full seats, and a queue of so many that moves by two a second."""
+    door.fill_seats()
+    for ticket in [door.enter(ANYONE, 1) for _ in range(10)]:
+        door.now += 0.5
+        ticket.begin()
+        ticket.leave()
+    for _ in range(waiting):
+        door.enter(ANYONE, 1)
+    return door
+
+
+def test_what_could_not_begin_in_time_is_refused_at_once() -> None:
+    door = moving(Door(requests=1000), 100)  # 50 s of work
+    with pytest.raises(
+        RefusedError, match="the 100 requests before this one take about 49 s and its timeout is 20 s"
+    ) as caught:
+        door.enter(ANYONE, 1, seconds_left=20)
+    assert (caught.value.reason, caught.value.status) == ("deadline", 503)
+    assert 30 <= int(caught.value.headers["Retry-After"]) <= 36
+    door.enter(ANYONE, 1, seconds_left=60)
+
+
+def test_nothing_is_foretold_of_a_queue_that_was_never_seen_to_move() -> None:
+    door = Door(requests=1000)
+    door.fill_seats()
+    for _ in range(100):
+        door.enter(ANYONE, 1)
+    door.enter(ANYONE, 1, seconds_left=0.1)
+
+
+def test_only_what_is_surely_ahead_counts() -> None:
+    door = moving(Door(requests=1000, keys=True), 0)
+    for _ in range(100):
+        door.enter(ALICE, 1)
+    door.enter(BOB, 1, seconds_left=1)  # keys take turns
+    door.enter(ALICE, 1, priority=-1, seconds_left=1)  # the more important comes first
+    with pytest.raises(RefusedError):
+        door.enter(ALICE, 1, seconds_left=1)
+
+
+def test_a_refusal_for_its_deadline_is_counted_and_says_when(start: Callable[..., Served]) -> None:
+    server = start(max_queued_requests=1000)
+    server.play("Hello")
+    for _ in range(10):  # so that a rate is known
+        assert server.http.post("/v1/completions", json={"prompt": "x"}).status_code == 200
+    server.do(lambda: server.engine.report(running=4, waiting=1))
+    server.do(lambda: setattr(server.serving.admission, "begun", 4))
+    server.play("Hello", hold_after=0)
+    with ThreadPoolExecutor(20) as pool:
+        waiting = [pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"}) for _ in range(20)]
+        server.wait_until(lambda: len(server.engine.requests) == 30)
+        refused = server.http.post("/v1/completions", json={"prompt": "x", "timeout": 0.001})
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "server_overloaded"
+        assert int(refused.headers["retry-after"]) >= 1
+        server.do(server.engine.release.set)
+        assert {answer.result().status_code for answer in waiting} == {200}
+    assert 'reason="deadline"} 1.0' in server.http.get("/metrics").text

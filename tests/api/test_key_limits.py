@@ -1,0 +1,175 @@
+"""What one API key may do a minute and at once; what it used stays counted when the key file is read again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from octavo_engine.server import run
+from octavo_engine.server.auth import Key, read_keys
+from octavo_engine.server.key_limits import KeyMeter
+from octavo_engine.server.refusal import RefusedError
+from tests.api.served import Served
+
+
+class Meter(KeyMeter):
+    """The real meter with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        super().__init__(lambda: self.now)
+
+    def refuses(self, key: Key) -> tuple[str, int]:
+        with pytest.raises(RefusedError) as caught:
+            self.look(key)
+        assert (caught.value.status, caught.value.detail.code) == (429, "rate_limit_exceeded")
+        return caught.value.reason, int(caught.value.headers["Retry-After"])
+
+
+def test_requests_a_minute_and_exactly_when_the_next_may_come() -> None:
+    meter, key = Meter(), Key("a", requests_per_minute=10)
+    for _ in range(10):
+        meter.look(key)
+        meter.begin()
+    assert meter.refuses(key) == ("requests_per_minute", 6)
+    meter.now += 4.5
+    assert meter.refuses(key) == ("requests_per_minute", 2)  # 1.5 s
+    meter.now += 1.5
+    meter.look(key)
+    meter.begin()
+    assert meter.refuses(key) == ("requests_per_minute", 6)
+    meter.now += 3600  # no more than a minute's worth is saved up
+    for _ in range(10):
+        meter.look(key)
+        meter.begin()
+    meter.refuses(key)
+
+
+def test_tokens_a_minute_are_paid_for_as_they_come() -> None:
+    meter, key = Meter(), Key("a", tokens_per_minute=600)
+    meter.look(key)
+    meter.tokens.take(500)
+    meter.look(key)
+    meter.tokens.take(400)  # an accepted request may go on; the key pays for it afterwards
+    assert meter.refuses(key) == ("tokens_per_minute", 31)  # 301 tokens at ten a second
+    meter.now += 31
+    meter.look(key)
+
+
+def test_requests_at_once() -> None:
+    meter, key = Meter(), Key("a", max_concurrent_requests=2)
+    meter.look(key)
+    meter.begin()
+    meter.begin()
+    reason, seconds = meter.refuses(key)
+    assert (reason, 1 <= seconds <= 3) == ("max_concurrent_requests", True)
+    meter.end()
+    meter.look(key)
+    for _ in range(10):  # one ends every ten seconds
+        meter.begin()
+        meter.now += 10
+        meter.end()
+    meter.begin()
+    reason, seconds = meter.refuses(key)
+    assert 5 <= seconds <= 12
+
+
+def test_without_limits_a_key_may_do_anything() -> None:
+    meter, key = Meter(), Key("a")
+    for _ in range(1000):
+        meter.look(key)
+        meter.begin()
+        meter.tokens.take(10**9)
+
+
+def test_another_limit_keeps_what_was_left() -> None:
+    meter = Meter()
+    meter.look(Key("a", requests_per_minute=10))
+    for _ in range(10):
+        meter.begin()
+    assert meter.refuses(Key("a", requests_per_minute=60)) == ("requests_per_minute", 1)
+    meter.look(Key("a"))
+    meter.look(Key("a", requests_per_minute=1))  # new again, and full
+    meter.begin()
+    assert meter.refuses(Key("a", requests_per_minute=1)) == ("requests_per_minute", 60)
+
+
+def test_the_file_names_all_limits(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "requestsPerMinute: 1, tokensPerMinute: 2, maxConcurrentRequests: 3, priority: -4, weight: 5"
+    )
+    [entry] = read_keys(path)
+    assert entry.owner == Key("alice", -4, 5.0, 1, 2, 3)
+
+
+def write(folder: Path, limits: str) -> Path:
+    path = folder / "keys.yaml"
+    path.write_text(f"keys:\n- {{name: alice, key: sk-alice, {limits}}}\n")
+    return path
+
+
+def ask(server: Served, **body: Any) -> httpx2.Response:
+    headers = {"Authorization": "Bearer sk-alice"}
+    return server.http.post("/v1/completions", json={"prompt": "x", **body}, headers=headers)
+
+
+def rejected(server: Served, reason: str) -> float:
+    lines = server.http.get("/metrics").text.splitlines()
+    [line] = [x for x in lines if x.startswith("octavo_requests_rejected") and f'"{reason}"' in x]
+    return float(line.split()[-1])
+
+
+def test_a_key_out_of_requests_is_told_when_to_come_back(start: Callable[..., Served], tmp_path: Path) -> None:
+    server = start(api_key_file=write(tmp_path, "requestsPerMinute: 2"))
+    server.play("Hello")
+    assert [ask(server).status_code for _ in range(3)] == [200, 200, 429]
+    refused = ask(server)
+    assert 1 <= int(refused.headers["retry-after"]) <= 30
+    assert "2 requests a minute (requestsPerMinute of key alice)" in refused.json()["error"]["message"]
+    with pytest.raises(openai.RateLimitError):
+        server.openai(api_key="sk-alice").completions.create(model="smollm2", prompt="x")
+    assert (rejected(server, "requests_per_minute"), rejected(server, "invalid")) == (3, 0)
+
+
+def test_a_key_pays_for_prompt_and_answer(start: Callable[..., Served], tmp_path: Path) -> None:
+    server = start(api_key_file=write(tmp_path, "tokensPerMinute: 20"))
+    server.play("one two three four five six seven eight nine ten")
+    assert ask(server, prompt=[5] * 12).status_code == 200
+    refused = ask(server)
+    assert (refused.status_code, rejected(server, "tokens_per_minute")) == (429, 1)
+    assert 11 <= int(refused.headers["retry-after"]) <= 12  # 12 + 11 tokens of 20, one more in three seconds
+
+
+def test_a_key_with_enough_under_way_waits_for_one_to_end(start: Callable[..., Served], tmp_path: Path) -> None:
+    server = start(api_key_file=write(tmp_path, "maxConcurrentRequests: 1"))
+    server.play("Hello", hold_after=0)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(ask, server)
+        server.wait_until(lambda: len(server.engine.requests) == 1)
+        assert ask(server).status_code == 429
+        server.do(server.engine.release.set)
+        assert first.result().status_code == 200
+    assert ask(server).status_code == 200
+    assert ask(server, prompt=[]).status_code == 400  # gives its place back, too
+    assert ask(server).status_code == 200
+    assert rejected(server, "max_concurrent_requests") == 1
+
+
+def test_what_a_key_has_used_outlives_a_new_key_file(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_RELOAD_INTERVAL", 0.02)
+    server = start(api_key_file=write(tmp_path, "requestsPerMinute: 1"))
+    server.play("Hello")
+    assert [ask(server).status_code for _ in range(2)] == [200, 429]
+    write(tmp_path, "requestsPerMinute: 1, weight: 3.5")
+    keys = server.serving.keys
+    assert keys is not None
+    server.wait_until(lambda: (found := keys.owner_of("sk-alice")) is not None and found.weight == 3.5)
+    assert ask(server).status_code == 429
