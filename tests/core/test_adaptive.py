@@ -252,11 +252,11 @@ def feed(limits: AdaptiveLimits, start: float, gaps: list[float], count: int = 8
 
 def test_steps_planned_before_a_move_do_not_count_against_it() -> None:
     limits = AdaptiveLimits(256, 8192, itl_p90=0.05)
-    now = feed(limits, 0.0, [0.1] * 16)
-    assert limits.chunk_limit == 4096
-    now = feed(limits, now, [0.1] * 2)
+    now = feed(limits, 0.0, [0.125] * 17)  # the 17th lets it decide
+    assert limits.chunk_limit == 3264
+    now = feed(limits, now, [0.125] * 2)
     feed(limits, now, [0.049] * 20, count=4)
-    assert limits.chunk_limit == 4096
+    assert limits.chunk_limit == 3264
 
 
 def test_a_chunk_never_grows_past_what_itl_has_room_for() -> None:
