@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from octavo_engine.core.kv_groups import KVGroup, KVMemory
+from octavo_engine.core.kv_groups import KVGroup
+from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import Request, SamplingParams
-from octavo_engine.core.scheduler import Scheduler, SchedulerLimits
-from octavo_engine.core.step import RequestOutput, RowResult, StepPlan, StepResult
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.core.step import BlockOpKind, RequestOutput, StepOutputs, StepPlan, StepResult
 
 
 def make_scheduler(
@@ -20,10 +22,29 @@ def make_scheduler(
     tokens: int = 64,
     model_len: int | None = None,
     prefix: bool = True,
+    groups: Sequence[KVGroup] | None = None,
+    eviction: str = "lru",
+    ttl: float | None = None,
+    swap_blocks: int = 0,
+    **rules: object,
 ) -> Scheduler:
-    """A scheduler over one KV group."""
-    memory = KVMemory([KVGroup(blocks)], block_size, prefix_caching=prefix)
-    return Scheduler(SchedulerLimits(seqs, tokens, model_len or blocks * block_size), memory)
+    """A scheduler over one KV group, or over `groups`; `rules` are fields of SchedulerSettings."""
+    memory = KVMemory(
+        groups or [KVGroup(blocks)],
+        block_size,
+        prefix_caching=prefix,
+        eviction=eviction,
+        ttl=ttl,
+        swap_blocks=swap_blocks,
+        max_chunk=tokens,
+    )
+    settings = SchedulerSettings(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_model_len=model_len or blocks * block_size,
+        **rules,  # type: ignore[arg-type]
+    )
+    return Scheduler(settings, memory)
 
 
 def make_request(
@@ -34,12 +55,33 @@ def make_request(
     return Request(name, tokens, SamplingParams(max_tokens=max_tokens), arrival, **kwargs)  # type: ignore[arg-type]
 
 
+def extend_digest(digest: int, token: int) -> int:
+    """What the pretended model keeps of a sequence after one more token."""
+    return (digest * 31 + token + 1) % 2_147_483_647
+
+
+def digest_of(tokens: Sequence[int]) -> int:
+    """What it keeps of a whole sequence."""
+    digest = 17
+    for token in tokens:
+        digest = extend_digest(digest, token)
+    return digest
+
+
 def next_token(tokens: Sequence[int]) -> int:
     """What the pretended model says after `tokens`: a function of all of them."""
-    value = 17
-    for token in tokens:
-        value = (value * 31 + token) % 49_999
-    return value
+    return digest_of(tokens) % 49_999
+
+
+@dataclass
+class Row:
+    """A row of the state table."""
+
+    request_id: str
+    tokens: list[int]
+    digests: list[int]
+    """After each of its tokens."""
+    tables: list[list[int]]
 
 
 @dataclass
@@ -47,38 +89,91 @@ class Device:
     """Keeps rows and cache contents as a worker would, and refuses what a worker could not compute rightly."""
 
     block_size: int
-    rows: dict[int, list[int]] = field(default_factory=dict)
-    tables: dict[int, list[int]] = field(default_factory=dict)
-    slots: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """What each slot holds: (position, hash of the tokens up to it)."""
+    groups: Sequence[KVGroup] = (KVGroup(0),)
+    rows: dict[int, Row] = field(default_factory=dict)
+    blocks: dict[tuple[int, int], dict[int, object]] = field(default_factory=dict)
+    """(group, block) -> offset -> (position, digest up to it); a recurrent state is (tokens, digest) at offset 0."""
+    swapped: dict[tuple[int, int], dict[int, object]] = field(default_factory=dict)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute a plan; AssertionError if it reads what was never written or writes where another reads."""
-        for new in plan.new_rows:
-            self.rows[new.row], self.tables[new.row] = list(new.token_ids), []
+        self._apply(plan)
+        work = [(row, start, 1) for row, start in zip(plan.decode_rows, plan.decode_starts, strict=True)]
+        sampling = list(plan.decode_rows)
+        for chunk in plan.chunks:
+            work.append((chunk.row, chunk.start, chunk.num_tokens))
+            if chunk.samples:
+                sampling.append(chunk.row)
+        written: set[tuple[int, int, int]] = set()
+        for index, start, count in work:
+            assert start + count <= len(self.rows[index].tokens), "a token is computed that nobody knows"
+            for position in range(start, start + count):
+                self._write(self.rows[index], position, written)
+        for index, start, count in work:
+            for position in range(start, start + count):
+                self._read(self.rows[index], position)
         results = []
-        written: set[int] = set()
-        for row in plan.rows:
-            self.tables[row.row] += row.new_blocks[0]
-            tokens, table = self.rows[row.row], self.tables[row.row]
-            for position in range(row.start, row.start + row.num_tokens):
-                slot = table[position // self.block_size] * self.block_size + position % self.block_size
-                assert slot not in written, "two tokens of one step write to one slot"
-                written.add(slot)
-                self.slots[slot] = (position, next_token(tokens[: position + 1]))
-        for row in plan.rows:
-            tokens, table = self.rows[row.row], self.tables[row.row]
-            end = row.start + row.num_tokens
-            for position in range(end):
-                slot = table[position // self.block_size] * self.block_size + position % self.block_size
-                expected = (position, next_token(tokens[: position + 1]))
-                assert self.slots.get(slot) == expected, f"{row.request_id} reads what is not its own at {position}"
-            if row.samples:
-                token = next_token(tokens[:end])
-                assert len(tokens) == end
-                tokens.append(token)
-                results.append(RowResult(row.request_id, (token,)))
-        return StepResult(plan.step, tuple(results))
+        for index in sampling:
+            row = self.rows[index]
+            token = row.digests[-1] % 49_999
+            row.tokens.append(token)
+            row.digests.append(extend_digest(row.digests[-1], token))
+            results.append(token)
+        return StepResult(plan.step, results, seconds=0.01)
+
+    def _apply(self, plan: StepPlan) -> None:
+        for new in plan.new_rows:
+            digests, digest = [], 17
+            for token in new.token_ids:
+                digest = extend_digest(digest, token)
+                digests.append(digest)
+            self.rows[new.row] = Row(new.request_id, list(new.token_ids), digests, [[] for _ in self.groups])
+        for change in plan.table_changes:
+            table = self.rows[change.row].tables[change.group]
+            table += [-1] * (change.index - len(table))
+            table[change.index :] = change.blocks
+        for op in plan.block_ops:
+            source, target = (op.group, op.source), (op.group, op.target)
+            if op.kind is BlockOpKind.COPY:
+                self.blocks[target] = dict(self.blocks[source])
+            elif op.kind is BlockOpKind.SWAP_OUT:
+                self.swapped[target] = dict(self.blocks[source])
+            else:
+                self.blocks[target] = dict(self.swapped[source])
+
+    def _write(self, row: Row, position: int, written: set[tuple[int, int, int]]) -> None:
+        for index, group in enumerate(self.groups):
+            if group.kind == "recurrent":
+                self._advance(row, position, index)
+                continue
+            block, offset = row.tables[index][position // self.block_size], position % self.block_size
+            assert block >= 0, f"{row.request_id} writes into a block that was given back"
+            assert (index, block, offset) not in written, "two tokens of one step write to one slot"
+            written.add((index, block, offset))
+            self.blocks.setdefault((index, block), {})[offset] = (position, row.digests[position])
+
+    def _advance(self, row: Row, position: int, index: int) -> None:
+        block = row.tables[index][0]
+        expected = (position, row.digests[position - 1]) if position else None
+        state = self.blocks.get((index, block), {}).get(0) if position else None
+        assert state == expected, f"{row.request_id} goes on from a state that is not its own at {position}"
+        self.blocks[index, block] = {0: (position + 1, row.digests[position])}
+
+    def _read(self, row: Row, position: int) -> None:
+        for index, group in enumerate(self.groups):
+            if group.kind == "recurrent":
+                continue
+            first = max(0, position - group.window + 1) if group.window else 0
+            for seen in range(first, position + 1):
+                block = row.tables[index][seen // self.block_size]
+                content = self.blocks[index, block].get(seen % self.block_size)
+                assert content == (seen, row.digests[seen]), f"{row.request_id} reads what is not its own at {seen}"
+
+
+def news(outputs: StepOutputs) -> list[RequestOutput]:
+    """All news of a step, one by one."""
+    plain = zip(outputs.request_ids, outputs.token_ids, strict=True)
+    return [RequestOutput(request_id, (token,)) for request_id, token in plain] + outputs.events
 
 
 def run(
@@ -105,7 +200,7 @@ def run(
             check_plan(scheduler, plan)
             launched.append((plan, device.execute(plan)))
         if launched and (plan is None or len(launched) > ahead):
-            outputs += scheduler.update(*launched.popleft())
+            outputs += news(scheduler.update(*launched.popleft(), float(step)))
             scheduler.check_integrity()
         elif plan is None and not scheduler.has_work and step >= at_least:
             return outputs
@@ -114,10 +209,11 @@ def run(
 
 def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
     """The bounds that hold for every plan."""
-    assert plan.num_tokens <= scheduler.limits.max_num_batched_tokens
-    assert len(plan.rows) <= scheduler.limits.max_num_seqs
-    assert len({row.row for row in plan.rows}) == len(plan.rows)
-    assert all(row.num_tokens > 0 for row in plan.rows)
+    assert 0 < plan.num_tokens <= scheduler.settings.max_num_batched_tokens
+    rows = [*plan.decode_rows, *(chunk.row for chunk in plan.chunks)]
+    assert len(rows) <= scheduler.settings.max_num_seqs
+    assert len(set(rows)) == len(rows)
+    assert all(chunk.num_tokens > 0 for chunk in plan.chunks)
 
 
 def answer_of(outputs: Sequence[RequestOutput], name: str) -> list[int]:

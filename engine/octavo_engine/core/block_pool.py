@@ -10,20 +10,23 @@ from octavo_engine.core.prefix_cache import PrefixCache
 class BlockPool:
     """Blocks 0..n-1, each *free*, *used* (referenced by requests) or *cached* (unreferenced, its content still known).
 
-    Taking and giving back are O(1) a block. A cached block counts as available: it is taken, oldest first, when no free
-    one is left.
+    Taking and giving back are O(1) a block. A cached block counts as available: it is taken, in the order of the
+    eviction policy, when no free one is left.
     """
 
     def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
         self.num_blocks = num_blocks
         self.cache = cache
+        self.promised = 0
+        """Available blocks that are kept for requests which must not be preempted again."""
+        self.now = 0.0
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
 
     @property
     def available(self) -> int:
-        """Blocks that `take` can give now."""
-        return len(self._free) + (self.cache.num_unused if self.cache else 0)
+        """Blocks that `take` can give now, those that are promised included."""
+        return len(self._free) + (self.cache.num_resting if self.cache else 0)
 
     @property
     def used(self) -> int:
@@ -39,12 +42,20 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def share(self, blocks: Sequence[int]) -> None:
-        """One more reference to blocks that are used or cached."""
-        for block in blocks:
-            if self._references[block] == 0 and self.cache is not None:
-                self.cache.use(block)
-            self._references[block] += 1
+    def share(self, block: int, priority: int) -> None:
+        """One more reference to a block that is used or cached."""
+        references = self._references[block]
+        if self.cache is not None and self.cache.knows(block):
+            self.cache.use(block, priority, resting=references == 0)
+        self._references[block] = references + 1
+
+    def must_copy(self, block: int) -> bool:
+        """Whether writing into the block would be seen by another request, or spoil what the cache knows."""
+        return self._references[block] > 1 or (self.cache is not None and self.cache.knows(block))
+
+    def references(self, block: int) -> int:
+        """How many requests hold the block."""
+        return self._references[block]
 
     def give_back(self, blocks: Iterable[int]) -> None:
         """One reference less. Blocks later in a sequence go first, so that beginnings stay cached longest."""
@@ -53,9 +64,15 @@ class BlockPool:
             if self._references[block] > 0:
                 continue
             if self.cache is not None and self.cache.knows(block):
-                self.cache.rest(block)
+                self.cache.rest(block, self.now)
             else:
                 self._free.append(block)
+
+    def tick(self, now: float) -> None:
+        """Time passes: cached blocks that rested too long become free."""
+        self.now = now
+        if self.cache is not None:
+            self._free += self.cache.expire(now)
 
     def _evict(self) -> int:
         if self.cache is None:
@@ -70,7 +87,7 @@ class BlockPool:
         if counts != self._references:
             wrong = [block for block in range(self.num_blocks) if counts[block] != self._references[block]]
             raise RuntimeError(f"blocks {wrong[:8]} have other reference counts than requests hold")
-        resting = self.cache.unused_blocks() if self.cache else set()
+        resting = self.cache.resting() if self.cache else set()
         free = set(self._free)
         used = {block for block, count in enumerate(counts) if count}
         if len(free) != len(self._free) or free & used or free & resting or resting & used:
@@ -79,3 +96,5 @@ class BlockPool:
             raise RuntimeError(
                 f"{self.num_blocks} blocks, but {len(free)} free + {len(resting)} cached + {len(used)} used"
             )
+        if self.promised > self.available:
+            raise RuntimeError(f"{self.promised} blocks are promised, but {self.available} available")

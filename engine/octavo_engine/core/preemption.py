@@ -1,16 +1,49 @@
-"""Who gives up its blocks when there are not enough for everyone."""
+"""Who gives up its blocks when there are not enough for everyone, and whether they are computed anew or swapped.
+
+The victim matters least. Of those that matter as little, it is the one that loses the fewest tokens among those whose
+blocks suffice; among equals the one that came last. A request that was preempted `max_preemptions` times is no
+candidate any more: it runs again only with all its blocks promised, needs nothing from others and gets to its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from octavo_engine.core.request import Request
 
+Importance = Callable[[Request], int]
+"""Low numbers matter most."""
+Gain = Callable[[Request], int]
+"""Blocks that others could have if the request gave up its own."""
 
-def choose_victim(running: Iterable[Request]) -> Request:
-    """The request that matters least and came last.
 
-    The oldest is thus never preempted by a younger one, always gets on, and ends: there can be no livelock as long as
-    every admitted request fits into the empty pool.
+def choose_victim(candidates: Iterable[Request], importance: Importance, gain: Gain, needed: int) -> Request:
+    """Whom to preempt when `needed` blocks are missing; ValueError without candidates."""
+    requests = list(candidates)
+    least = max(map(importance, requests))
+    ordered = sorted((request for request in requests if importance(request) == least), key=_loss)
+    return next((request for request in ordered if gain(request) >= needed), ordered[0])
+
+
+def choose_victims(candidates: Iterable[Request], importance: Importance, gain: Gain, needed: int) -> list[Request]:
+    """Whom to preempt, one or more, to gain `needed` blocks; nobody if all together would not do."""
+    victims: list[Request] = []
+    for request in sorted(candidates, key=lambda request: (-importance(request), *_loss(request))):
+        victims.append(request)
+        needed -= gain(request)
+        if needed <= 0:
+            return victims
+    return []
+
+
+def _loss(request: Request) -> tuple[int, float, str]:
+    return (request.computed, -request.arrival, request.request_id)
+
+
+def swap_is_cheaper(blocks: int, block_seconds: float, tokens: int, token_seconds: float) -> bool:
+    """Whether moving `blocks` out and in again takes less time than computing `tokens` again.
+
+    Both rates are measured: a block's copies when the engine starts, a token's share of a prefill step as steps run.
+    That some of the tokens may be found in the prefix cache later is not counted.
     """
-    return max(running, key=lambda request: (request.priority, request.arrival, request.request_id))
+    return blocks * block_seconds < tokens * token_seconds

@@ -10,7 +10,10 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
+
+from octavo_engine.core.eviction import POLICIES
 
 
 def root_hash(salt: str, adapter: str = "") -> bytes:
@@ -23,58 +26,90 @@ def chain_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
     return sha256(parent + array("I", tokens).tobytes()).digest()
 
 
-class PrefixCache:
-    """The known blocks of one pool; those in no request's use are evicted least recently used first."""
+@dataclass(slots=True)
+class _Known:
+    """What is known of a block."""
 
-    def __init__(self) -> None:
+    digest: bytes
+    priority: int
+    """Of its most important user."""
+    uses: int = 0
+    """How often it was found."""
+
+
+class PrefixCache:
+    """The known blocks of one pool. Those in no request's use *rest* until the eviction policy gives them away."""
+
+    def __init__(self, policy: str = "lru", ttl: float | None = None) -> None:
         self._block_of: dict[bytes, int] = {}
-        self._hash_of: dict[int, bytes] = {}
-        self._unused: OrderedDict[int, None] = OrderedDict()
+        self._known: dict[int, _Known] = {}
+        self._resting = POLICIES[policy]()
+        self._ttl = ttl
+        self._rested_at: OrderedDict[int, float] = OrderedDict()
+        """Oldest first; empty without a time to live."""
 
     @property
-    def num_unused(self) -> int:
+    def num_resting(self) -> int:
         """Known blocks that no request uses."""
-        return len(self._unused)
+        return len(self._resting)
 
-    def unused_blocks(self) -> set[int]:
+    def resting(self) -> set[int]:
         """The same blocks, by id."""
-        return set(self._unused)
+        return set(self._resting)
 
-    def find(self, hashes: Sequence[bytes]) -> list[int]:
-        """The blocks of the longest known beginning of a chain."""
-        blocks = []
-        for digest in hashes:
-            block = self._block_of.get(digest)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
-
-    def remember(self, digest: bytes, block: int) -> None:
-        """From now on `block` is found under `digest`, unless another block already is."""
-        if digest not in self._block_of:
-            self._block_of[digest] = block
-            self._hash_of[block] = digest
+    def get(self, digest: bytes) -> int | None:
+        """The block under `digest`."""
+        return self._block_of.get(digest)
 
     def knows(self, block: int) -> bool:
         """Whether the block is found under some hash."""
-        return block in self._hash_of
+        return block in self._known
 
-    def use(self, block: int) -> None:
-        """A request begins to use a known, unused block."""
-        del self._unused[block]
+    def remember(self, digest: bytes, block: int, priority: int) -> None:
+        """From now on `block`, which is in use, is found under `digest`, unless another block already is."""
+        if digest not in self._block_of and block not in self._known:
+            self._block_of[digest] = block
+            self._known[block] = _Known(digest, priority)
 
-    def rest(self, block: int) -> None:
+    def use(self, block: int, priority: int, *, resting: bool) -> None:
+        """A request begins to use a known block."""
+        known = self._known[block]
+        known.uses += 1
+        known.priority = min(known.priority, priority)
+        if resting:
+            self._wake(block)
+
+    def rest(self, block: int, now: float) -> None:
         """The last request lets go of a known block."""
-        self._unused[block] = None
+        known = self._known[block]
+        self._resting.rest(block, known.uses, known.priority)
+        if self._ttl is not None:
+            self._rested_at[block] = now
 
     def forget(self, block: int) -> None:
         """A block in use is not to be found any more."""
-        if (digest := self._hash_of.pop(block, None)) is not None:
-            del self._block_of[digest]
+        if (known := self._known.pop(block, None)) is not None:
+            del self._block_of[known.digest]
 
     def evict(self) -> int:
-        """Forget the unused block that rested longest; it is the caller's now."""
-        block, _ = self._unused.popitem(last=False)
-        del self._block_of[self._hash_of.pop(block)]
+        """Forget the resting block whose turn it is; it is the caller's now."""
+        block = self._resting.evict()
+        self._rested_at.pop(block, None)
+        self.forget(block)
         return block
+
+    def expire(self, now: float) -> list[int]:
+        """Forget the blocks that have rested longer than the time to live; they are the caller's now."""
+        expired = []
+        for block, since in self._rested_at.items():
+            if self._ttl is None or since + self._ttl > now:
+                break
+            expired.append(block)
+        for block in expired:
+            self._wake(block)
+            self.forget(block)
+        return expired
+
+    def _wake(self, block: int) -> None:
+        self._resting.remove(block)
+        self._rested_at.pop(block, None)

@@ -44,8 +44,13 @@ class TokenLogprobs:
 
 
 class Status(Enum):
-    """Where a request is. PREEMPTED requests wait again, ahead of all that have never run."""
+    """Where a request is.
 
+    FORKING requests wait for another's prompt to be computed; PREEMPTED ones wait again, ahead of their tenant's
+    requests that have never run.
+    """
+
+    FORKING = "forking"
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"
@@ -63,6 +68,16 @@ class FinishReason(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
+class SwappedTokens:
+    """What a preempted request left in CPU memory."""
+
+    computed: int
+    """Tokens whose keys and values are there."""
+    tables: list[dict[int, int]]
+    """For each KV group: place in the block table -> block of the swap space."""
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """A request from its arrival in the loop to its end.
 
@@ -75,24 +90,45 @@ class Request:
     sampling: SamplingParams
     arrival: float
     priority: int = 0
+    """The lowest number is the most important."""
+    tenant: str = ""
+    """The API key's name; tenants share the engine fairly."""
+    weight: float = 1.0
+    """Of the tenant, against others."""
     cache_salt: str = ""
+    adapter: str = ""
+    """Digest of the LoRA adapter whose keys and values these are; empty for the model's own."""
     deadline: float | None = None
+    fork_of: str | None = None
+    """A request with the same beginning whose blocks this one shares (n > 1)."""
 
     prompt_len: int = field(init=False)
+    final_len: int = 0
+    """Prompt and longest answer; set when the scheduler takes it."""
     status: Status = Status.WAITING
     computed: int = 0
     """Tokens whose keys and values are in the cache, or will be once the launched steps end."""
     in_flight: int = 0
+    capacity: int = 0
+    """Tokens that can be computed before its block tables must be looked at again."""
     cached: int = 0
-    """Prompt tokens that came from the prefix cache when the request was first admitted."""
+    """Prompt tokens that came from the prefix cache, or from a fork, when the request was first admitted."""
     row: int = -1
     """Its row in the workers' state table while it runs."""
     block_tables: list[list[int]] = field(default_factory=list)
     """One list of block ids for each KV group; empty while it holds none."""
+    promises: list[int] = field(default_factory=list)
+    """For each KV group the blocks that are kept for it beside those it holds; empty if none are."""
     block_hashes: list[bytes] = field(default_factory=list)
     """The prefix cache's chain over its full blocks, as far as it was needed."""
     remembered: int = 0
     """Blocks of its tables that the prefix cache was told of."""
+    swapped: SwappedTokens | None = None
+    preemptions: int = 0
+    reached: int = 0
+    """Tokens that were computed before its last preemption."""
+    passed: int = 0
+    """Requests that were admitted before it because its blocks were not there."""
     finish_reason: FinishReason | None = None
     stop_token: int | None = None
     scheduled_at: float | None = None

@@ -1,70 +1,93 @@
 """Continuous batching: which requests run how many tokens in the next step.
 
-There is no prefill phase and no decode phase. Each step has a budget of tokens; running requests are served first
-(those that decode, then those whose prompt is being computed in chunks), and what is left admits waiting ones in order.
-When blocks run out, a victim gives back its own, waits again ahead of all others, and is computed anew: nothing is
-dropped.
+There is no prefill phase and no decode phase. Each step has a budget of tokens. Every request that decodes gets its one
+token first; what is left goes to prompts in chunks, of running requests and then of newly admitted ones. When blocks
+run out, a victim gives back its own, waits, and is computed anew or brought back from the swap space: nothing is
+dropped. docs/concepts/scheduling.md tells the whole story with a picture.
 
-`plan` counts a step's tokens as computed and its sampled token as in flight at once, so a next step can be planned
+`plan` counts a step's tokens as computed and its sampled tokens as in flight at once, so the next step can be planned
 before the results are on the host. Blocks may change hands in between: the device runs steps in the order of plans.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from octavo_engine.core.kv_groups import KVMemory
-from octavo_engine.core.preemption import choose_victim
+from octavo_engine.core.adaptive import AdaptiveLimits
+from octavo_engine.core.draft import Draft
+from octavo_engine.core.fairness import LEFTOVER, Accounts
+from octavo_engine.core.kv_memory import KVMemory
+from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper
 from octavo_engine.core.request import FinishReason, Request, Status
-from octavo_engine.core.step import NewRow, RequestOutput, RowResult, ScheduledRow, SchedulerStats, StepPlan, StepResult
+from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.core.step import (
+    NewRow,
+    RequestOutput,
+    SchedulerStats,
+    StepOutputs,
+    StepPlan,
+    StepResult,
+)
+from octavo_engine.core.waiting_queue import WaitingQueue
 
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """The bounds of every step."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A plan in the making."""
-
-    budget: int
-    new_rows: dict[str, NewRow] = field(default_factory=dict)
-    rows: dict[str, ScheduledRow] = field(default_factory=dict)
-    preempted: bool = False
-
-    def drop(self, request: Request) -> None:
-        """Take back what was planned for a request that is preempted in the same step."""
-        row = self.rows.pop(request.request_id, None)
-        self.new_rows.pop(request.request_id, None)
-        if row is not None:
-            self.budget += row.num_tokens
-            request.computed = row.start
-            request.in_flight -= row.samples
+_LOOK_AHEAD = 4
+"""Waiting requests whose blocks are not there that a plan looks past."""
+_WASTE_EVERY = 16
+"""Reports between two counts of wasted slots: a count looks at every running request."""
+_TOKEN_SECONDS_WEIGHT = 0.1
 
 
 class Scheduler:
     """Owns every request from `add` to its last output, and the KV memory they share."""
 
-    def __init__(self, limits: SchedulerLimits, memory: KVMemory) -> None:
-        self.limits = limits
+    def __init__(self, settings: SchedulerSettings, memory: KVMemory, adaptive: AdaptiveLimits | None = None) -> None:
+        self.settings = settings
         self.memory = memory
+        self.adaptive = adaptive
         self.stats = SchedulerStats(kv_blocks_total=memory.blocks_total)
+        self._accounts = Accounts()
+        self._waiting = WaitingQueue(settings, self._accounts)
         self._requests: dict[str, Request] = {}
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
-        self._free_rows = list(range(limits.max_num_seqs - 1, -1, -1))
+        self._forking: dict[str, list[Request]] = {}
+        """Requests that wait for another's prompt, by its id."""
+        self._decoding: dict[Request, None] = {}
+        self._prefilling: dict[Request, None] = {}
+        self._free_rows = list(range(settings.max_num_seqs - 1, -1, -1))
+        self._launched: deque[list[Request]] = deque()
+        """The sampling requests of each plan whose results are not in yet."""
         self._next_step = 0
+        self._reports = 0
+        self._spare_blocks = int(settings.watermark * min(pool.num_blocks for pool in memory.pools))
+        self._token_seconds = 0.0
+        self._updated_at: float | None = None
+
+    # Requests come and go.
 
     def add(self, request: Request) -> None:
-        """Let a request wait. It was judged by admission.py before."""
+        """Let a request wait; NotAdmissibleError if it would not fit even alone."""
+        final_len = min(request.prompt_len + request.sampling.max_tokens, self.settings.max_model_len)
+        self.memory.check_ever_fits(final_len)
+        request.final_len = final_len
         self._requests[request.request_id] = request
-        self._waiting.append(request)
+        self._accounts.open(request.tenant, request.weight)
+        if self._is_fork(request):
+            request.status = Status.FORKING
+            self._forking.setdefault(request.fork_of or "", []).append(request)
+        else:
+            request.fork_of = None
+            self._waiting.add(request)
+
+    def _is_fork(self, request: Request) -> bool:
+        """Whether the request really begins as the one it names, which is still here."""
+        parent = self._requests.get(request.fork_of or "")
+        return (
+            parent is not None
+            and parent.token_ids[: request.prompt_len] == request.token_ids
+            and (parent.tenant, parent.cache_salt, parent.adapter)
+            == (request.tenant, request.cache_salt, request.adapter)
+        )
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
         """End a request now, whatever its state; None if there is no such request any more."""
@@ -89,81 +112,235 @@ class Scheduler:
         """Whether any request is waiting or running."""
         return bool(self._requests)
 
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a row."""
+        return len(self._decoding) + len(self._prefilling)
+
+    def _running(self) -> Iterator[Request]:
+        yield from self._decoding
+        yield from self._prefilling
+
+    # Planning.
+
     def plan(self, now: float) -> StepPlan | None:
-        """The next step, or None if there is nothing to compute now."""
-        draft = _Draft(self.limits.max_num_batched_tokens)
-        self._continue_running(draft)
+        """The next step, or None if there is nothing to compute before a launched step's results are in."""
+        self.memory.tick(now)
+        self._accounts.fade(now)
+        if self._forking:
+            self._wake_forks()
+        draft = Draft(self.settings.max_num_batched_tokens)
+        self._decode(draft)
+        draft.budget = min(draft.budget, self._chunk_limit())
+        heavy = self._continue_prompts(draft)
+        kept = min(LEFTOVER, draft.budget) if heavy else 0
+        draft.budget -= kept
         if not draft.preempted:
-            self._admit_waiting(draft, now)
-        if not draft.rows:
+            self._admit(draft, now)
+        draft.budget += kept
+        for request in heavy:
+            # It may have been preempted meanwhile, and even been admitted again.
+            if request.status is Status.RUNNING and request not in draft.chunks:
+                self._prefill(request, draft, self._heavy_chunk(request, draft))
+        if draft.empty:
             return None
         self._next_step += 1
-        return StepPlan(self._next_step, tuple(draft.new_rows.values()), tuple(draft.rows.values()))
+        self._launched.append(draft.sampling)
+        return draft.plan(self._next_step, self.memory.take_operations())
 
-    def _continue_running(self, draft: _Draft) -> None:
-        decoding = [request for request in self._running if request.known - request.computed == 1]
-        prefilling = [request for request in self._running if request.known - request.computed > 1]
-        for request in decoding + prefilling:
-            if request.status is Status.RUNNING and draft.budget > 0 and self._wants_token(request):
-                self._schedule(request, draft)
+    def _chunk_limit(self) -> int:
+        return self.adaptive.chunk_limit if self.adaptive else self.settings.max_num_batched_tokens
 
-    def _wants_token(self, request: Request) -> bool:
-        """False once the tokens in flight are its last ones by length."""
-        limit = min(request.prompt_len + request.sampling.max_tokens, self.limits.max_model_len)
-        return request.computed < request.known and request.known < limit
+    def _decode(self, draft: Draft) -> None:
+        """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
+        decoding, rows, starts = draft.decoding, draft.decode_rows, draft.decode_starts
+        to_look_at = []
+        for request in self._decoding:
+            start = request.computed
+            if start >= request.capacity:
+                to_look_at.append(request)
+                continue
+            decoding.append(request)
+            rows.append(request.row)
+            starts.append(start)
+            request.computed = start + 1
+            request.in_flight += 1
+        draft.budget -= len(decoding)
+        for request in to_look_at:
+            # All its tokens may be on their way already, or it may just have been preempted.
+            if request.status is Status.RUNNING and request.known < request.final_len:
+                self.memory.remember(request)
+                if self._extend(request, request.computed + 1, draft):
+                    draft.add_decode(request)
 
-    def _schedule(self, request: Request, draft: _Draft) -> None:
-        """Plan as many of a running request's tokens as the budget allows, unless it must be preempted instead."""
-        self.memory.remember(request)  # what earlier steps filled; this one may still be dropped
-        num_tokens = min(request.known - request.computed, draft.budget)
-        end = request.computed + num_tokens
-        while (new_blocks := self.memory.extend(request, end)) is None:
-            victim = choose_victim(self._running)
+    def _continue_prompts(self, draft: Draft) -> list[Request]:
+        """Chunks of the prompts that have begun. Those of tenants beyond their share are left for the end."""
+        heavy = []
+        for request in list(self._prefilling):
+            if self._accounts.over_share(request.tenant):
+                heavy.append(request)
+            elif request.status is Status.RUNNING:
+                self._prefill(request, draft, draft.budget)
+        return heavy
+
+    def _heavy_chunk(self, request: Request, draft: Draft) -> int:
+        """What a tenant beyond its share gets: what brings the step to that share of it, and always a little."""
+        cap = self._accounts.chunk_cap(request.tenant, self.settings.max_num_batched_tokens)
+        return max(LEFTOVER, cap - draft.prefill_tokens)
+
+    def _prefill(self, request: Request, draft: Draft, most: int) -> None:
+        """Plan as many of a request's tokens as `most` and the budget allow, unless it must be preempted instead."""
+        num_tokens = min(request.known - request.computed, draft.budget, most)
+        if num_tokens <= 0:
+            return
+        self.memory.remember(request)  # what earlier steps filled
+        end = self.memory.stop_before(request, request.computed + num_tokens)
+        if not self._extend(request, end, draft):
+            return
+        self._accounts.computed(request.tenant, end - request.computed)
+        draft.add_chunk(request, end)
+        if draft.chunks[request].samples:
+            del self._prefilling[request]
+            self._decoding[request] = None
+
+    def _extend(self, request: Request, end: int, draft: Draft) -> bool:
+        """Get the blocks for tokens up to `end`; False if the request was preempted itself to make room."""
+        while (changes := self.memory.extend(request, end)) is None:
+            candidates = [r for r in self._running() if self._preemptible(r)]
+            victim = choose_victim(candidates, self._waiting.importance, self.memory.held_alone, 1)
             self._preempt(victim, draft)
             if victim is request:
-                return
-        samples = end == request.known
-        row = ScheduledRow(request.request_id, request.row, request.computed, num_tokens, samples, new_blocks)
-        draft.rows[request.request_id] = row
-        draft.budget -= num_tokens
-        request.computed = end
-        request.in_flight += samples
+                return False
+        draft.changes += changes
+        return True
 
-    def _admit_waiting(self, draft: _Draft, now: float) -> None:
-        while self._waiting and self._free_rows and draft.budget > 0:
-            request = self._waiting[0]
-            if request.in_flight:  # preempted while a step was under way: its token must arrive first
-                return
-            self.memory.open(request)
-            if not self.memory.fits(request, request.known):  # a whole prompt, not only its first chunk
-                self.memory.close(request)
-                return
-            self._waiting.popleft()
-            self._start(request, draft, now)
+    def _preemptible(self, request: Request) -> bool:
+        return request.preemptions < self.settings.max_preemptions
 
-    def _start(self, request: Request, draft: _Draft, now: float) -> None:
+    # Admission.
+
+    def _admit(self, draft: Draft, now: float) -> None:
+        passed_over: list[Request] = []
+        while draft.budget > 0 and len(passed_over) < _LOOK_AHEAD:
+            request = self._waiting.next(now, passed_over)
+            if request is None:
+                return
+            if self._make_room(request, draft):
+                for other in passed_over:
+                    other.passed += 1
+                self._start(request, draft, now)
+            elif request.passed >= self.settings.max_skips:
+                return
+            else:
+                passed_over.append(request)
+
+    def _make_room(self, request: Request, draft: Draft) -> bool:
+        """Open a waiting request if there are a seat and blocks for it, if need be taken from those that must yield."""
+        limit = self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
+        seated = self.num_running < limit and bool(self._free_rows)
+        if not seated and not self._could_yield:
+            return False
+        shortage = self._open(request, draft)
+        if seated and shortage <= 0:
+            return True
+        self.memory.close(request)
+        victims: list[Request] = []
+        if self._could_yield:
+            yielding = self._yielding_to(request)
+            victims = choose_victims(yielding, self._waiting.importance, self.memory.held_alone, max(0, shortage))
+        for victim in victims:
+            self._preempt(victim, draft)
+        if victims and self._open(request, draft) <= 0:
+            return True
+        self.memory.close(request)
+        return False
+
+    @property
+    def _could_yield(self) -> bool:
+        return self.settings.policy == "priority" or len(self._accounts) > 1
+
+    def _yielding_to(self, waiting: Request) -> list[Request]:
+        """The running requests that give way: to a more important one, or to a tenant that has less than its share.
+
+        A tenant that gives way keeps its share, and one that gets some way stays within its own: nobody takes it back.
+        """
+        ours = self._waiting.importance(waiting)
+        held = self._shares_held()
+        own = held.get(waiting.tenant, 0.0) + self._share_of_memory(waiting)
+        poor = own <= self._accounts.share(waiting.tenant)
+        over = {tenant for tenant, share in held.items() if poor and share > self._accounts.share(tenant)}
+        over.discard(waiting.tenant)
+        yielding = []
+        for request in self._running():
+            theirs = self._waiting.importance(request)
+            if self._preemptible(request) and (ours < theirs or (ours == theirs and request.tenant in over)):
+                yielding.append(request)
+        return yielding
+
+    def _shares_held(self) -> dict[str, float]:
+        """What part of seats and memory, whichever is more for a request, each tenant's running ones hold together."""
+        held: dict[str, float] = {}
+        for request in self._running():
+            held[request.tenant] = held.get(request.tenant, 0.0) + self._share_of_memory(request)
+        return held
+
+    def _share_of_memory(self, request: Request) -> float:
+        room = self.memory.pools[0].num_blocks * self.memory.block_size
+        return max(request.known / room, 1 / self.settings.max_num_seqs)
+
+    def _open(self, request: Request, draft: Draft) -> int:
+        """Give a waiting request what is there of its beginning; the blocks that it lacks then, 0 or less if none."""
+        parent = self._requests.get(request.fork_of or "")
+        final = not self._preemptible(request)
+        # Blocks are copied before the step computes: what it computes of the parent is not there yet.
+        there = draft.before(parent) if parent is not None and request.scheduled_at is None else 0
+        if parent is not None and self.memory.can_fork(parent, request, there):
+            self.memory.fork(parent, request, there)
+        else:
+            self.memory.open(request, private=final)
+        spare = self._spare_blocks if self.num_running else 0
+        return self.memory.shortage(request, request.final_len if final else request.known, spare)
+
+    def _start(self, request: Request, draft: Draft, now: float) -> None:
+        """Give an opened request its row and its first tokens."""
+        self._waiting.take(request)
+        self.memory.swap_in(request)
+        if not self._preemptible(request):
+            self.memory.promise(request)
         if request.scheduled_at is None:  # what is computed again after a preemption is no question of a client's
             request.scheduled_at = now
             request.cached = request.computed
             self.stats.prefix_queried_tokens += request.prompt_len
             self.stats.prefix_hit_tokens += request.computed
+        self.stats.recomputed_tokens += max(0, request.reached - request.computed)
+        request.reached = 0
         request.status = Status.RUNNING
         request.row = self._free_rows.pop()
-        self._running.append(request)
-        row = NewRow(request.row, tuple(request.token_ids), request.prompt_len, request.sampling)
-        draft.new_rows[request.request_id] = row
-        self._schedule(request, draft)
-        # To a new row all its blocks are new, those from the prefix cache included.
-        tables = tuple(tuple(table) for table in request.block_tables)
-        draft.rows[request.request_id] = replace(draft.rows[request.request_id], new_blocks=tables)
+        self._prefilling[request] = None
+        draft.new_rows[request] = NewRow(
+            request.row, request.request_id, tuple(request.token_ids), request.prompt_len, request.sampling
+        )
+        heavy = self._accounts.over_share(request.tenant)
+        self._prefill(request, draft, self._heavy_chunk(request, draft) if heavy else draft.budget)
+        draft.changes = [change for change in draft.changes if change.row != request.row]
+        draft.changes += self.memory.whole_tables(request)
 
-    def _preempt(self, victim: Request, draft: _Draft) -> None:
+    # Preemption.
+
+    def _preempt(self, victim: Request, draft: Draft) -> None:
         draft.drop(victim)
         draft.preempted = True
+        self.stats.preemptions += 1
+        victim.preemptions += 1
+        victim.reached = victim.computed
+        blocks = self.memory.held(victim)
+        if self.memory.can_swap_out(victim) and swap_is_cheaper(
+            blocks, self.settings.swap_block_seconds, victim.computed, self._token_seconds
+        ):
+            self.memory.swap_out(victim)
         self._release(victim)
         victim.status = Status.PREEMPTED
-        self.stats.preemptions += 1
-        self._waiting.appendleft(victim)
+        self._waiting.add(victim, first=True)
 
     def _release(self, request: Request, *, trusted: bool = True) -> None:
         """Give back a running request's row and blocks; what is not `trusted` must not be found by others."""
@@ -172,74 +349,139 @@ class Scheduler:
         else:
             self.memory.forget(request)
         self.memory.close(request)
-        self._running.remove(request)
+        self._decoding.pop(request, None)
+        self._prefilling.pop(request, None)
         self._free_rows.append(request.row)
         request.row = -1
 
-    def update(self, plan: StepPlan, result: StepResult) -> list[RequestOutput]:
-        """Take in a step's results; what each request's client should hear."""
-        self.stats.step_seconds.append(result.seconds)
-        results = {row.request_id: row for row in result.rows}
-        outputs = []
-        for row in plan.rows:
-            request = self._requests.get(row.request_id)
-            if request is not None and row.samples:  # else it ended while the step was under way
-                outputs.append(self._take(request, results[row.request_id]))
+    def _wake_forks(self) -> None:
+        """Forks begin to wait for a seat when their parent's prompt is computed, or the parent has ended."""
+        for parent_id in list(self._forking):
+            parent = self._requests.get(parent_id)
+            forks = self._forking.pop(parent_id)
+            ready = [r for r in forks if parent is None or parent.computed >= r.prompt_len - 1]
+            for request in reversed(ready):
+                request.status = Status.WAITING
+                self._waiting.add(request, first=True)
+            if len(ready) < len(forks):
+                self._forking[parent_id] = [request for request in forks if request not in ready]
+
+    # Results.
+
+    def update(self, plan: StepPlan, result: StepResult, now: float) -> StepOutputs:
+        """Take in the oldest launched step's results; what each request's client should hear."""
+        requests = self._launched.popleft()
+        outputs = StepOutputs()
+        ids, tokens = outputs.request_ids, outputs.token_ids
+        told_alone = {*result.logprobs, *result.errors, *range(len(plan.decode_rows), len(requests))}
+        for index, (request, token) in enumerate(zip(requests, result.token_ids, strict=True)):
+            request.in_flight -= 1
+            known = request.token_ids
+            known.append(token)
+            if len(known) >= request.final_len or token in request.sampling.stop_token_ids or index in told_alone:
+                if request.finish_reason is None:  # else it ended while the step was under way
+                    outputs.events.append(self._take(request, index, token, result, now))
+            else:
+                ids.append(request.request_id)
+                tokens.append(token)
+        self._observe(plan, result, now)
         return outputs
 
-    def _take(self, request: Request, result: RowResult) -> RequestOutput:
-        request.in_flight -= 1
-        if result.error is not None:
-            return self._finish(request, FinishReason.ERROR, result)
-        for token in result.token_ids:
-            request.token_ids.append(token)
-            reason = self._finish_reason(request, token)
-            if reason is not None:
-                return self._finish(request, reason, result)
-        return self._output(request, result)
+    def _take(self, request: Request, index: int, token: int, result: StepResult, now: float) -> RequestOutput:
+        """News of a request that has more to tell than one more token."""
+        if (error := result.errors.get(index)) is not None:
+            request.token_ids.pop()
+            return self._finish(request, FinishReason.ERROR, error=error)
+        if request.num_output == 1 and self.adaptive:
+            self.adaptive.on_first_token(now - request.arrival)
+        reason = self._finish_reason(request, token)
+        logprobs = result.logprobs.get(index)
+        output = self._output(request) if reason is None else self._finish(request, reason)
+        return replace(output, token_ids=(token,), logprobs=(logprobs,) if logprobs else ())
 
     def _finish_reason(self, request: Request, token: int) -> FinishReason | None:
         if token in request.sampling.stop_token_ids and request.num_output > request.sampling.min_tokens:
             request.stop_token = token
             return FinishReason.STOP
-        if request.num_output >= request.sampling.max_tokens or len(request.token_ids) >= self.limits.max_model_len:
-            return FinishReason.LENGTH
-        return None
+        return FinishReason.LENGTH if len(request.token_ids) >= request.final_len else None
 
-    def _finish(self, request: Request, reason: FinishReason, result: RowResult | None = None) -> RequestOutput:
+    def _finish(self, request: Request, reason: FinishReason, *, error: str | None = None) -> RequestOutput:
         if request.status is Status.RUNNING:
             self._release(request, trusted=reason is not FinishReason.ERROR)
+        elif request.status is Status.FORKING:
+            self._forking[request.fork_of or ""].remove(request)
         else:
             self._waiting.remove(request)
+        self.memory.drop_swapped(request)
+        self._accounts.charge(request.tenant, request.num_output)
+        self._accounts.close(request.tenant)
         request.status = Status.FINISHED
         request.finish_reason = reason
+        request.final_len = 0  # tokens still on their way are told to nobody
         del self._requests[request.request_id]
-        return self._output(request, result)
+        return self._output(request, error)
 
-    def _output(self, request: Request, result: RowResult | None) -> RequestOutput:
+    def _output(self, request: Request, error: str | None = None) -> RequestOutput:
         return RequestOutput(
             request_id=request.request_id,
-            token_ids=result.token_ids if result else (),
-            logprobs=result.logprobs if result else (),
+            token_ids=(),
             finish_reason=request.finish_reason,
             stop_token=request.stop_token,
             cached_tokens=request.cached,
             queue_seconds=(request.scheduled_at - request.arrival) if request.scheduled_at is not None else 0.0,
-            error=result.error if result else None,
+            error=error,
         )
+
+    def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:
+        """Learn from a step how long things take."""
+        self.stats.step_seconds.append(result.seconds)
+        if plan.chunks:
+            seconds = result.seconds / plan.num_tokens
+            weight = _TOKEN_SECONDS_WEIGHT if self._token_seconds else 1.0
+            self._token_seconds += weight * (seconds - self._token_seconds)
+        if self.adaptive:
+            if self._updated_at is not None and plan.decode_rows:
+                self.adaptive.on_token_gap(now - self._updated_at, len(plan.decode_rows))
+            self.adaptive.update(now)
+        self._updated_at = now if self._launched or self._requests else None
+
+    # The state.
 
     def report(self) -> SchedulerStats:
         """The state now; step durations are handed over once."""
-        stats, self.stats.step_seconds = replace(self.stats), []
-        stats.running, stats.waiting = len(self._running), len(self._waiting)
-        stats.kv_blocks_used = self.memory.blocks_used
-        return stats
+        stats, memory = self.stats, self.memory
+        if self._reports % _WASTE_EVERY == 0:
+            stats.kv_wasted_slots = memory.wasted_slots(self._running())
+        self._reports += 1
+        stats.running = self.num_running
+        stats.waiting = len(self._requests) - self.num_running
+        stats.waiting_tokens = self._waiting.tokens
+        stats.kv_blocks_used = memory.blocks_used
+        stats.copied_blocks = memory.copied_blocks
+        stats.swapped_out_blocks, stats.swapped_in_blocks = memory.swapped_out_blocks, memory.swapped_in_blocks
+        stats.running_limit = self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
+        stats.chunk_limit = self._chunk_limit()
+        stats.target_met = self.adaptive.target_met if self.adaptive else True
+        reported = replace(stats)
+        stats.step_seconds = []
+        return reported
 
     def check_integrity(self) -> None:
         """RuntimeError unless requests, rows and blocks are all accounted for. Cheap enough for every idle moment."""
         self.memory.check_integrity(self._requests.values())
-        rows = sorted([*self._free_rows, *(request.row for request in self._running)])
-        if rows != list(range(self.limits.max_num_seqs)):
+        rows = sorted([*self._free_rows, *(request.row for request in self._running())])
+        if rows != list(range(self.settings.max_num_seqs)):
             raise RuntimeError("a state-table row is lost or held twice")
-        if len(self._running) + len(self._waiting) != len(self._requests):
+        forking = sum(map(len, self._forking.values()))
+        if self.num_running + len(self._waiting) + forking != len(self._requests):
             raise RuntimeError("a request is neither waiting nor running")
+        if not self._requests and len(self._accounts):
+            raise RuntimeError("a tenant's account is left over")
+        self._check_held(self._running())
+
+    def _check_held(self, running: Iterable[Request]) -> None:
+        for request in running:
+            if request.status is not Status.RUNNING or not request.block_tables:
+                raise RuntimeError(f"request {request.request_id} has a row, but no blocks")
+            if request.preemptions > self.settings.max_preemptions:
+                raise RuntimeError(f"request {request.request_id} was preempted too often")

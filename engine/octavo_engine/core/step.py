@@ -1,12 +1,15 @@
 """What crosses the border between deciding and computing: a plan goes out, a result comes back.
 
 A worker keeps each running request in a row of its state table; a plan names rows and carries only what changed.
-Prefill, a chunk of it, decode and recomputation after a preemption are all the same: `num_tokens` of a row.
+Prefill, a chunk of it, decode and recomputation after a preemption are all the same: some tokens of a row. Most rows
+of most steps decode one token, so these cross in columns, two integers a row, and no object is made for them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from octavo_engine.core.request import SamplingParams, TokenLogprobs
 
@@ -16,6 +19,7 @@ class NewRow:
     """A request that takes a row, for the first time or again after a preemption."""
 
     row: int
+    request_id: str
     token_ids: tuple[int, ...]
     """All tokens known of it, answers before a preemption included."""
     prompt_len: int
@@ -23,50 +27,84 @@ class NewRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledRow:
-    """One row's share of a step."""
+class TableChange:
+    """Blocks that stand in a row's block table from `index` on, instead of what was there."""
 
-    request_id: str
+    row: int
+    group: int
+    index: int
+    blocks: tuple[int, ...]
+
+
+class BlockOpKind(StrEnum):
+    """What is done with a block before the step's forward pass."""
+
+    COPY = "copy"
+    """Within the device: a block that others still read is about to be written (copy-on-write)."""
+    SWAP_OUT = "swap_out"
+    """From the device to CPU memory: `source` is a device block, `target` a block of the swap space."""
+    SWAP_IN = "swap_in"
+    """From CPU memory to the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOp:
+    """One whole block of one KV group, all its layers, moved. The order of a plan's operations matters."""
+
+    kind: BlockOpKind
+    group: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive tokens of one row: a prompt, a part of it, or what is computed anew."""
+
     row: int
     start: int
     """Position of the first token computed in this step."""
     num_tokens: int
     samples: bool
-    """Whether the step ends at the last known token, so that its logits give the next one."""
-    new_blocks: tuple[tuple[int, ...], ...]
-    """For each KV group the block ids to append to the row's block table."""
+    """Whether it ends at the last known token, so that its logits give the next one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """All there is to compute in one step."""
+    """All there is to compute in one step, to be done in this order.
+
+    New rows and table changes are taken in, block operations executed one after another, then one forward pass computes
+    the decoding rows' tokens followed by the chunks'. The rows that sample are all decoding rows, then the chunks that
+    say so; a result's columns are in this order.
+    """
 
     step: int
-    new_rows: tuple[NewRow, ...]
-    rows: tuple[ScheduledRow, ...]
+    new_rows: tuple[NewRow, ...] = ()
+    table_changes: tuple[TableChange, ...] = ()
+    block_ops: tuple[BlockOp, ...] = ()
+    decode_rows: list[int] = field(default_factory=list)
+    """Rows that compute one token, their last known one, and sample."""
+    decode_starts: list[int] = field(default_factory=list)
+    """That token's position, for each of `decode_rows`."""
+    chunks: tuple[Chunk, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         """Tokens in the step's forward pass."""
-        return sum(row.num_tokens for row in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class RowResult:
-    """What a sampling row's step gave: one token, or an error that is this request's alone."""
-
-    request_id: str
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    error: str | None = None
+        return len(self.decode_rows) + sum(chunk.num_tokens for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The results of one plan, in the order of its sampling rows."""
+    """What the sampling rows of one plan gave, in their order."""
 
     step: int
-    rows: tuple[RowResult, ...]
+    token_ids: list[int]
+    """One for each sampling row; meaningless where there is an error."""
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    """By index into `token_ids`, where they were asked for."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """By index into `token_ids`: this row's step failed, and its request alone ends."""
     seconds: float = 0.0
 
 
@@ -86,15 +124,49 @@ class RequestOutput:
 
 
 @dataclass(slots=True)
+class StepOutputs:
+    """News of all requests after a step; each request is in one of the two places at most."""
+
+    request_ids: list[str] = field(default_factory=list)
+    """Requests that got one more token and have nothing else to tell."""
+    token_ids: list[int] = field(default_factory=list)
+    """Those tokens."""
+    events: list[RequestOutput] = field(default_factory=list)
+    """First tokens, last ones, and those with log probabilities or errors."""
+
+    def each(self) -> Iterator[RequestOutput]:
+        """All of it as one kind, for whoever hands it on request by request."""
+        for request_id, token in zip(self.request_ids, self.token_ids, strict=True):
+            yield RequestOutput(request_id, (token,))
+        yield from self.events
+
+
+@dataclass(slots=True)
 class SchedulerStats:
     """The scheduler's state after a step; counters grow from the start of the process."""
 
     running: int = 0
     waiting: int = 0
+    waiting_tokens: int = 0
+    """Prompt tokens of the requests that wait for their first step."""
     kv_blocks_used: int = 0
     kv_blocks_total: int = 0
+    kv_wasted_slots: int = 0
+    """Slots of used blocks that hold no token."""
     preemptions: int = 0
+    recomputed_tokens: int = 0
+    """Tokens computed once more after a preemption: the recompute tax."""
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
+    copied_blocks: int = 0
+    """By copy-on-write."""
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
+    running_limit: int = 0
+    """Requests that may run at once now; the controller of --target-* moves it."""
+    chunk_limit: int = 0
+    """Prefill tokens that a step may hold now; likewise."""
+    target_met: bool = True
+    """False while the controller cannot hold --target-ttft-p90 or --target-itl-p90 even at its lowest limits."""
     step_seconds: list[float] = field(default_factory=list)
     """Durations of the steps since the last report."""

@@ -1,0 +1,89 @@
+"""A plan in the making: what is in it can still be taken back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from octavo_engine.core.request import Request
+from octavo_engine.core.step import BlockOp, Chunk, NewRow, StepPlan, TableChange
+
+
+@dataclass(slots=True)
+class Draft:
+    """One step's rows so far."""
+
+    budget: int
+    """Tokens that may still be added."""
+    new_rows: dict[Request, NewRow] = field(default_factory=dict)
+    changes: list[TableChange] = field(default_factory=list)
+    decoding: list[Request] = field(default_factory=list)
+    decode_rows: list[int] = field(default_factory=list)
+    decode_starts: list[int] = field(default_factory=list)
+    chunks: dict[Request, Chunk] = field(default_factory=dict)
+    prefill_tokens: int = 0
+    preempted: bool = False
+    """Whether somebody had to give up blocks: then nobody new is admitted in this step."""
+
+    def add_decode(self, request: Request) -> None:
+        """One more token of a request whose known tokens are computed but for the last."""
+        self.decoding.append(request)
+        self.decode_rows.append(request.row)
+        self.decode_starts.append(request.computed)
+        self.budget -= 1
+        request.computed += 1
+        request.in_flight += 1
+
+    def add_chunk(self, request: Request, end: int) -> None:
+        """The tokens of a request up to `end`."""
+        samples = end == request.known
+        chunk = Chunk(request.row, request.computed, end - request.computed, samples)
+        self.chunks[request] = chunk
+        self.budget -= chunk.num_tokens
+        self.prefill_tokens += chunk.num_tokens
+        request.computed = end
+        request.in_flight += samples
+
+    def drop(self, request: Request) -> None:
+        """Take back what was planned for a request that is preempted in the same step."""
+        if (chunk := self.chunks.pop(request, None)) is not None:
+            self.budget += chunk.num_tokens
+            self.prefill_tokens -= chunk.num_tokens
+            request.computed = chunk.start
+            request.in_flight -= chunk.samples
+        elif request in self.decoding:
+            index = self.decoding.index(request)
+            for column in (self.decoding, self.decode_rows, self.decode_starts):
+                column.pop(index)
+            self.budget += 1
+            request.computed -= 1
+            request.in_flight -= 1
+        self.new_rows.pop(request, None)
+        self.changes = [change for change in self.changes if change.row != request.row]
+
+    def before(self, request: Request) -> int:
+        """The tokens that were computed of a request before this plan."""
+        if (chunk := self.chunks.get(request)) is not None:
+            return chunk.start
+        return request.computed - (request in self.decoding)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not self.decoding and not self.chunks
+
+    @property
+    def sampling(self) -> list[Request]:
+        """The requests that sample, in the order of the result's columns."""
+        return self.decoding + [request for request, chunk in self.chunks.items() if chunk.samples]
+
+    def plan(self, step: int, operations: tuple[BlockOp, ...]) -> StepPlan:
+        """The finished plan."""
+        return StepPlan(
+            step,
+            tuple(self.new_rows.values()),
+            tuple(self.changes),
+            operations,
+            self.decode_rows,
+            self.decode_starts,
+            tuple(self.chunks.values()),
+        )

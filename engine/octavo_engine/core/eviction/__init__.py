@@ -1,0 +1,19 @@
+"""Which cached block goes first when a new one is needed: one policy a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from octavo_engine.core.eviction.lfu import LeastFrequentlyUsed
+from octavo_engine.core.eviction.lru import LeastRecentlyUsed
+from octavo_engine.core.eviction.policy import EvictionPolicy
+from octavo_engine.core.eviction.priority import LeastImportant
+
+POLICIES: dict[str, Callable[[], EvictionPolicy]] = {
+    "lru": LeastRecentlyUsed,
+    "lfu": LeastFrequentlyUsed,
+    "priority": LeastImportant,
+}
+"""By the name that --prefix-cache-policy takes."""
+
+__all__ = ["POLICIES", "EvictionPolicy"]

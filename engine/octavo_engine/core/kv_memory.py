@@ -1,0 +1,290 @@
+"""A request's KV memory over all groups: how much it needs, takes, shares and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from octavo_engine.core.admission import NotAdmissibleError
+from octavo_engine.core.block_pool import BlockPool
+from octavo_engine.core.kv_groups import NO_BLOCK, GroupMemory, KVGroup, group_memory
+from octavo_engine.core.prefix_cache import PrefixCache, chain_hash, root_hash
+from octavo_engine.core.request import Request, SwappedTokens
+from octavo_engine.core.step import BlockOp, BlockOpKind, TableChange
+from octavo_engine.core.swap_space import SwapSpace
+
+
+class KVMemory:
+    """The block pools of all groups, seen as one memory for sequences of tokens.
+
+    What has to be moved on the device is noted as block operations, in order; a plan takes them with it.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[KVGroup],
+        block_size: int,
+        *,
+        prefix_caching: bool,
+        eviction: str = "lru",
+        ttl: float | None = None,
+        swap_blocks: int = 0,
+        max_chunk: int = 1 << 20,
+    ) -> None:
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.pools = [
+            BlockPool(group.num_blocks, PrefixCache(eviction, ttl) if prefix_caching else None) for group in groups
+        ]
+        self.groups: list[GroupMemory] = [
+            group_memory(group, pool, block_size, max_chunk) for group, pool in zip(groups, self.pools, strict=True)
+        ]
+        self._all_kept = all(group.kind == "full" for group in groups)
+        self._has_states = any(group.kind == "recurrent" for group in groups)
+        self.swap = [SwapSpace(swap_blocks) for _ in groups]
+        self.copied_blocks = self.swapped_out_blocks = self.swapped_in_blocks = 0
+        self._operations: list[BlockOp] = []
+
+    @property
+    def blocks_total(self) -> int:
+        """Blocks of all groups."""
+        return sum(pool.num_blocks for pool in self.pools)
+
+    @property
+    def blocks_used(self) -> int:
+        """Blocks of all groups that requests hold."""
+        return sum(pool.used for pool in self.pools)
+
+    def wasted_slots(self, running: Iterable[Request]) -> int:
+        """Slots of used blocks that hold no token."""
+        return sum(
+            group.unused_slots(table, request.computed)
+            for request in running
+            for group, table in zip(self.groups, request.block_tables, strict=True)
+        )
+
+    def tick(self, now: float) -> None:
+        """Time passes: cached blocks may have rested too long."""
+        for pool in self.pools:
+            pool.tick(now)
+
+    def take_operations(self) -> tuple[BlockOp, ...]:
+        """What the next step must do with blocks before it computes."""
+        operations, self._operations = tuple(self._operations), []
+        return operations
+
+    def open(self, request: Request, *, private: bool = False) -> None:
+        """Begin a request's block tables with what the prefix cache has; sets `computed`.
+
+        At least the last known token is left to compute: its logits are what the step is for. A `private` request will
+        be promised its blocks; where groups give blocks back on the way, it shares none, or the sum would not hold.
+        """
+        caching = self.prefix_caching and (self._all_kept or not private)
+        usable = (len(request.token_ids) - 1) // self.block_size if caching else 0
+        hashes = self._hashes(request, usable)
+        reaches = [group.reach(hashes) for group in self.groups]
+        hits = next(n for n in range(usable, -1, -1) if all(n in reach for reach in reaches))
+        request.block_tables = [group.adopt(hashes[:hits], request.priority) for group in self.groups]
+        request.computed = hits * self.block_size
+        request.remembered = hits
+
+    def can_fork(self, parent: Request, child: Request, there: int) -> bool:
+        """Whether `child`, whose tokens begin as `parent`'s, could share the parent's first `there` tokens."""
+        computed = min(there, len(child.token_ids) - 1)
+        tables = zip(self.groups, parent.block_tables, strict=False)
+        return (
+            computed > 0
+            and bool(parent.block_tables)
+            and not parent.promises  # copying its last block would take one more than it was promised
+            and all(group.can_fork(table, computed, there) for group, table in tables)
+        )
+
+    def fork(self, parent: Request, child: Request, there: int) -> None:
+        """Give `child` the parent's blocks; whoever first writes into a shared one copies it."""
+        computed = min(there, len(child.token_ids) - 1)
+        tables = zip(self.groups, parent.block_tables, strict=True)
+        child.block_tables = [group.fork(table, computed, child.priority) for group, table in tables]
+        child.computed = computed
+        child.remembered = min(parent.remembered, computed // self.block_size)
+        parent.capacity = min(parent.capacity, parent.computed)
+
+    def check_ever_fits(self, tokens: int) -> None:
+        """NotAdmissibleError if a sequence of so many tokens would not fit even into the empty memory."""
+        for group in self.groups:
+            if group.peak(tokens) > group.pool.num_blocks:
+                raise NotAdmissibleError(
+                    f"{tokens} tokens need {group.peak(tokens)} KV blocks of {self.block_size}, and there are "
+                    f"{group.pool.num_blocks}; ask for fewer tokens, or raise --kv-cache-memory"
+                )
+
+    def shortage(self, request: Request, tokens: int, spare: int = 0) -> int:
+        """Blocks that an opened request lacks to grow to `tokens` tokens and leave `spare`; 0 or less if none."""
+        return max(
+            max(group.peak(tokens) - _held(table), group.missing(table, request.computed, request.computed + 1))
+            + spare
+            - (group.pool.available - group.pool.promised)
+            for group, table in zip(self.groups, request.block_tables, strict=True)
+        )
+
+    def whole_tables(self, request: Request) -> list[TableChange]:
+        """All that a row which begins anew must know."""
+        changes = []
+        for index, table in enumerate(request.block_tables):
+            first = table.count(NO_BLOCK)  # they are all at the beginning
+            changes.append(TableChange(request.row, index, first, tuple(table[first:])))
+        return changes
+
+    def extend(self, request: Request, tokens: int) -> list[TableChange] | None:
+        """Grow the tables to hold `tokens` tokens: what changes in them, or None if the blocks are not there."""
+        computed = request.computed
+        missing = [
+            group.missing(table, computed, tokens)
+            for group, table in zip(self.groups, request.block_tables, strict=True)
+        ]
+        if not all(count <= self._free_for(request, index) for index, count in enumerate(missing)):
+            return None
+        changes = []
+        for index, (group, table) in enumerate(zip(self.groups, request.block_tables, strict=True)):
+            before = _held(table) if request.promises else 0
+            growth = group.grow(table, computed, tokens)
+            if request.promises:
+                self._keep_promise(request, index, _held(table) - before)
+            if growth is None:
+                continue
+            changes.append(TableChange(request.row, index, growth.index, growth.blocks))
+            if growth.copied is not None:
+                self.copied_blocks += 1
+                self._operations.append(BlockOp(BlockOpKind.COPY, index, *growth.copied))
+        request.capacity = self._capacity(request, tokens)
+        return changes
+
+    def _free_for(self, request: Request, index: int) -> int:
+        own = request.promises[index] if request.promises else 0
+        return self.pools[index].available - self.pools[index].promised + own
+
+    def _capacity(self, request: Request, computed: int) -> int:
+        """Before the last token of all nothing is left to compute."""
+        tables = zip(self.groups, request.block_tables, strict=True)
+        return min(request.final_len - 1, *(group.capacity(table, computed) for group, table in tables))
+
+    def promise(self, request: Request) -> None:
+        """Keep for an opened request all that it can come to need, so that it can run to its end. It fits."""
+        request.promises = [
+            max(0, group.peak(request.final_len) - _held(table))
+            for group, table in zip(self.groups, request.block_tables, strict=True)
+        ]
+        for pool, promise in zip(self.pools, request.promises, strict=True):
+            pool.promised += promise
+
+    def _keep_promise(self, request: Request, index: int, taken: int) -> None:
+        given = min(taken, request.promises[index])
+        request.promises[index] -= given
+        self.pools[index].promised -= given
+
+    def remember(self, request: Request) -> None:
+        """Make the request's full blocks findable, as far as their tokens are known on the host."""
+        if not self.prefix_caching or (request.promises and not self._all_kept):
+            return
+        full = min(request.computed, len(request.token_ids)) // self.block_size
+        if full <= request.remembered:
+            return
+        hashes = self._hashes(request, full)
+        for group, table in zip(self.groups, request.block_tables, strict=True):
+            group.remember(table, hashes, request.remembered, request.computed, request.priority)
+        request.remembered = full
+
+    def forget(self, request: Request) -> None:
+        """Nobody is to find the request's blocks any more: what they hold may be wrong."""
+        for pool, table in zip(self.pools, request.block_tables, strict=True):
+            if pool.cache is not None:
+                for block in table:
+                    pool.cache.forget(block)
+
+    def close(self, request: Request) -> None:
+        """Give everything back but what is in the swap space. A closed request may be closed again."""
+        for pool, table in zip(self.pools, request.block_tables, strict=False):
+            pool.give_back(block for block in table if block != NO_BLOCK)
+        for pool, promise in zip(self.pools, request.promises, strict=False):
+            pool.promised -= promise
+        request.block_tables, request.promises = [], []
+        request.computed = request.remembered = request.capacity = 0
+
+    def held_alone(self, request: Request) -> int:
+        """Blocks that others could have if the request gave its own back; the least of all groups."""
+        return min(
+            sum(block != NO_BLOCK and pool.references(block) == 1 for block in table)
+            for pool, table in zip(self.pools, request.block_tables, strict=True)
+        )
+
+    def held(self, request: Request) -> int:
+        """Blocks of all groups that the request holds, shared ones included."""
+        return sum(map(_held, request.block_tables))
+
+    def stop_before(self, request: Request, end: int) -> int:
+        """Where a chunk planned up to `end` should stop, so that recurrent groups leave checkpoints on their way."""
+        if not self.prefix_caching or not self._has_states or request.promises:
+            return end
+        size, last = self.block_size, (request.known - 1) // self.block_size * self.block_size
+        stop = min(end // size * size, last)
+        return stop if stop > request.computed else end
+
+    def can_swap_out(self, request: Request) -> bool:
+        """Whether the swap space has room for what the request has computed."""
+        tables = zip(self.swap, request.block_tables, strict=True)
+        return request.computed > 0 and all(_held(table) <= swap.available for swap, table in tables)
+
+    def swap_out(self, request: Request) -> None:
+        """Save what the request has computed; it is closed afterwards."""
+        saved: list[dict[int, int]] = []
+        filled = -(-request.computed // self.block_size)
+        for index, (swap, table) in enumerate(zip(self.swap, request.block_tables, strict=True)):
+            places: dict[int, int] = {}
+            for place, block in enumerate(table[:filled]):
+                if block != NO_BLOCK:
+                    places[place] = swap.take()
+                    self._operations.append(BlockOp(BlockOpKind.SWAP_OUT, index, block, places[place]))
+            self.swapped_out_blocks += len(places)
+            saved.append(places)
+        request.swapped = SwappedTokens(request.computed, saved)
+
+    def swap_in(self, request: Request) -> None:
+        """Bring back what an opened request has saved, unless the prefix cache knows as much. It fits."""
+        saved = request.swapped
+        if saved is not None and request.computed < saved.computed:
+            tables = zip(self.groups, request.block_tables, saved.tables, strict=True)
+            for index, (group, table, places) in enumerate(tables):
+                for source, target in group.restore(table, places):
+                    self._operations.append(BlockOp(BlockOpKind.SWAP_IN, index, source, target))
+                    self.swapped_in_blocks += 1
+            request.computed = saved.computed
+        self.drop_swapped(request)
+
+    def drop_swapped(self, request: Request) -> None:
+        """What the request has in the swap space is needed no more."""
+        if request.swapped is not None:
+            for swap, places in zip(self.swap, request.swapped.tables, strict=True):
+                swap.give_back(places.values())
+        request.swapped = None
+
+    def check_integrity(self, holders: Iterable[Request]) -> None:
+        """RuntimeError unless every block is accounted for exactly once."""
+        requests = list(holders)
+        holding = [request for request in requests if request.block_tables]
+        swapped = [request.swapped for request in requests if request.swapped is not None]
+        for index, pool in enumerate(self.pools):
+            pool.check_integrity([b for r in holding for b in r.block_tables[index] if b != NO_BLOCK])
+            promised = sum(request.promises[index] for request in requests if request.promises)
+            if promised != pool.promised:
+                raise RuntimeError(f"{pool.promised} blocks are kept, but {promised} were promised")
+            self.swap[index].check_integrity([b for saved in swapped for b in saved.tables[index].values()])
+
+    def _hashes(self, request: Request, count: int) -> list[bytes]:
+        known = request.block_hashes
+        while len(known) < count:
+            start = len(known) * self.block_size
+            parent = known[-1] if known else root_hash(request.cache_salt, request.adapter)
+            known.append(chain_hash(parent, request.token_ids[start : start + self.block_size]))
+        return known[:count]
+
+
+def _held(table: Sequence[int]) -> int:
+    return len(table) - table.count(NO_BLOCK)

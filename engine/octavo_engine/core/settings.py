@@ -1,0 +1,35 @@
+"""What the scheduler may do: the bounds of every step and the rules of who comes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Policy = Literal["fcfs", "priority"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """Bounds and rules, the same for the life of the engine."""
+
+    max_num_seqs: int
+    """Requests that may run at once."""
+    max_num_batched_tokens: int
+    """Tokens of one step. At least `max_num_seqs`, so that each running request can get a token in every step."""
+    max_model_len: int
+    policy: Policy = "fcfs"
+    """`fcfs` ignores priorities; `priority` serves the lowest number first."""
+    ageing_seconds: float = 30.0
+    """A request that has waited so long counts as one priority level more important, and so on."""
+    max_preemptions: int = 3
+    """How often a request may be preempted; after that it runs only with all its blocks promised, to its end."""
+    max_skips: int = 32
+    """How many requests may pass one whose blocks are not there."""
+    watermark: float = 0.01
+    """Share of the blocks that is left for running requests to grow into when a new one is admitted."""
+    swap_block_seconds: float = float("inf")
+    """Moving one block of every group to CPU memory and back; infinite where there is no swap space."""
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
