@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from octavo_engine.core.admission import NotAdmissibleError
 from octavo_engine.core.block_pool import BlockPool
-from octavo_engine.core.kv_groups import NO_BLOCK, GroupMemory, KVGroup, group_memory
+from octavo_engine.core.kv_groups import NO_BLOCK, GroupMemory, Growth, KVGroup, group_memory
 from octavo_engine.core.prefix_cache import PrefixCache, chain_hash, root_hash
 from octavo_engine.core.request import Request, SwappedTokens
 from octavo_engine.core.step import BlockOp, BlockOpKind, TableChange
@@ -135,36 +135,30 @@ class KVMemory:
 
     def extend(self, request: Request, tokens: int) -> list[TableChange] | None:
         """Grow the tables to hold `tokens` tokens: what changes in them, or None if the blocks are not there."""
-        computed = request.computed
-        missing = [
-            group.missing(table, computed, tokens)
-            for group, table in zip(self.groups, request.block_tables, strict=True)
-        ]
-        if not all(count <= self._free_for(request, index) for index, count in enumerate(missing)):
-            return None
+        start, tables, promises = request.computed, request.block_tables, request.promises
+        for index, group in enumerate(self.groups):
+            own = promises[index] if promises else 0
+            if group.missing(tables[index], start, tokens) > group.pool.available - group.pool.promised + own:
+                return None
         changes = []
-        for index, (group, table) in enumerate(zip(self.groups, request.block_tables, strict=True)):
-            before = _held(table) if request.promises else 0
-            growth = group.grow(table, computed, tokens)
-            if request.promises:
+        capacity = request.final_len - 1  # after the last token of all nothing is left to compute
+        for index, group in enumerate(self.groups):
+            table = tables[index]
+            before = _held(table) if promises else 0
+            growth = group.grow(table, start, tokens)
+            if promises:
                 self._keep_promise(request, index, _held(table) - before)
-            if growth is None:
-                continue
-            changes.append(TableChange(request.row, index, growth.index, growth.blocks))
-            if growth.copied is not None:
-                self.copied_blocks += 1
-                self._operations.append(BlockOp(BlockOpKind.COPY, index, *growth.copied))
-        request.capacity = self._capacity(request, tokens)
+            if growth is not None:
+                changes.append(TableChange(request.row, index, growth.index, growth.blocks))
+                self._note_copy(index, growth)
+            capacity = min(capacity, group.capacity(table, tokens))
+        request.capacity = capacity
         return changes
 
-    def _free_for(self, request: Request, index: int) -> int:
-        own = request.promises[index] if request.promises else 0
-        return self.pools[index].available - self.pools[index].promised + own
-
-    def _capacity(self, request: Request, computed: int) -> int:
-        """Before the last token of all nothing is left to compute."""
-        tables = zip(self.groups, request.block_tables, strict=True)
-        return min(request.final_len - 1, *(group.capacity(table, computed) for group, table in tables))
+    def _note_copy(self, index: int, growth: Growth) -> None:
+        if growth.copied is not None:
+            self.copied_blocks += 1
+            self._operations.append(BlockOp(BlockOpKind.COPY, index, *growth.copied))
 
     def promise(self, request: Request) -> None:
         """Keep for an opened request all that it can come to need, so that it can run to its end. It fits."""
@@ -283,7 +277,7 @@ class KVMemory:
             start = len(known) * self.block_size
             parent = known[-1] if known else root_hash(request.cache_salt, request.adapter)
             known.append(chain_hash(parent, request.token_ids[start : start + self.block_size]))
-        return known[:count]
+        return known if len(known) == count else known[:count]
 
 
 def _held(table: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from octavo_engine.core.fairness import Accounts
 from octavo_engine.core.request import Request
 
 Importance = Callable[[Request], int]
@@ -34,6 +35,31 @@ def choose_victims(candidates: Iterable[Request], importance: Importance, gain: 
         if needed <= 0:
             return victims
     return []
+
+
+def yielding_to(
+    waiting: Request,
+    running: Iterable[Request],
+    importance: Importance,
+    accounts: Accounts,
+    share_of: Callable[[Request], float],
+) -> list[Request]:
+    """Who gives way to a waiting request: what matters less, and what a tenant holds beyond its share of the engine.
+
+    The one that comes must stay within its own tenant's share. So nobody can take back what was taken this way.
+    """
+    requests, ours = list(running), importance(waiting)
+    held = {waiting.tenant: share_of(waiting)}
+    for request in requests:
+        held[request.tenant] = held.get(request.tenant, 0.0) + share_of(request)
+    over = {tenant for tenant, share in held.items() if share > accounts.share(tenant)}
+    if waiting.tenant in over:
+        over = set()
+    return [
+        request
+        for request in requests
+        if ours < importance(request) or (ours == importance(request) and request.tenant in over)
+    ]
 
 
 def _loss(request: Request) -> tuple[int, float, str]:

@@ -19,7 +19,7 @@ from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.draft import Draft
 from octavo_engine.core.fairness import LEFTOVER, Accounts
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper
+from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper, yielding_to
 from octavo_engine.core.request import FinishReason, Request, Status
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import (
@@ -246,7 +246,8 @@ class Scheduler:
         self.memory.close(request)
         victims: list[Request] = []
         if self._could_yield:
-            yielding = self._yielding_to(request)
+            running = [r for r in self._running() if self._preemptible(r)]
+            yielding = yielding_to(request, running, self._waiting.importance, self._accounts, self._share_of)
             victims = choose_victims(yielding, self._waiting.importance, self.memory.held_alone, max(0, shortage))
         for victim in victims:
             self._preempt(victim, draft)
@@ -259,32 +260,8 @@ class Scheduler:
     def _could_yield(self) -> bool:
         return self.settings.policy == "priority" or len(self._accounts) > 1
 
-    def _yielding_to(self, waiting: Request) -> list[Request]:
-        """The running requests that give way: to a more important one, or to a tenant that has less than its share.
-
-        A tenant that gives way keeps its share, and one that gets some way stays within its own: nobody takes it back.
-        """
-        ours = self._waiting.importance(waiting)
-        held = self._shares_held()
-        own = held.get(waiting.tenant, 0.0) + self._share_of_memory(waiting)
-        poor = own <= self._accounts.share(waiting.tenant)
-        over = {tenant for tenant, share in held.items() if poor and share > self._accounts.share(tenant)}
-        over.discard(waiting.tenant)
-        yielding = []
-        for request in self._running():
-            theirs = self._waiting.importance(request)
-            if self._preemptible(request) and (ours < theirs or (ours == theirs and request.tenant in over)):
-                yielding.append(request)
-        return yielding
-
-    def _shares_held(self) -> dict[str, float]:
-        """What part of seats and memory, whichever is more for a request, each tenant's running ones hold together."""
-        held: dict[str, float] = {}
-        for request in self._running():
-            held[request.tenant] = held.get(request.tenant, 0.0) + self._share_of_memory(request)
-        return held
-
-    def _share_of_memory(self, request: Request) -> float:
+    def _share_of(self, request: Request) -> float:
+        """What part of the engine a request takes: of the memory or of the seats, whichever is more."""
         room = self.memory.pools[0].num_blocks * self.memory.block_size
         return max(request.known / room, 1 / self.settings.max_num_seqs)
 

@@ -1,0 +1,42 @@
+"""KV groups: layers that keep their past in the same way share one pool of blocks and one block table a request.
+
+Full attention keeps every token, a sliding window the last ones, a recurrent layer one state. Each kind answers the
+same few questions about a request's table: what it must get for its next tokens, what a beginning that others computed
+is worth, what can be shared with a fork. A place of a table whose block is not held (any more) is `NO_BLOCK`.
+
+A block that somebody else can see, or that the prefix cache knows, is never written: it is copied first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo_engine.core.block_pool import BlockPool
+from octavo_engine.core.kv_groups.full import FullMemory
+from octavo_engine.core.kv_groups.memory import NO_BLOCK, GroupMemory, Growth
+from octavo_engine.core.kv_groups.recurrent import RecurrentMemory
+from octavo_engine.core.kv_groups.sliding import SlidingMemory
+
+__all__ = ["NO_BLOCK", "GroupMemory", "Growth", "KVGroup", "group_memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers whose blocks are allocated together."""
+
+    num_blocks: int
+    kind: Literal["full", "sliding", "recurrent"] = "full"
+    window: int | None = None
+    """Tokens that a query sees, its own included (sliding)."""
+
+
+def group_memory(group: KVGroup, pool: BlockPool, block_size: int, max_chunk: int) -> GroupMemory:
+    """The memory of a group's kind."""
+    if group.kind == "recurrent":
+        return RecurrentMemory(pool, block_size)
+    if group.kind == "sliding":
+        if group.window is None:
+            raise ValueError("a sliding group needs its window")
+        return SlidingMemory(pool, block_size, group.window, max_chunk)
+    return FullMemory(pool, block_size)

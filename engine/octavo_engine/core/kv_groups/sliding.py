@@ -1,0 +1,64 @@
+# ruff: noqa: ARG002  (one interface for all kinds: not each needs every argument)
+"""Sliding-window attention: the last tokens are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from octavo_engine.core.block_pool import BlockPool
+from octavo_engine.core.kv_groups.full import FullMemory
+from octavo_engine.core.kv_groups.memory import NO_BLOCK, Growth, shared
+
+
+class SlidingMemory(FullMemory):
+    """As full attention, but what has left the window is given back: its places hold `NO_BLOCK`."""
+
+    def __init__(self, pool: BlockPool, block_size: int, window: int, max_chunk: int) -> None:
+        super().__init__(pool, block_size)
+        self.window = window
+        self.max_chunk = max_chunk
+
+    def peak(self, tokens: int) -> int:
+        """The window and one step's tokens, wherever they begin in a block."""
+        return -(-min(tokens, self.window + self.max_chunk + self.block_size) // self.block_size)
+
+    def missing(self, table: list[int], start: int, end: int) -> int:
+        """Blocks to take, less those that have left the window."""
+        left = sum(block != NO_BLOCK and self.pool.references(block) == 1 for block in table[: self._first(start)])
+        return super().missing(table, start, end) - left
+
+    def grow(self, table: list[int], start: int, end: int) -> Growth | None:
+        """Give back what no query sees any more, then take."""
+        first = min(self._first(start), len(table))
+        self.pool.give_back(block for block in table[:first] if block != NO_BLOCK)
+        table[:first] = [NO_BLOCK] * first
+        return super().grow(table, start, end)
+
+    def reach(self, hashes: Sequence[bytes]) -> Container[int]:
+        """Numbers before which the whole window is known."""
+        cache = self.pool.cache
+        if cache is None:
+            return range(1)
+        found, run = {0}, 0
+        for number, digest in enumerate(hashes, 1):
+            run = run + 1 if cache.get(digest) is not None else 0
+            if number - run <= self._first(number * self.block_size):
+                found.add(number)
+        return found
+
+    def adopt(self, hashes: Sequence[bytes], priority: int) -> list[int]:
+        """The window's blocks only."""
+        first = self._first(len(hashes) * self.block_size)
+        return [NO_BLOCK] * first + [shared(self.pool, digest, priority) for digest in hashes[first:]]
+
+    def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
+        """Unless the parent has given back what the fork still sees."""
+        return all(block != NO_BLOCK for block in table[self._first(computed) : -(-computed // self.block_size)])
+
+    def unused_slots(self, table: list[int], computed: int) -> int:
+        """What the last block has left."""
+        return max(0, len(table) * self.block_size - computed)
+
+    def _first(self, position: int) -> int:
+        """The first block that a query at `position` sees."""
+        return max(0, position - self.window + 1) // self.block_size
