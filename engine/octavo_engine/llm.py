@@ -115,7 +115,7 @@ class LLM:
 
     def _steps(self, running: dict[str, _Running]) -> Iterator[_Running]:
         while self._loop.has_work:
-            for output in self._loop.step():
+            for output in self._loop.step().each():
                 request = running.get(output.request_id)
                 if request is not None and self._take(request, output):
                     yield running.pop(output.request_id)
@@ -126,7 +126,8 @@ class LLM:
         completion = request.completion
         completion.token_ids += output.token_ids
         completion.logprobs += output.logprobs
-        completion.cached_tokens, completion.error = output.cached_tokens, output.error
+        completion.cached_tokens = max(completion.cached_tokens, output.cached_tokens)
+        completion.error = output.error
         shown = [token for token in output.token_ids if token != output.stop_token]
         delta = request.detokenizer.push(shown, last=output.finish_reason is not None)
         completion.text += delta.text

@@ -9,7 +9,7 @@ from stepper import Sequence, Stepper
 
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.core.request import SamplingParams
-from octavo_engine.core.step import NewRow, ScheduledRow, StepPlan
+from octavo_engine.core.step import NewRow, StepPlan, TableChange
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.spec import ModelSpec, RopeSpec
@@ -100,18 +100,15 @@ def test_sampler_bytes_bounds_a_sampling(asked, rows, spread):
 @pytest.mark.parametrize(("length", "block_size", "groups"), [(4096, 16, 1), (4001, 64, 3)])
 def test_state_table_bytes_bounds_the_table_and_what_a_step_gathers(length, block_size, groups):
     rows, blocks = 32, -(-length // block_size)
-    owned = tuple(tuple(range(1, blocks + 1)) for _ in range(groups))
+    owned = tuple(range(1, blocks + 1))
     params, known = SamplingParams(max_tokens=9), tuple(range(length))
-    fresh = tuple(NewRow(row=row, token_ids=known, prompt_len=length, sampling=params) for row in range(rows))
-    work = tuple(
-        ScheduledRow(request_id=f"r{row}", row=row, start=length - 1, num_tokens=1, samples=True, new_blocks=owned)
-        for row in range(rows)
-    )
-    plan = StepPlan(step=1, new_rows=fresh, rows=work)
+    fresh = tuple(NewRow(row, f"r{row}", token_ids=known, prompt_len=length, sampling=params) for row in range(rows))
+    tables = tuple(TableChange(row, group, 0, owned) for row in range(rows) for group in range(groups))
+    plan = StepPlan(1, fresh, tables, decode_rows=list(range(rows)), decode_starts=[length - 1] * rows)
     with peak_memory() as peak:
         table = StateTable(rows, length, block_size, groups, torch.device("cpu"))
         table.apply(plan)
-        inputs = gather_inputs(plan, table)
+        inputs = gather_inputs(plan, table).inputs
     bound = footprint.state_table_bytes(rows, length, block_size, groups)
     bound += plan.num_tokens * footprint.input_bytes(groups)
     assert len(inputs.block_tables) == groups

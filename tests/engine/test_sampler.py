@@ -10,6 +10,7 @@ import torch
 
 from octavo_engine.core.admission import check_sampling
 from octavo_engine.core.request import SamplingParams
+from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampler import SampleRow, needs_history, sample, uniform
 
 VOCAB = 4000
@@ -111,7 +112,8 @@ def test_logprobs_are_the_models_own_and_hold_the_chosen_token() -> None:
     rows = [row(temperature=0.0, logprobs=3), row(temperature=1.5, logprobs=0)]
     sampled = sample(values, rows, [None] * 2)
     expected = torch.log_softmax(values, -1)
-    first, second = sampled.logprobs[0], sampled.logprobs[1]
+    _, logprobs, _ = Readback(sampled).read()
+    first, second = logprobs[0], logprobs[1]
     assert first.rank == 1
     assert [token for token, _ in first.top] == values[0].topk(3).indices.tolist()
     assert first.top[0] == (first.token_id, pytest.approx(first.logprob))
@@ -143,7 +145,7 @@ def test_extreme_parameters_within_the_allowed_ranges_give_a_token(params: dict[
     history = torch.arange(5, dtype=torch.int32) if needs_history(asked.params) else None
     values = logits(6, rows=2)
     sampled = sample(values, [asked, row(temperature=0.0)], [history, None])
-    assert sampled.broken == frozenset()
+    assert sampled.finite.tolist() == [True, True]
     assert 0 <= sampled.tokens[0].item() < VOCAB
     assert sampled.tokens[1] == values[1].argmax(), "its neighbour"
     if params.get("temperature", 1) < 1e-5:
@@ -156,6 +158,7 @@ def test_only_the_row_with_broken_logits_is_broken(value: float) -> None:
     values[1, 17] = value
     for temperature in (0.0, 1.0):
         sampled = sample(values, [row(temperature=temperature)] * 3, [None] * 3)
-        assert sampled.broken == {1}
+        assert sampled.finite.tolist() == [True, False, True]
+        assert set(Readback(sampled).read()[2]) == {1}
         alone = sample(values[:1], [row(temperature=temperature)], [None])
         assert sampled.tokens[0] == alone.tokens[0]

@@ -188,7 +188,7 @@ class EngineClient:
 
     def _deliver(self, message: Outputs) -> None:
         self.state.stats = message.stats
-        for output in message.outputs:
+        for output in message.outputs.each():
             if (queue := self._streams.get(output.request_id)) is not None:
                 queue.put_nowait(output)
         if self.on_step is not None:

@@ -1,16 +1,24 @@
-"""Plan a step, execute it, take in its results: the loop that everything else serves."""
+"""Plan a step, launch it, take in the results of the one before: the loop that everything else serves."""
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from octavo_engine.core.admission import NotAdmissibleError, check_length, check_sampling, check_tokens
 from octavo_engine.core.request import FinishReason, Request, SamplingParams
 from octavo_engine.core.scheduler import Scheduler
-from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs, StepPlan
+from octavo_engine.engine.dump import describe
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.runner.executor import Executor
+
+DEPTH = 2
+"""Steps launched at once: while the device works on one, the next is planned and waits behind it."""
+
+log = logging.getLogger(__name__)
 
 
 class EngineLoop:
@@ -22,11 +30,14 @@ class EngineLoop:
         executor: Executor,
         info: EngineInfo,
         clock: Callable[[], float] = time.monotonic,
+        depth: int = DEPTH,
     ) -> None:
         self.info = info
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
+        self._depth = depth
+        self._launched: deque[StepPlan] = deque()
         self._ended: list[RequestOutput] = []
         self._next_expiry = float("inf")
 
@@ -37,23 +48,34 @@ class EngineLoop:
         sampling: SamplingParams,
         *,
         priority: int = 0,
+        tenant: str = "",
+        weight: float = 1.0,
         cache_salt: str = "",
         timeout: float | None = None,
+        fork_of: str | None = None,
     ) -> None:
         """Accept a request. One that can never run ends at once with an error of its own."""
+        now = self._clock()
+        request = Request(
+            request_id,
+            list(token_ids),
+            sampling,
+            now,
+            priority=priority,
+            tenant=tenant,
+            weight=weight,
+            cache_salt=cache_salt,
+            deadline=now + timeout if timeout is not None else None,
+            fork_of=fork_of,
+        )
         try:
             self._check(token_ids, sampling)
+            self._scheduler.add(request)
         except NotAdmissibleError as error:
             self._ended.append(RequestOutput(request_id, (), finish_reason=FinishReason.ERROR.value, error=str(error)))
             return
-        now = self._clock()
-        deadline = now + timeout if timeout is not None else None
-        request = Request(
-            request_id, list(token_ids), sampling, now, priority=priority, cache_salt=cache_salt, deadline=deadline
-        )
-        self._scheduler.add(request)
-        if deadline is not None:
-            self._next_expiry = min(self._next_expiry, deadline)
+        if request.deadline is not None:
+            self._next_expiry = min(self._next_expiry, request.deadline)
 
     def _check(self, token_ids: Sequence[int], sampling: SamplingParams) -> None:
         check_length(len(token_ids), sampling.max_tokens, self.info.max_model_len)
@@ -61,29 +83,43 @@ class EngineLoop:
         check_tokens(token_ids, sampling, self.info.vocab_size)
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests that nobody waits for."""
+        """End requests that nobody waits for. A step under way computes them once more, for nobody."""
         for request_id in request_ids:
             if (output := self._scheduler.abort(request_id)) is not None:
                 self._ended.append(output)
 
-    def abort_all(self) -> list[RequestOutput]:
+    def abort_all(self) -> StepOutputs:
         """End everything; the last news of all requests."""
         ended, self._ended = self._ended, []
-        return ended + self._scheduler.abort_all()
+        return StepOutputs(events=ended + self._scheduler.abort_all())
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        return self._scheduler.has_work or bool(self._ended)
+        """Whether `step` would do anything."""
+        return self._scheduler.has_work or bool(self._launched) or bool(self._ended)
 
-    def step(self) -> list[RequestOutput]:
-        """One step; the news of all requests that have any."""
-        outputs, self._ended = self._ended, []
-        outputs += self._expire()
-        plan = self._scheduler.plan(self._clock())
-        if plan is not None:
+    def step(self) -> StepOutputs:
+        """Keep the device busy, then wait for its oldest step; the news of all requests that have any.
+
+        A step is planned before the one in front of it has ended: its requests count on tokens still to come.
+        """
+        try:
+            return self._step()
+        except Exception:
+            log.error("the step failed: %s", describe(self._launched, self._scheduler.report()))
+            raise
+
+    def _step(self) -> StepOutputs:
+        events, self._ended = self._ended, []
+        events += self._expire()
+        while len(self._launched) < self._depth and (plan := self._scheduler.plan(self._clock())) is not None:
+            self._launched.append(plan)
             self._executor.submit(plan)
-            outputs += self._scheduler.update(plan, self._executor.collect())
+        if not self._launched:
+            return StepOutputs(events=events)
+        result = self._executor.collect()
+        outputs = self._scheduler.update(self._launched.popleft(), result, self._clock())
+        outputs.events[:0] = events
         return outputs
 
     def _expire(self) -> list[RequestOutput]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from octavo_engine.core.request import SamplingParams
-from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.core.step import SchedulerStats, StepOutputs
 from octavo_engine.engine.info import EngineInfo
 
 
@@ -16,9 +16,15 @@ class AddRequest(msgspec.Struct, tag="add", frozen=True):
     prompt_token_ids: list[int]
     sampling: SamplingParams
     priority: int = 0
+    """The lower, the earlier."""
+    tenant: str = ""
+    """Whose request it is: tenants share the engine fairly, by their weights."""
+    weight: float = 1.0
     cache_salt: str = ""
     timeout: float | None = None
     """Seconds from now after which it ends with finish_reason `timeout`."""
+    fork_of: str | None = None
+    """Another request with the same prompt (n > 1): that one computes it, both use it."""
 
 
 class AbortRequests(msgspec.Struct, tag="abort", frozen=True):
@@ -59,7 +65,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 class Outputs(msgspec.Struct, tag="outputs", frozen=True):
     """News of requests after a step, and the scheduler's state."""
 
-    outputs: list[RequestOutput]
+    outputs: StepOutputs
     stats: SchedulerStats
 
 

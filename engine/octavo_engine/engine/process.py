@@ -105,8 +105,11 @@ def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
                 message.prompt_token_ids,
                 message.sampling,
                 priority=message.priority,
+                tenant=message.tenant,
+                weight=message.weight,
                 cache_salt=message.cache_salt,
                 timeout=message.timeout,
+                fork_of=message.fork_of,
             )
         case AbortRequests():
             loop.abort(message.request_ids)

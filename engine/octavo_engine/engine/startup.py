@@ -6,19 +6,22 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 
-from octavo_engine.attention.backend import AttentionBackend, LayerCache
+from octavo_engine.attention.backend import AttentionBackend
 from octavo_engine.attention.select import select_backend
-from octavo_engine.config import EngineConfig, format_size
-from octavo_engine.core.kv_groups import KVGroup, KVMemory
-from octavo_engine.core.request import SamplingParams
-from octavo_engine.core.scheduler import Scheduler, SchedulerLimits
-from octavo_engine.core.step import NewRow, ScheduledRow, StepPlan
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.adaptive import AdaptiveLimits
+from octavo_engine.core.kv_groups import KVGroup
+from octavo_engine.core.kv_memory import KVMemory
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.load import Loading, load_worker
 from octavo_engine.engine.loop import EngineLoop
-from octavo_engine.errors import ConfigurationError, DoesNotFitError
+from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.footprint import (
     kv_bytes_per_token,
     logits_bytes,
@@ -27,14 +30,20 @@ from octavo_engine.model.footprint import (
     step_bytes,
     weight_bytes,
 )
-from octavo_engine.model.source import ModelFiles, resolve_model
+from octavo_engine.model.source import resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
-from octavo_engine.model.weights import load_model
 from octavo_engine.runner.cores import use_cores
-from octavo_engine.runner.executor import InlineExecutor
-from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, device_memory, plan_memory
-from octavo_engine.runner.state_table import StateTable
-from octavo_engine.runner.worker import KVCache, Worker
+from octavo_engine.runner.device_thread import DeviceThread
+from octavo_engine.runner.executor import ThreadExecutor
+from octavo_engine.runner.memory import (
+    MemoryLimits,
+    MemoryNeed,
+    MemoryPlan,
+    check_swap_space,
+    device_memory,
+    host_memory,
+    plan_memory,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +59,6 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     started = time.perf_counter()
     report = _overall(progress)
     device = choose_device(config.device)
-    if device.type == "cpu":
-        use_cores(os.environ)
     files = resolve_model(config.model, config.revision, lambda *_: None, weights=False)
     spec = read_spec(files)
     report("sizing", 0.0, "")
@@ -59,11 +66,15 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     backend = select_backend(config.attention_backend, device)
     need = memory_need(spec, dtype, config, backend)
     plan = plan_memory(need, device_memory(device), memory_limits(config, spec, device))
+    if device.type != "cpu":
+        check_swap_space(plan, host_memory())
     log.info("memory plan: %s", plan.describe())
     files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
-    worker = _load(config, files, spec, dtype, device, backend, plan, report)
-    report("warmup", 0.0, "first steps")
-    _warm_up(worker, min(config.block_size, config.max_num_batched_tokens, plan.max_model_len), len(spec.kv_groups))
+    thread = DeviceThread()
+    if device.type == "cpu":
+        thread.submit(use_cores, os.environ).result()
+    loading = Loading(config, files, spec, dtype, device, backend, plan)
+    worker, swap_seconds = thread.submit(load_worker, loading, report).result()
     info = EngineInfo(
         max_model_len=plan.max_model_len,
         vocab_size=spec.vocab_size,
@@ -77,7 +88,8 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
         load_seconds=time.perf_counter() - started,
     )
     report("warmup", 1.0, "")
-    return EngineLoop(_scheduler(config, spec, plan), InlineExecutor(worker), info)
+    scheduler = _scheduler(config, spec, plan, swap_seconds)
+    return EngineLoop(scheduler, ThreadExecutor(worker, thread), info)
 
 
 def _overall(progress: LoadProgress) -> LoadProgress:
@@ -134,54 +146,35 @@ def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -
         max_model_len=config.max_model_len,
         kv_cache_memory=config.kv_cache_memory,
         num_kv_blocks=config.num_kv_blocks,
+        swap_space=config.swap_space,
         on_cpu=device.type == "cpu",
     )
 
 
-def _load(
-    config: EngineConfig,
-    files: ModelFiles,
-    spec: ModelSpec,
-    dtype: torch.dtype,
-    device: torch.device,
-    backend: AttentionBackend,
-    plan: MemoryPlan,
-    report: LoadProgress,
-) -> Worker:
-    try:
-        decoder = load_model(files, spec, device, dtype, report)
-        layers: dict[int, LayerCache] = {}
-        for group in spec.kv_groups:
-            layers |= backend.allocate(group, plan.num_kv_blocks, config.block_size, dtype, device)
-        table = StateTable(config.max_num_seqs, plan.max_model_len, config.block_size, len(spec.kv_groups), device)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        have: DeviceMemory = device_memory(device)
-        raise DoesNotFitError(
-            f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free "
-            f"on {have.name} now: lower --gpu-memory-utilization from {config.gpu_memory_utilization:g} ({error})"
-        ) from None
-    cache = KVCache(spec.kv_groups, config.block_size, (plan.num_kv_blocks,) * len(spec.kv_groups), layers)
-    return Worker(decoder, backend, cache, table, config.seed)
-
-
-def _warm_up(worker: Worker, tokens: int, num_groups: int) -> None:
-    """A prefill and a decode, `tokens` in all, so that nothing is compiled or allocated first in a user's step.
-
-    They use row 0 and block 0, which are nobody's yet and are written anew by whoever gets them.
-    """
-    if tokens < 2:
-        return
-    length = tokens - 1
-    sampling = SamplingParams(max_tokens=2, temperature=0.8, top_p=0.9)
-    new = NewRow(0, (0,) * length, length, sampling)
-    prefill = ScheduledRow("warm-up", 0, 0, length, True, ((0,),) * num_groups)
-    decode = ScheduledRow("warm-up", 0, length, 1, True, ((),) * num_groups)
-    worker.execute(StepPlan(0, (new,), (prefill,)))
-    worker.execute(StepPlan(0, (), (decode,)))
-
-
-def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan) -> Scheduler:
-    groups = [KVGroup(plan.num_kv_blocks, group.kind) for group in spec.kv_groups]
-    memory = KVMemory(groups, config.block_size, prefix_caching=config.enable_prefix_caching)
-    limits = SchedulerLimits(config.max_num_seqs, config.max_num_batched_tokens, plan.max_model_len)
-    return Scheduler(limits, memory)
+def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_block_seconds: float) -> Scheduler:
+    memory = KVMemory(
+        [
+            KVGroup(plan.num_kv_blocks, cast(Literal["full", "sliding", "recurrent"], group.kind), group.window)
+            for group in spec.kv_groups
+        ],
+        config.block_size,
+        prefix_caching=config.enable_prefix_caching,
+        eviction=config.prefix_cache_policy,
+        ttl=config.prefix_cache_ttl,
+        swap_blocks=plan.swap_blocks,
+        max_chunk=config.max_num_batched_tokens,
+    )
+    settings = SchedulerSettings(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=plan.max_model_len,
+        policy=cast(Any, config.scheduling_policy),
+        swap_block_seconds=swap_block_seconds,
+    )
+    targets = config.target_ttft_p90, config.target_itl_p90
+    adaptive = None
+    if any(target is not None for target in targets):
+        adaptive = AdaptiveLimits(
+            config.max_num_seqs, config.max_num_batched_tokens, ttft_p90=targets[0], itl_p90=targets[1]
+        )
+    return Scheduler(settings, memory, adaptive)

@@ -95,4 +95,4 @@ def sampler_bytes(vocab_size: int, max_seqs: int) -> int:
 def state_table_bytes(max_seqs: int, max_model_len: int, block_size: int, groups: int) -> int:
     """Bytes of the state table, and of the copy of its block tables that a step of all rows gathers."""
     blocks = -(-max_model_len // block_size)
-    return max_seqs * _INT32_BYTES * (max_model_len + 2 * groups * blocks)
+    return max_seqs * _INT32_BYTES * (max_model_len + 1 + 2 * groups * blocks)

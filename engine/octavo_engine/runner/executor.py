@@ -1,42 +1,50 @@
-"""Who executes plans: one worker in this process; a group of ranks has its place behind the same methods."""
+"""Who executes plans: one worker, driven by a thread; a group of ranks has its place behind the same methods."""
 
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import Future
 from typing import Protocol
 
 from octavo_engine.core.step import StepPlan, StepResult
-from octavo_engine.runner.worker import Worker
+from octavo_engine.runner.device_thread import DeviceThread
+from octavo_engine.runner.worker import LaunchedStep, Worker
 
 
 class Executor(Protocol):
     """Plans go in, results come out in the same order."""
 
     def submit(self, plan: StepPlan) -> None:
-        """Launch a step."""
+        """Launch a step behind those launched before; returns at once."""
 
     def collect(self) -> StepResult:
-        """Wait for the oldest launched step."""
+        """Wait for the oldest launched step; what went wrong in it is raised here."""
 
     def close(self) -> None:
         """Give back device and processes."""
 
 
-class InlineExecutor:
-    """One worker, in the caller's thread."""
+class ThreadExecutor:
+    """One worker whose steps are launched by the device's thread, so that planning goes on meanwhile.
 
-    def __init__(self, worker: Worker) -> None:
+    On the CPU a launch is the whole step. On a GPU it is the time in which its kernels are enqueued: the next step's
+    launch begins while the device works on this one, and `collect` waits for the device.
+    """
+
+    def __init__(self, worker: Worker, thread: DeviceThread) -> None:
         self._worker = worker
-        self._results: deque[StepResult] = deque()
+        self._thread = thread
+        self._launched: deque[Future[LaunchedStep]] = deque()
 
     def submit(self, plan: StepPlan) -> None:
-        """Launch a step."""
-        self._results.append(self._worker.execute(plan))
+        """Launch a step behind those launched before; returns at once."""
+        self._launched.append(self._thread.submit(self._worker.launch, plan))
 
     def collect(self) -> StepResult:
-        """The oldest launched step's result."""
-        return self._results.popleft()
+        """Wait for the oldest launched step; what went wrong in it is raised here."""
+        return self._worker.finish(self._launched.popleft().result())
 
     def close(self) -> None:
-        """Nothing to give back but memory."""
-        self._results.clear()
+        """Let the steps under way end, and the thread with them."""
+        self._thread.close()
+        self._launched.clear()

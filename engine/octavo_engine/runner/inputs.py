@@ -1,39 +1,114 @@
-"""From a plan to the tensors of one forward pass, gathered from the state table on the device."""
+"""From a plan to the tensors of one forward pass, gathered from the state table on the device.
+
+The host sends a few integers a row, in one copy; every token and block id is read on the device. This runs in every
+step, so a step of nothing but decodes has its own, shorter way.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 import torch
+from torch import Tensor
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.core.step import StepPlan
 from octavo_engine.runner.state_table import StateTable
+from octavo_engine.runner.transfer import to_device
 
 
-def gather_inputs(plan: StepPlan, table: StateTable) -> StepInputs:
-    """The inputs of `plan`; the host sends a few integers a row, everything a token is read on the device."""
-    device, size = table.device, table.block_size
-    host = torch.tensor([(row.row, row.start, row.num_tokens) for row in plan.rows], dtype=torch.int64)
-    rows, starts, counts = host.to(device).unbind(1)
-    ends = counts.cumsum(0)
-    total = plan.num_tokens
-    sequence = torch.repeat_interleave(torch.arange(len(plan.rows), device=device), counts, output_size=total)
-    positions = torch.arange(total, device=device) - (ends - counts)[sequence] + starts[sequence]
-    row_of_token = rows[sequence]
-    longest = max(row.start + row.num_tokens for row in plan.rows)
-    block_tables = tuple(blocks[rows, : -(-longest // size)] for blocks in table.block_tables)
-    slots = tuple(
-        blocks[row_of_token, positions // size].to(torch.int64) * size + positions % size
-        for blocks in table.block_tables
-    )
-    sampled = torch.tensor([row.samples for row in plan.rows], device=device)
-    return StepInputs(
-        token_ids=table.tokens[row_of_token, positions],
-        positions=positions,
-        cu_query_lens=torch.nn.functional.pad(ends, (1, 0)).to(torch.int32),
-        context_lens=(starts + counts).to(torch.int32),
+@dataclass(frozen=True, slots=True)
+class GatheredStep:
+    """A step's inputs, and where in the state table its sampled tokens go."""
+
+    inputs: StepInputs
+    sample_rows: list[int]
+    """[R] rows of the state table that sample, decoding ones first, then chunks."""
+    sample_positions: list[int]
+    """[R] the place each one's token will have in its sequence."""
+    sample_rows_device: Tensor
+    """[R] int64"""
+    sample_positions_device: Tensor
+    """[R] int64"""
+
+
+def gather_inputs(plan: StepPlan, table: StateTable) -> GatheredStep:
+    """The inputs of a plan that computes at least one token."""
+    return _mixed(plan, table) if plan.chunks else _decodes(plan, table)
+
+
+def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
+    """One token a row: sequences, tokens and samples are the same thing."""
+    count = len(plan.decode_rows)
+    rows, starts = to_device(plan.decode_rows + plan.decode_starts, table.device).view(2, count)
+    ends_host = [start + 1 for start in plan.decode_starts]
+    ends = starts + 1
+    place, offset = (starts // table.block_size).unsqueeze(1), starts % table.block_size
+    block_tables = _block_tables(table, rows, max(ends_host))
+    inputs = StepInputs(
+        token_ids=table.tokens[rows, starts],
+        positions=starts,
+        cu_query_lens=_counting(count + 1, torch.int32, table.device),
+        context_lens=ends.int(),
         block_tables=block_tables,
-        slot_mapping=slots,
-        sample_rows=(ends - 1)[sampled],
-        query_lens_host=tuple(row.num_tokens for row in plan.rows),
-        context_lens_host=tuple(row.start + row.num_tokens for row in plan.rows),
+        slot_mapping=tuple(
+            blocks.gather(1, place).squeeze(1).long().mul_(table.block_size).add_(offset) for blocks in block_tables
+        ),
+        sample_rows=_counting(count, torch.int64, table.device),
+        query_lens_host=(1,) * count,
+        context_lens_host=tuple(ends_host),
     )
+    return GatheredStep(inputs, plan.decode_rows, ends_host, rows, ends)
+
+
+def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
+    """Any number of tokens a sequence: decodes first, then chunks."""
+    device, size, total = table.device, table.block_size, plan.num_tokens
+    decodes = len(plan.decode_rows)
+    rows_host = plan.decode_rows + [chunk.row for chunk in plan.chunks]
+    starts_host = plan.decode_starts + [chunk.start for chunk in plan.chunks]
+    counts_host = [1] * decodes + [chunk.num_tokens for chunk in plan.chunks]
+    sampling = list(range(decodes)) + [decodes + i for i, chunk in enumerate(plan.chunks) if chunk.samples]
+    ends_host = [start + count for start, count in zip(starts_host, counts_host, strict=True)]
+
+    count = len(rows_host)
+    columns = to_device([*rows_host, *starts_host, *counts_host, *sampling], device)
+    rows, starts, counts = columns[: 3 * count].view(3, count)
+    sampled = columns[3 * count :]
+    token_ends = counts.cumsum(0)
+    sequence = torch.repeat_interleave(_counting(count, torch.int64, device), counts, output_size=total)
+    positions = _counting(total, torch.int64, device) + (starts + counts - token_ends)[sequence]
+    block_tables = _block_tables(table, rows, max(ends_host))
+    place, offset = positions // size, positions % size
+    contexts = starts + counts
+    inputs = StepInputs(
+        token_ids=table.tokens[rows[sequence], positions],
+        positions=positions,
+        cu_query_lens=torch.nn.functional.pad(token_ends, (1, 0)).to(torch.int32),
+        context_lens=contexts.to(torch.int32),
+        block_tables=block_tables,
+        slot_mapping=tuple(blocks[sequence, place].long().mul_(size).add_(offset) for blocks in block_tables),
+        sample_rows=(token_ends - 1)[sampled],
+        query_lens_host=tuple(counts_host),
+        context_lens_host=tuple(ends_host),
+    )
+    sample_rows = [rows_host[i] for i in sampling]
+    sample_positions = [ends_host[i] for i in sampling]
+    return GatheredStep(inputs, sample_rows, sample_positions, rows[sampled], contexts[sampled])
+
+
+def _block_tables(table: StateTable, rows: Tensor, longest: int) -> tuple[Tensor, ...]:
+    """The block tables of `rows` [S], as wide as the longest context of the step, in tokens, needs."""
+    width = -(-longest // table.block_size)
+    return tuple(blocks[:, :width].index_select(0, rows) for blocks in table.block_tables)
+
+
+@lru_cache(maxsize=8)
+def _longest_counting(dtype: torch.dtype, device: torch.device, size: int) -> Tensor:
+    return torch.arange(size, dtype=dtype, device=device)
+
+
+def _counting(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """0, 1, ... count - 1, to be read only."""
+    return _longest_counting(dtype, device, 1 << max(10, (count - 1).bit_length()))[:count]

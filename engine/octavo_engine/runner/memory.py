@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from octavo_engine.config import format_size
-from octavo_engine.errors import DoesNotFitError
+from octavo_engine.errors import ConfigurationError, DoesNotFitError
 
 CPU_KV_CACHE = 4 << 30
 """The KV cache on CPU unless --kv-cache-memory says otherwise: a machine's memory is seldom all ours."""
@@ -48,6 +48,7 @@ class MemoryLimits:
     max_model_len: int | None = None
     kv_cache_memory: int | None = None
     num_kv_blocks: int | None = None
+    swap_space: int = 0
     on_cpu: bool = False
 
 
@@ -61,6 +62,13 @@ class MemoryPlan:
     num_kv_blocks: int
     block_size: int
     max_model_len: int
+    swap_blocks: int = 0
+    """Blocks in CPU memory, so many for each KV group as the device has `num_kv_blocks`."""
+
+    @property
+    def swap_bytes(self) -> int:
+        """CPU memory for blocks that were swapped out."""
+        return self.swap_blocks * self.need.kv_per_token * self.block_size
 
     @property
     def kv_tokens(self) -> int:
@@ -70,10 +78,11 @@ class MemoryPlan:
     def describe(self) -> str:
         """One line for the log."""
         full = self.kv_tokens / self.max_model_len
+        swap = f", {format_size(self.swap_bytes)} of CPU memory to swap to" if self.swap_blocks else ""
         return (
             f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)} + KV cache "
             f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV, "
-            f"{full:.1f} sequences of {self.max_model_len:,} tokens"
+            f"{full:.1f} sequences of {self.max_model_len:,} tokens{swap}"
         )
 
 
@@ -81,15 +90,40 @@ def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) ->
     """Size the KV cache; DoesNotFitError unless it holds at least one sequence of --max-model-len tokens."""
     used_by_others = memory.total - memory.free
     budget = int(memory.total * limits.utilization) - used_by_others
-    left = budget - need.weights - need.step
     per_block = need.kv_per_token * limits.block_size
+    swap_blocks = _swap_blocks(limits.swap_space, per_block)
+    left = budget - need.weights - need.step - _swap_on_device(limits)
     wanted = limits.max_model_len or limits.model_max_len
     blocks = _blocks(left, per_block, wanted, limits)
     capacity = blocks * limits.block_size
     max_model_len = limits.max_model_len or min(wanted, capacity)
     if max_model_len < 1 or capacity < max_model_len or blocks * per_block > left:
         raise DoesNotFitError(_explain(need, memory, limits, budget, left, max_model_len or limits.block_size))
-    return MemoryPlan(need, budget, blocks * per_block, blocks, limits.block_size, max_model_len)
+    return MemoryPlan(need, budget, blocks * per_block, blocks, limits.block_size, max_model_len, swap_blocks)
+
+
+def _swap_blocks(swap_space: int, per_block: int) -> int:
+    blocks = swap_space // per_block
+    if swap_space and not blocks:
+        raise ConfigurationError(
+            f"--swap-space {format_size(swap_space)} holds no block: one takes {format_size(per_block)}; give at least "
+            f"that, or 0 for none"
+        )
+    return blocks
+
+
+def _swap_on_device(limits: MemoryLimits) -> int:
+    """Bytes of the swap space that come out of the device's own memory."""
+    return limits.swap_space if limits.on_cpu else 0
+
+
+def check_swap_space(plan: MemoryPlan, host: DeviceMemory) -> None:
+    """DoesNotFitError unless the swap space of a GPU fits into the CPU's memory, where it is pinned."""
+    if plan.swap_bytes > host.free:
+        raise DoesNotFitError(
+            f"--swap-space {format_size(plan.swap_bytes)} does not fit into {host.name}: {format_size(host.free)} of "
+            f"{format_size(host.total)} are free. Try --swap-space {host.free // 2 >> 20}MiB."
+        )
 
 
 def _blocks(left: int, per_block: int, wanted: int, limits: MemoryLimits) -> int:
@@ -118,18 +152,23 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
         kv = limits.num_kv_blocks * limits.block_size * need.kv_per_token
     elif limits.kv_cache_memory is not None:
         kv = limits.kv_cache_memory
-    total = need.weights + need.step + kv
+    swap = _swap_on_device(limits)
+    total = need.weights + need.step + kv + swap
+    swapped = f" + swap space {format_size(swap)}" if swap else ""
     return (
         f"does not fit into {memory.name}: needs {format_size(total)} (weights {format_size(need.weights)} + one step "
-        f"{format_size(need.step)} + KV cache {format_size(kv)} for {length} tokens); there are {format_size(budget)} "
+        f"{format_size(need.step)} + KV cache {format_size(kv)} for {length} tokens{swapped}); there are "
+        f"{format_size(budget)} "
         f"(--gpu-memory-utilization {limits.utilization:g} of {format_size(memory.total)}, "
         f"{format_size(memory.total - memory.free)} of it taken by others). "
-        + _advice(need, memory, limits, left, total)
+        + _advice(need, memory, limits, budget, left, total)
     )
 
 
-def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, left: int, total: int) -> str:
+def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget: int, left: int, total: int) -> str:
     tips = []
+    if (swap := _swap_on_device(limits)) and total - budget <= swap:
+        tips.append(f"--swap-space {(swap - (total - budget)) >> 20}MiB (fits)")
     if limits.num_kv_blocks is not None and left >= need.kv_per_token * limits.block_size:
         tips.append(f"--num-kv-blocks {left // (need.kv_per_token * limits.block_size)} (fits)")
     if limits.kv_cache_memory is not None and left > 0:
@@ -153,10 +192,11 @@ def device_memory(device: torch.device) -> DeviceMemory:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return DeviceMemory(total, free, torch.cuda.get_device_name(device))
-    return _host_memory()
+    return host_memory()
 
 
-def _host_memory() -> DeviceMemory:
+def host_memory() -> DeviceMemory:
+    """The machine's memory, or the container's limit if that is less."""
     meminfo = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(meminfo[key].split()[0]) * 1024 for key in ("MemTotal", "MemAvailable"))
     limit, used = _cgroup()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from octavo_engine.core.request import SamplingParams, TokenLogprobs
+from octavo_engine.core.request import SamplingParams
 
 _MASK = (1 << 64) - 1
 _GREEDY_BELOW = 1e-5
@@ -34,14 +34,31 @@ class SampleRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LogprobTensors:
+    """Log probabilities of the A rows that asked for them, still on the device."""
+
+    rows: list[int]
+    """[A] which rows of the sampled ones these are."""
+    counts: list[int]
+    """[A] how many of the likeliest tokens each asked for, at most K."""
+    tokens: Tensor
+    """[A] the chosen tokens, then their log probabilities and their ranks."""
+    chosen: Tensor
+    ranks: Tensor
+    ids: Tensor
+    """[A, K] the likeliest tokens, likeliest first, then their log probabilities."""
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
-    """Tokens [R] on the device, and on the host what was asked of them."""
+    """What was sampled, on the device; nothing here has waited for it."""
 
     tokens: Tensor
-    logprobs: dict[int, TokenLogprobs]
-    """By row."""
-    broken: frozenset[int]
-    """Rows whose logits were not finite: their tokens mean nothing."""
+    """[R] int64"""
+    finite: Tensor
+    """[R] bool; where logits were not finite the token means nothing."""
+    logprobs: LogprobTensors | None
 
 
 def uniform(seed: int, position: int) -> float:
@@ -65,8 +82,7 @@ def sample(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor |
         tokens = tokens.clone()
         index = torch.tensor(drawing, device=logits.device)
         tokens[index] = _draw(logits[index], [rows[i] for i in drawing])
-    broken = (~torch.isfinite(best)).nonzero().flatten().tolist()
-    return Sampled(tokens, _logprobs(raw, tokens, rows), frozenset(broken))
+    return Sampled(tokens, torch.isfinite(best), _logprobs(raw, tokens, rows))
 
 
 def _adjust(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor | None]) -> Tensor:
@@ -147,18 +163,14 @@ def _keep_top_p(probs: Tensor, top_p: Tensor) -> Tensor:
     return torch.where((probs < threshold) & (top_p < 1), 0.0, probs)
 
 
-def _logprobs(logits: Tensor, tokens: Tensor, rows: Sequence[SampleRow]) -> dict[int, TokenLogprobs]:
+def _logprobs(logits: Tensor, tokens: Tensor, rows: Sequence[SampleRow]) -> LogprobTensors | None:
     asked = [index for index, row in enumerate(rows) if row.params.logprobs is not None]
     if not asked:
-        return {}
+        return None
     index = torch.tensor(asked, device=logits.device)
     logprobs = torch.log_softmax(logits[index], dim=-1)
     chosen = logprobs.gather(1, tokens[index].unsqueeze(1))
     ranks = (logprobs > chosen).sum(dim=-1) + 1
     counts = [rows[i].params.logprobs or 0 for i in asked]
     top = logprobs.topk(max(1, *counts), dim=-1)
-    host = (tokens[index], chosen[:, 0], ranks, top.indices, top.values)
-    found: dict[int, TokenLogprobs] = {}
-    for i, count, token, logprob, rank, ids, values in zip(asked, counts, *(t.tolist() for t in host), strict=True):
-        found[i] = TokenLogprobs(token, logprob, rank, tuple(zip(ids[:count], values[:count], strict=True)))
-    return found
+    return LogprobTensors(asked, counts, tokens[index], chosen[:, 0], ranks, top.indices, top.values)

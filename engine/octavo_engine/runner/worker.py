@@ -1,66 +1,88 @@
-"""Executes plans on one device: state table, forward pass, sampling."""
+"""Executes plans on one device: state table, block operations, forward pass, sampling."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.context import AttentionContext
-from octavo_engine.core.step import RowResult, ScheduledRow, StepPlan, StepResult
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.runner.inputs import gather_inputs
+from octavo_engine.runner.block_ops import run_block_ops
+from octavo_engine.runner.inputs import GatheredStep, gather_inputs
+from octavo_engine.runner.kv_cache import KVCache
+from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampler import Sampled, SampleRow, needs_history, sample
 from octavo_engine.runner.state_table import StateTable
+from octavo_engine.runner.timer import StepTimer
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class KVCache:
-    """The paged cache of all layers."""
+class LaunchedStep:
+    """A step that the device works on; its tokens are on their way to the host."""
 
-    groups: tuple[KVGroupSpec, ...]
-    block_size: int
-    num_blocks: tuple[int, ...]
-    """By group."""
-    layers: Mapping[int, LayerCache]
-
-    @property
-    def group_of_layer(self) -> tuple[int, ...]:
-        """The index of each layer's group."""
-        owner = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
-        return tuple(owner[layer] for layer in sorted(owner))
+    step: int
+    timer: StepTimer
+    samples: list[Readback]
+    """Of all sampling rows in order, those that were sampled together in one."""
+    errors: dict[int, str]
+    """Rows that could not be sampled, by index; they have a place among the samples all the same."""
 
 
 class Worker:
-    """One device's model, cache and state table. Plans are executed in the order they come."""
+    """One device's model, cache and state table.
 
-    def __init__(
-        self, decoder: Decoder, backend: AttentionBackend, cache: KVCache, table: StateTable, seed: int
-    ) -> None:
+    `launch` gives a step to the device, in the order of the plans and always from the same thread; `finish` waits for
+    its results, from any thread. Sampled tokens are in the state table before the next step is launched, so that
+    nothing of it has to wait for `finish`.
+    """
+
+    def __init__(self, decoder: Decoder, backend: AttentionBackend, cache: KVCache, table: StateTable) -> None:
         self._decoder = decoder
         self._backend = backend
         self._cache = cache
         self._table = table
-        self._seed = seed
         self._group_of_layer = cache.group_of_layer
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
-        """Compute one step."""
-        started = time.perf_counter()
+        """Compute one step and wait for it."""
+        return self.finish(self.launch(plan))
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> LaunchedStep:
+        """Enqueue a step's work. On the CPU it is done when this returns."""
+        timer = StepTimer(self._table.device)
         self._table.apply(plan)
-        inputs = gather_inputs(plan, self._table)
-        hidden = self._decoder(inputs, self._attention(inputs))
-        sampling = [row for row in plan.rows if row.samples]
-        results = self._sample(hidden, sampling) if sampling else ()
-        return StepResult(plan.step, results, time.perf_counter() - started)
+        run_block_ops(self._cache, plan.block_ops)
+        samples: list[Readback] = []
+        errors: dict[int, str] = {}
+        if plan.num_tokens:
+            step = gather_inputs(plan, self._table)
+            hidden = self._decoder(step.inputs, self._attention(step.inputs))
+            if step.sample_rows:
+                samples, errors = self._sample(hidden, step)
+        timer.stop()
+        return LaunchedStep(plan.step, timer, samples, errors)
+
+    def finish(self, launched: LaunchedStep) -> StepResult:
+        """The results of a launched step, once the device has them."""
+        token_ids: list[int] = []
+        logprobs: dict[int, TokenLogprobs] = {}
+        errors = dict(launched.errors)
+        for readback in launched.samples:
+            first = len(token_ids)
+            tokens, some_logprobs, some_errors = readback.read()
+            token_ids += tokens
+            logprobs |= {first + index: value for index, value in some_logprobs.items()}
+            errors |= {first + index: error for index, error in some_errors.items()}
+        return StepResult(launched.step, token_ids, logprobs, errors, launched.timer.seconds())
 
     def _attention(self, inputs: StepInputs) -> AttentionContext:
         cache = self._cache
@@ -70,55 +92,42 @@ class Worker:
         )
         return AttentionContext(self._backend, cache.layers, metadata, self._group_of_layer)
 
-    def _sample(self, hidden: Tensor, rows: list[ScheduledRow]) -> tuple[RowResult, ...]:
+    def _sample(self, hidden: Tensor, step: GatheredStep) -> tuple[list[Readback], dict[int, str]]:
         """Sample all rows; if that fails, one by one, so that only the row at fault ends with an error."""
+        count = len(step.sample_rows)
         try:
-            return self._sample_together(hidden, rows)
+            return [self._sample_rows(hidden, step, 0, count)], {}
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise  # the device's state is unknown
-        except Exception as error:
-            if len(rows) > 1:
-                return tuple(self._sample(hidden[i : i + 1], [row])[0] for i, row in enumerate(rows))
-            log.exception("request %s cannot be sampled", rows[0].request_id)
-            return (RowResult(rows[0].request_id, (), error=f"sampling failed: {error}"),)
+        except Exception:
+            log.exception("%d rows cannot be sampled together: each is sampled alone", count)
+        samples, errors = [], {}
+        for index in range(count):
+            try:
+                samples.append(self._sample_rows(hidden[index : index + 1], step, index, index + 1))
+            except (torch.OutOfMemoryError, torch.AcceleratorError):
+                raise
+            except Exception as error:
+                log.exception("request %s cannot be sampled", self._table.info(step.sample_rows[index]).request_id)
+                errors[index] = f"sampling failed: {error}"
+                samples.append(Readback(_nothing(hidden.device)))
+        return samples, errors
 
-    def _sample_together(self, hidden: Tensor, rows: list[ScheduledRow]) -> tuple[RowResult, ...]:
-        described = [self._describe(row) for row in rows]
-        history = [
-            self._table.tokens[row.row, : details.position] if needs_history(details.params) else None
-            for row, details in zip(rows, described, strict=True)
-        ]
-        sampled = sample(self._decoder.logits(hidden), described, history)
-        indices = torch.tensor([row.row for row in rows], device=self._table.device)
-        positions = torch.tensor([details.position for details in described], device=self._table.device)
-        fits = positions < self._table.tokens.shape[1]  # the last token of a full context is never computed on
-        self._table.write_tokens(indices[fits], positions[fits], sampled.tokens[fits])
-        return _results(rows, sampled)
-
-    def _describe(self, row: ScheduledRow) -> SampleRow:
-        params = self._table.sampling[row.row]
-        if params is None:
-            raise RuntimeError(f"row {row.row} samples before it was begun")
-        position = row.start + row.num_tokens
-        # Without a seed of its own a request gets the engine's and its id: other requests are other streams.
-        seed = params.seed if params.seed is not None else self._seed ^ _hash64(row.request_id)
-        return SampleRow(params, seed, position, self._table.prompt_lens[row.row])
+    def _sample_rows(self, hidden: Tensor, step: GatheredStep, first: int, last: int) -> Readback:
+        """Sample the rows first..last-1 of the step's sampling ones from their `hidden` states [last - first, H]."""
+        rows, history = [], []
+        for row, position in zip(step.sample_rows[first:last], step.sample_positions[first:last], strict=True):
+            info = self._table.info(row)
+            rows.append(SampleRow(info.params, info.seed, position, info.prompt_len))
+            history.append(self._table.tokens[row, :position] if needs_history(info.params) else None)
+        sampled = sample(self._decoder.logits(hidden), rows, history)
+        places = step.sample_rows_device[first:last], step.sample_positions_device[first:last]
+        self._table.write_tokens(*places, sampled.tokens)
+        return Readback(sampled)
 
 
-def _hash64(text: str) -> int:
-    """FNV-1a: the same in every process, unlike hash()."""
-    value = 0xCBF29CE484222325
-    for byte in text.encode():
-        value = ((value ^ byte) * 0x100000001B3) & ((1 << 64) - 1)
-    return value
-
-
-def _results(rows: list[ScheduledRow], sampled: Sampled) -> tuple[RowResult, ...]:
-    results = []
-    for index, (row, token) in enumerate(zip(rows, sampled.tokens.tolist(), strict=True)):
-        if index in sampled.broken:
-            results.append(RowResult(row.request_id, (), error="the model gave no finite logits"))
-        else:
-            logprobs = sampled.logprobs.get(index)
-            results.append(RowResult(row.request_id, (token,), (logprobs,) if logprobs else ()))
-    return tuple(results)
+def _nothing(device: torch.device) -> Sampled:
+    """In the place of a row that could not be sampled."""
+    return Sampled(
+        torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, dtype=torch.bool, device=device), None
+    )

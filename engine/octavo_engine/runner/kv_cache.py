@@ -1,0 +1,61 @@
+"""The paged cache of all layers on the device, and its overflow, the swap space in CPU memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, LayerCache
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    """Keys and values by layer; the first dimension of every tensor is the block.
+
+    `swap` has the same layers with blocks of the same layout in CPU memory, pinned where the device is a GPU; empty
+    without swap space.
+    """
+
+    groups: tuple[KVGroupSpec, ...]
+    block_size: int
+    layers: Mapping[int, LayerCache]
+    swap: Mapping[int, LayerCache]
+
+    @property
+    def group_of_layer(self) -> tuple[int, ...]:
+        """The index of each layer's group."""
+        owner = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
+        return tuple(owner[layer] for layer in sorted(owner))
+
+    def tensors(self, group: int, *, swap: bool = False) -> list[Tensor]:
+        """Keys and values of all layers of `group`, always in the same order."""
+        layers = self.swap if swap else self.layers
+        return [t for layer in self.groups[group].layers for t in (layers[layer].key, layers[layer].value)]
+
+
+def allocate_cache(
+    backend: AttentionBackend,
+    groups: Sequence[KVGroupSpec],
+    *,
+    num_blocks: int,
+    swap_blocks: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> KVCache:
+    """A cache of `num_blocks` blocks and a swap space of `swap_blocks` for each group."""
+    layers: dict[int, LayerCache] = {}
+    for group in groups:
+        layers |= backend.allocate(group, num_blocks, block_size, dtype, device)
+    swap = {layer: _in_cpu_memory(cache, swap_blocks) for layer, cache in layers.items()} if swap_blocks else {}
+    return KVCache(tuple(groups), block_size, layers, swap)
+
+
+def _in_cpu_memory(cache: LayerCache, num_blocks: int) -> LayerCache:
+    def like(tensor: Tensor) -> Tensor:
+        return torch.empty((num_blocks, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+
+    return LayerCache(like(cache.key), like(cache.value))

@@ -1,0 +1,37 @@
+"""Sampled tokens and log probabilities on their way from the device to the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.runner.sampler import LogprobTensors, Sampled
+from octavo_engine.runner.transfer import ToHost
+
+NOT_FINITE = "the model gave no finite logits"
+
+
+class Readback:
+    """What some rows of a step sampled; the copy to the host begins at once and is waited for by `read`."""
+
+    def __init__(self, sampled: Sampled) -> None:
+        self._asked = asked = sampled.logprobs
+        logprobs = () if asked is None else (asked.tokens, asked.chosen, asked.ranks, asked.ids, asked.values)
+        self._copies = ToHost(sampled.tokens, sampled.finite, *logprobs)
+
+    def read(self) -> tuple[list[int], dict[int, TokenLogprobs], dict[int, str]]:
+        """Tokens [R], and by index into them the log probabilities that were asked for and the errors."""
+        tokens, finite, *columns = self._copies.wait()
+        logprobs = {} if self._asked is None else _by_row(self._asked, columns)
+        errors = {} if bool(finite.all()) else {i: NOT_FINITE for i, good in enumerate(finite.tolist()) if not good}
+        return tokens.tolist(), logprobs, errors
+
+
+def _by_row(asked: LogprobTensors, columns: Sequence[Tensor]) -> dict[int, TokenLogprobs]:
+    found: dict[int, TokenLogprobs] = {}
+    lists = (column.tolist() for column in columns)
+    for row, count, token, logprob, rank, ids, values in zip(asked.rows, asked.counts, *lists, strict=True):
+        found[row] = TokenLogprobs(token, logprob, rank, tuple(zip(ids[:count], values[:count], strict=True)))
+    return found

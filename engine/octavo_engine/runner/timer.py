@@ -1,0 +1,31 @@
+"""How long a step takes."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+
+class StepTimer:
+    """Seconds from where it is made to `stop`, as the device sees them: waiting for earlier steps is not counted."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._started = self._stopped = time.perf_counter()
+        self._events: list[torch.cuda.Event] = []
+        if device.type == "cuda":
+            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+            self._events[0].record()
+
+    def stop(self) -> None:
+        """All of the step is launched."""
+        self._stopped = time.perf_counter()
+        if self._events:
+            self._events[1].record()
+
+    def seconds(self) -> float:
+        """The duration; on a GPU this waits for the step to end."""
+        if not self._events:
+            return self._stopped - self._started
+        self._events[1].synchronize()
+        return float(self._events[0].elapsed_time(self._events[1])) / 1000

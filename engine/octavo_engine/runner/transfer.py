@@ -1,0 +1,45 @@
+"""Numbers between the host and the device, neither of them waiting for the other.
+
+On a GPU every copy goes through pinned memory on the device's stream, behind what was launched before. On the CPU there
+is nothing to copy.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def to_device(values: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """`values` as a tensor [n] of `dtype`, int64 or int32, on `device`."""
+    if not values:
+        return torch.empty(0, dtype=dtype, device=device)
+    # Six times as quick as torch.tensor(values), which looks at each one's type.
+    host = torch.frombuffer(array("q" if dtype is torch.int64 else "i", values), dtype=dtype)
+    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+
+
+class ToHost:
+    """Tensors on their way to the host; `wait` has them."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._tensors = tensors
+        self._event: torch.cuda.Event | None = None
+        if tensors and tensors[0].is_cuda:
+            self._tensors = tuple(_pinned_copy(tensor) for tensor in tensors)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def wait(self) -> tuple[Tensor, ...]:
+        """The tensors on the host, once all that was launched before is done. Any thread may wait."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._tensors
+
+
+def _pinned_copy(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
