@@ -20,7 +20,8 @@ class Draft:
     decode_rows: list[int] = field(default_factory=list)
     decode_starts: list[int] = field(default_factory=list)
     chunks: dict[Request, Chunk] = field(default_factory=dict)
-    prefill_tokens: int = 0
+    prompt_tokens: dict[str, int] = field(default_factory=dict)
+    """Tokens of chunks by tenant."""
     preempted: bool = False
     """Whether somebody had to give up blocks: then nobody new is admitted in this step."""
 
@@ -39,15 +40,18 @@ class Draft:
         chunk = Chunk(request.row, request.computed, end - request.computed, samples)
         self.chunks[request] = chunk
         self.budget -= chunk.num_tokens
-        self.prefill_tokens += chunk.num_tokens
+        self._count(request.tenant, chunk.num_tokens)
         request.computed = end
         request.in_flight += samples
+
+    def _count(self, tenant: str, tokens: int) -> None:
+        self.prompt_tokens[tenant] = self.prompt_tokens.get(tenant, 0) + tokens
 
     def drop(self, request: Request) -> None:
         """Take back what was planned for a request that is preempted in the same step."""
         if (chunk := self.chunks.pop(request, None)) is not None:
             self.budget += chunk.num_tokens
-            self.prefill_tokens -= chunk.num_tokens
+            self._count(request.tenant, -chunk.num_tokens)
             request.computed = chunk.start
             request.in_flight -= chunk.samples
         elif request in self.decoding:

@@ -14,17 +14,19 @@ from dataclasses import dataclass
 
 QUANTUM = 512
 """Tokens a round."""
+LEFTOVER = 16
+"""Prefill tokens that even a heavy tenant gets in every step."""
 _HALF_LIFE = 10.0
 """Seconds after which recent use counts half."""
-_SMALLEST_CHUNK = 64
-"""Prefill tokens that even a tenant far beyond its share gets in a step that is otherwise empty."""
-LEFTOVER = 16
-"""Prefill tokens that it gets in any step."""
+_FORGOTTEN = 1.0
+"""Tokens of recent use below which a tenant without requests is forgotten."""
+_SMALLEST_CAP = 64
+_RESERVE = 0.25
 
 
 @dataclass(slots=True)
 class Account:
-    """One tenant that has requests here."""
+    """One tenant that has requests here, or had some lately."""
 
     weight: float = 1.0
     deficit: float = 0.0
@@ -36,66 +38,85 @@ class Account:
 
 
 class Accounts:
-    """All tenants with a request that waits or runs. Forgotten when the last one has ended."""
+    """All tenants that are or were lately here.
+
+    A tenant is *heavy* while it has used far more than its share of what all have used lately. Then its prompts come
+    last in a step and are cut short, and it leaves others some room: whoever comes next is to wait for little.
+    """
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
         self._faded_at = 0.0
+        self._weights = 0.0
+        self._used = 0.0
 
-    def open(self, tenant: str, weight: float) -> Account:
+    def open(self, tenant: str, weight: float) -> None:
         """One more request of a tenant's."""
-        account = self._accounts.setdefault(tenant, Account())
+        account = self._accounts.setdefault(tenant, Account(weight=0.0))
+        self._weights += weight - account.weight
         account.weight = weight
         account.requests += 1
-        return account
 
     def close(self, tenant: str) -> None:
         """One request less."""
-        account = self._accounts[tenant]
-        account.requests -= 1
-        if account.requests == 0:
-            del self._accounts[tenant]
-
-    def __len__(self) -> int:
-        return len(self._accounts)
+        self._accounts[tenant].requests -= 1
 
     def __getitem__(self, tenant: str) -> Account:
         return self._accounts[tenant]
 
-    def charge(self, tenant: str, tokens: int) -> None:
-        """Tokens that were generated for a tenant."""
-        account = self._accounts[tenant]
-        account.deficit -= tokens
-        account.used += tokens
+    @property
+    def requests(self) -> int:
+        """Of all tenants."""
+        return sum(account.requests for account in self._accounts.values())
+
+    @property
+    def several(self) -> bool:
+        """Whether there is anything to share."""
+        return len(self._accounts) > 1
+
+    def generated(self, tenant: str, tokens: int) -> None:
+        """Tokens of a tenant's answer: they are paid for when it ends."""
+        self._accounts[tenant].deficit -= tokens
+        self.computed(tenant, tokens)
 
     def computed(self, tenant: str, tokens: int) -> None:
-        """Prompt tokens of a tenant in a step."""
+        """Tokens of a tenant's in a step."""
         self._accounts[tenant].used += tokens
+        self._used += tokens
 
     def fade(self, now: float) -> None:
         """Time passes, and use is forgotten."""
         passed = now - self._faded_at
-        if passed < _HALF_LIFE / 10:
+        if passed < _HALF_LIFE / 20:
             return
         self._faded_at = now
         factor = 0.5 ** (passed / _HALF_LIFE)
-        for account in self._accounts.values():
+        for tenant, account in list(self._accounts.items()):
             account.used *= factor
+            if account.requests == 0 and account.used < _FORGOTTEN:
+                del self._accounts[tenant]
+        self._weights = sum(account.weight for account in self._accounts.values())
+        self._used = sum(account.used for account in self._accounts.values())
 
     def share(self, tenant: str) -> float:
         """What a tenant may use of anything while the others want some too, 0 to 1."""
-        return self._accounts[tenant].weight / sum(account.weight for account in self._accounts.values())
+        return self._accounts[tenant].weight / self._weights
 
-    def over_share(self, tenant: str) -> bool:
-        """Whether a tenant has lately used more than its share while others were here."""
-        if len(self._accounts) == 1:
-            return False
-        total = sum(account.used for account in self._accounts.values())
-        return self._accounts[tenant].used > total * self.share(tenant)
+    def heavy(self, tenant: str) -> bool:
+        """Whether a tenant has lately used twice its share of all that was used, or, of few tenants, nearly all."""
+        share = self.share(tenant)
+        return self.several and self._accounts[tenant].used > self._used * min(2 * share, (1 + share) / 2)
 
-    def chunk_cap(self, tenant: str, budget: int) -> int:
-        """Prefill tokens that a tenant over its share may bring a step to."""
-        return max(_SMALLEST_CHUNK, int(budget * self.share(tenant)))
+    def chunk_cap(self, tenant: str, budget: int, light_tokens: int) -> int:
+        """Prefill tokens of a heavy tenant in a step that computes `light_tokens` of others' prompts.
+
+        Half its share: whoever comes meanwhile waits for the rest of such a step before one of its own.
+        """
+        return LEFTOVER if light_tokens else max(_SMALLEST_CAP, int(budget * self.share(tenant) / 2))
+
+    def reserve(self, tenant: str) -> float:
+        """The part of seats and memory that a heavy tenant's new request must leave free."""
+        return min(_RESERVE, 1 - self.share(tenant)) if self.heavy(tenant) else 0.0
 
 
 def next_turn(waiting: Iterable[tuple[Account, int]]) -> int:

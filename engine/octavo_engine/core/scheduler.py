@@ -59,7 +59,7 @@ class Scheduler:
         """The sampling requests of each plan whose results are not in yet."""
         self._next_step = 0
         self._reports = 0
-        self._spare_blocks = int(settings.watermark * min(pool.num_blocks for pool in memory.pools))
+        self._fewest_blocks = min(pool.num_blocks for pool in memory.pools)
         self._token_seconds = 0.0
         self._updated_at: float | None = None
 
@@ -141,7 +141,7 @@ class Scheduler:
         for request in heavy:
             # It may have been preempted meanwhile, and even been admitted again.
             if request.status is Status.RUNNING and request not in draft.chunks:
-                self._prefill(request, draft, self._heavy_chunk(request, draft))
+                self._prefill(request, draft)
         if draft.empty:
             return None
         self._next_step += 1
@@ -177,20 +177,23 @@ class Scheduler:
         """Chunks of the prompts that have begun. Those of tenants beyond their share are left for the end."""
         heavy = []
         for request in list(self._prefilling):
-            if self._accounts.over_share(request.tenant):
+            if self._accounts.heavy(request.tenant):
                 heavy.append(request)
             elif request.status is Status.RUNNING:
-                self._prefill(request, draft, draft.budget)
+                self._prefill(request, draft)
         return heavy
 
-    def _heavy_chunk(self, request: Request, draft: Draft) -> int:
-        """What a tenant beyond its share gets: what brings the step to that share of it, and always a little."""
-        cap = self._accounts.chunk_cap(request.tenant, self.settings.max_num_batched_tokens)
-        return max(LEFTOVER, cap - draft.prefill_tokens)
+    def _most(self, tenant: str, draft: Draft) -> int:
+        """Prompt tokens that a tenant may still have in this step."""
+        if not self._accounts.heavy(tenant):
+            return draft.budget
+        light_tokens = sum(n for other, n in draft.prompt_tokens.items() if not self._accounts.heavy(other))
+        cap = self._accounts.chunk_cap(tenant, self.settings.max_num_batched_tokens, light_tokens)
+        return min(draft.budget, cap - draft.prompt_tokens.get(tenant, 0))
 
-    def _prefill(self, request: Request, draft: Draft, most: int) -> None:
-        """Plan as many of a request's tokens as `most` and the budget allow, unless it must be preempted instead."""
-        num_tokens = min(request.known - request.computed, draft.budget, most)
+    def _prefill(self, request: Request, draft: Draft) -> None:
+        """Plan as many of a request's tokens as there is room for, unless it must be preempted instead."""
+        num_tokens = min(request.known - request.computed, self._most(request.tenant, draft))
         if num_tokens <= 0:
             return
         self.memory.remember(request)  # what earlier steps filled
@@ -220,24 +223,30 @@ class Scheduler:
     # Admission.
 
     def _admit(self, draft: Draft, now: float) -> None:
-        passed_over: list[Request] = []
-        while draft.budget > 0 and len(passed_over) < _LOOK_AHEAD:
-            request = self._waiting.next(now, passed_over)
+        blocked: list[Request] = []
+        sated: set[str] = set()
+        while draft.budget > 0 and len(blocked) < _LOOK_AHEAD:
+            request = self._waiting.next(now, blocked, sated)
             if request is None:
                 return
-            if self._make_room(request, draft):
-                for other in passed_over:
+            if self._most(request.tenant, draft) <= 0:
+                sated.add(request.tenant)
+            elif self._make_room(request, draft):
+                for other in blocked:
                     other.passed += 1
                 self._start(request, draft, now)
+            elif self._accounts.heavy(request.tenant):
+                sated.add(request.tenant)  # it makes nobody wait; when its use has faded, it will
             elif request.passed >= self.settings.max_skips:
                 return
             else:
-                passed_over.append(request)
+                blocked.append(request)
 
     def _make_room(self, request: Request, draft: Draft) -> bool:
         """Open a waiting request if there are a seat and blocks for it, if need be taken from those that must yield."""
         limit = self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
-        seated = self.num_running < limit and bool(self._free_rows)
+        reserve = self._accounts.reserve(request.tenant)
+        seated = self.num_running < max(1, int(limit * (1 - reserve)))
         if not seated and not self._could_yield:
             return False
         shortage = self._open(request, draft)
@@ -258,7 +267,7 @@ class Scheduler:
 
     @property
     def _could_yield(self) -> bool:
-        return self.settings.policy == "priority" or len(self._accounts) > 1
+        return self.settings.policy == "priority" or self._accounts.several
 
     def _share_of(self, request: Request) -> float:
         """What part of the engine a request takes: of the memory or of the seats, whichever is more."""
@@ -275,8 +284,10 @@ class Scheduler:
             self.memory.fork(parent, request, there)
         else:
             self.memory.open(request, private=final)
-        spare = self._spare_blocks if self.num_running else 0
-        return self.memory.shortage(request, request.final_len if final else request.known, spare)
+        spare = max(self.settings.watermark, self._accounts.reserve(request.tenant)) if self.num_running else 0.0
+        return self.memory.shortage(
+            request, request.final_len if final else request.known, int(spare * self._fewest_blocks)
+        )
 
     def _start(self, request: Request, draft: Draft, now: float) -> None:
         """Give an opened request its row and its first tokens."""
@@ -297,8 +308,7 @@ class Scheduler:
         draft.new_rows[request] = NewRow(
             request.row, request.request_id, tuple(request.token_ids), request.prompt_len, request.sampling
         )
-        heavy = self._accounts.over_share(request.tenant)
-        self._prefill(request, draft, self._heavy_chunk(request, draft) if heavy else draft.budget)
+        self._prefill(request, draft)
         draft.changes = [change for change in draft.changes if change.row != request.row]
         draft.changes += self.memory.whole_tables(request)
 
@@ -390,7 +400,7 @@ class Scheduler:
         else:
             self._waiting.remove(request)
         self.memory.drop_swapped(request)
-        self._accounts.charge(request.tenant, request.num_output)
+        self._accounts.generated(request.tenant, request.num_output)
         self._accounts.close(request.tenant)
         request.status = Status.FINISHED
         request.finish_reason = reason
@@ -452,8 +462,8 @@ class Scheduler:
         forking = sum(map(len, self._forking.values()))
         if self.num_running + len(self._waiting) + forking != len(self._requests):
             raise RuntimeError("a request is neither waiting nor running")
-        if not self._requests and len(self._accounts):
-            raise RuntimeError("a tenant's account is left over")
+        if self._accounts.requests != len(self._requests):
+            raise RuntimeError("a request is on nobody's account, or one that has ended still is")
         self._check_held(self._running())
 
     def _check_held(self, running: Iterable[Request]) -> None:

@@ -65,10 +65,14 @@ class WaitingQueue:
         if request.scheduled_at is None:
             self.tokens -= request.prompt_len
 
-    def next(self, now: float, passed_over: Container[Request]) -> Request | None:
-        """Whose turn it is, of those that are not `passed_over` and do not wait for a token on its way."""
+    def next(self, now: float, blocked: Container[Request], sated: Container[str] = ()) -> Request | None:
+        """Whose turn it is, but for `blocked` requests, tenants that are `sated`, and what waits for its token."""
         for _, lane in sorted(self._lanes.items(), key=lambda item: self._rank(item[0], item[1], now)):
-            heads = [head for requests in lane.values() if (head := _head(requests, passed_over)) is not None]
+            heads = [
+                head
+                for tenant, requests in lane.items()
+                if tenant not in sated and (head := _head(requests, blocked)) is not None
+            ]
             if heads:
                 return heads[next_turn((self._accounts[head.tenant], _cost(head)) for head in heads)]
         return None
@@ -84,10 +88,10 @@ class WaitingQueue:
         return priority - int(max(0.0, now - oldest) / self._settings.ageing_seconds), oldest
 
 
-def _head(requests: deque[Request], passed_over: Container[Request]) -> Request | None:
+def _head(requests: deque[Request], blocked: Container[Request]) -> Request | None:
     """The tenant's first request, unless its token is still on the way: nobody of the tenant's passes it for that."""
     for request in requests:
-        if request not in passed_over:
+        if request not in blocked:
             return request if request.in_flight == 0 else None
     return None
 
