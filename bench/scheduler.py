@@ -1,0 +1,204 @@
+"""`make bench-scheduler`: what `plan` and `update` cost the host in each step, and what prefix caching adds to it.
+
+All requests decode, with contexts of mixed lengths, so that a sixteenth of them fills a block in every step; nothing
+waits. A step is one `plan` and one `update`, one step apart as in the engine's loop, with results made beforehand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.simulation.cost_model import COSTS
+from octavo_engine.core.kv_groups import KVGroup
+from octavo_engine.core.kv_memory import KVMemory
+from octavo_engine.core.request import Request, SamplingParams
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.core.step import StepPlan, StepResult
+
+RESULTS = Path(__file__).parent / "results"
+BLOCK = 16
+_TARGETS = {256: 0.3, 1024: 1.0}
+"""Milliseconds, median."""
+_MIXED = (256, 768)
+"""Prompt lengths of decoding requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Milliseconds of a step with so many requests decoding."""
+
+    running: int
+    plan: float
+    """Median."""
+    update: float
+    """Median."""
+    step: float
+    """Median of both together."""
+    step_p99: float
+    uncached_step: float
+    """Median of both together without prefix caching."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """What prefix caching adds to a prompt that nobody has sent before, and what the device needs for the prompt."""
+
+    tokens: int
+    caching_us: float
+    """Microseconds a token: hashing, looking up, remembering."""
+    device_us: dict[str, float]
+    """Microseconds a token that a step of such prompts takes, by cost model."""
+
+
+def build(running: int, steps: int, longest: int, *, prefix_caching: bool) -> Scheduler:
+    """A scheduler with room for everything, and for all prompts in one step."""
+    model_len, batch = longest + steps + BLOCK, running * longest
+    settings = SchedulerSettings(max_num_seqs=running, max_num_batched_tokens=batch, max_model_len=model_len)
+    blocks = running * (model_len // BLOCK + 1) * 2
+    return Scheduler(settings, KVMemory([KVGroup(blocks)], BLOCK, prefix_caching=prefix_caching, max_chunk=batch))
+
+
+def add(scheduler: Scheduler, count: int, lengths: tuple[int, int], rng: random.Random) -> None:
+    """Requests of random tokens that go on to the end of the context."""
+    sampling = SamplingParams(max_tokens=scheduler.settings.max_model_len, stop_token_ids=(2,))
+    for number in range(count):
+        tokens = [rng.randrange(3, 50_000) for _ in range(rng.randint(*lengths))]
+        scheduler.add(Request(f"request-{number}", tokens, sampling, arrival=float(number)))
+
+
+def result_of(plan: StepPlan) -> StepResult:
+    """A token for each row that samples."""
+    samples = len(plan.decode_rows) + sum(chunk.samples for chunk in plan.chunks)
+    return StepResult(plan.step, list(range(3, 3 + samples)), seconds=0.01)
+
+
+def settle(scheduler: Scheduler) -> StepPlan:
+    """Compute all prompts; the plan of the first step in which every request decodes, which is launched."""
+    now = 0.0
+    while (plan := scheduler.plan(now)) is not None:
+        if not plan.chunks:
+            return plan
+        now += 0.01
+        scheduler.update(plan, result_of(plan), now)
+    raise RuntimeError("there is nothing to decode")
+
+
+def time_steps(running: int, steps: int, *, prefix_caching: bool) -> list[tuple[float, float]]:
+    """Seconds of `plan` and of `update`, for each step."""
+    scheduler = build(running, steps + 2, _MIXED[1], prefix_caching=prefix_caching)
+    add(scheduler, running, _MIXED, random.Random(running))
+    launched, now = settle(scheduler), 100.0
+    seconds = []
+    for _ in range(steps):
+        now += 0.01
+        result = result_of(launched)
+        begin = time.perf_counter()
+        plan = scheduler.plan(now)
+        middle = time.perf_counter()
+        scheduler.update(launched, result, now)
+        seconds.append((middle - begin, time.perf_counter() - middle))
+        if plan is None or len(plan.decode_rows) != running:
+            raise RuntimeError("not every request decodes in every step")
+        launched = plan
+    return seconds
+
+
+def measure(running: int, steps: int) -> Level:
+    """One line of the table."""
+    seconds = time_steps(running, steps, prefix_caching=True)
+    uncached = time_steps(running, steps, prefix_caching=False)
+    both = sorted(plan + update for plan, update in seconds)
+    return Level(
+        running=running,
+        plan=1e3 * statistics.median(plan for plan, _ in seconds),
+        update=1e3 * statistics.median(update for _, update in seconds),
+        step=1e3 * statistics.median(both),
+        step_p99=1e3 * both[int(0.99 * len(both))],
+        uncached_step=1e3 * statistics.median(plan + update for plan, update in uncached),
+    )
+
+
+def measure_prefill(repeats: int, prompt: int = 1024, count: int = 64) -> Prefill:
+    """The scheduler's time for `count` new prompts with prefix caching less that without it, the least of some runs."""
+    device = {name: _device_us(name, prompt) for name in COSTS}
+    least = {
+        caching: min(_prefill_seconds(prompt, count, caching) for _ in range(repeats)) for caching in (True, False)
+    }
+    return Prefill(prompt, 1e6 * (least[True] - least[False]) / (prompt * count), device)
+
+
+def _prefill_seconds(prompt: int, count: int, prefix_caching: bool) -> float:
+    scheduler = build(count, 1, prompt, prefix_caching=prefix_caching)
+    add(scheduler, count, (prompt, prompt), random.Random(1))
+    begin = time.perf_counter()
+    settle(scheduler)
+    return time.perf_counter() - begin
+
+
+def _device_us(name: str, prompt: int) -> float:
+    scheduler = build(8, 1, prompt, prefix_caching=False)
+    add(scheduler, 8, (prompt, prompt), random.Random(1))
+    plan = scheduler.plan(0.0)
+    if plan is None:
+        raise RuntimeError("there is nothing to compute")
+    return 1e6 * COSTS[name].seconds(plan) / plan.num_tokens
+
+
+def table(levels: Sequence[Level], prefill: Prefill) -> str:
+    """Markdown."""
+    lines = [
+        "| requests decoding | plan ms | update ms | both ms | p99 | target | µs a request | without prefix cache |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for level in levels:
+        target = _TARGETS.get(level.running)
+        said = "" if target is None else f"< {target} {'met' if level.step < target else '**missed**'}"
+        lines.append(
+            f"| {level.running} | {level.plan:.3f} | {level.update:.3f} | {level.step:.3f} | {level.step_p99:.3f} | "
+            f"{said} | {1e3 * level.step / level.running:.2f} | {level.uncached_step:.3f} |"
+        )
+    shares = " and ".join(
+        f"{100 * prefill.caching_us / us:.2f} % of {name}'s" for name, us in prefill.device_us.items()
+    )
+    cost = f"{prefill.caching_us:.3f} µs a token, {shares} step time"
+    lines.append(f"\nPrefix caching of prompts that nobody sent before, {prefill.tokens} tokens: {cost}.")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Entry point of `python -m bench.scheduler`."""
+    parser = argparse.ArgumentParser(prog="bench.scheduler", description=__doc__)
+    parser.add_argument("--running", default="64,256,512,1024,2048")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--name", default="scheduler", help="of the result files, after the date")
+    args = parser.parse_args()
+    levels = [measure(int(running), args.steps) for running in args.running.split(",")]
+    prefill = measure_prefill(args.repeats)
+    print(table(levels, prefill))
+    machine = {
+        "cores": len(os.sched_getaffinity(0)),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+    }
+    result = {"machine": machine, "steps": args.steps, "levels": list(map(asdict, levels)), "prefill": asdict(prefill)}
+    RESULTS.mkdir(exist_ok=True)
+    stem = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{args.name}"
+    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    said = f"`make bench-scheduler`: {args.steps} steps a line, Python {machine['python']}, {machine['cores']} cores."
+    stem.with_suffix(".md").write_text(f"# {stem.name}\n\n{said}\n\n{table(levels, prefill)}\n")
+
+
+if __name__ == "__main__":
+    main()
