@@ -152,11 +152,9 @@ def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -
 
 
 def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_block_seconds: float) -> Scheduler:
+    # A model's kinds of KV groups and a setting's choices are those the scheduler knows.
     memory = KVMemory(
-        [
-            KVGroup(plan.num_kv_blocks, cast(Literal["full", "sliding", "recurrent"], group.kind), group.window)
-            for group in spec.kv_groups
-        ],
+        [KVGroup(plan.num_kv_blocks, cast(Any, group.kind), group.window) for group in spec.kv_groups],
         config.block_size,
         prefix_caching=config.enable_prefix_caching,
         eviction=config.prefix_cache_policy,
