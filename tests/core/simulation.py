@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
@@ -51,7 +52,9 @@ def make_request(
     name: str, prompt: int | Sequence[int], max_tokens: int = 4, arrival: float = 0.0, **kwargs: object
 ) -> Request:
     """A request with a prompt of its own, or with the given tokens."""
-    tokens = list(prompt) if not isinstance(prompt, int) else [(hash(name) + i) % 50_000 for i in range(prompt)]
+    tokens = (
+        list(prompt) if not isinstance(prompt, int) else [(crc32(name.encode()) + i) % 50_000 for i in range(prompt)]
+    )
     return Request(name, tokens, SamplingParams(max_tokens=max_tokens), arrival, **kwargs)  # type: ignore[arg-type]
 
 
@@ -68,9 +71,9 @@ def digest_of(tokens: Sequence[int]) -> int:
     return digest
 
 
-def next_token(tokens: Sequence[int]) -> int:
-    """What the pretended model says after `tokens`: a function of all of them."""
-    return digest_of(tokens) % 49_999
+def next_token(digest: int) -> int:
+    """What it says after a sequence: a function of all its tokens."""
+    return digest % 49_999
 
 
 @dataclass
@@ -82,6 +85,8 @@ class Row:
     digests: list[int]
     """After each of its tokens."""
     tables: list[list[int]]
+    owner: str
+    """Whose keys and values these are: requests of different owners may say the same and still never share."""
 
 
 @dataclass
@@ -90,9 +95,11 @@ class Device:
 
     block_size: int
     groups: Sequence[KVGroup] = (KVGroup(0),)
+    owners: dict[str, str] = field(default_factory=dict)
+    """Request id -> all that separates it from others in the prefix cache."""
     rows: dict[int, Row] = field(default_factory=dict)
     blocks: dict[tuple[int, int], dict[int, object]] = field(default_factory=dict)
-    """(group, block) -> offset -> (position, digest up to it); a recurrent state is (tokens, digest) at offset 0."""
+    """(group, block) -> offset -> (position, digest, owner); a recurrent state: offset 0 -> (tokens, digest, owner)."""
     swapped: dict[tuple[int, int], dict[int, object]] = field(default_factory=dict)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -110,12 +117,11 @@ class Device:
             for position in range(start, start + count):
                 self._write(self.rows[index], position, written)
         for index, start, count in work:
-            for position in range(start, start + count):
-                self._read(self.rows[index], position)
+            self._read(self.rows[index], start, start + count)
         results = []
         for index in sampling:
             row = self.rows[index]
-            token = row.digests[-1] % 49_999
+            token = next_token(row.digests[-1])
             row.tokens.append(token)
             row.digests.append(extend_digest(row.digests[-1], token))
             results.append(token)
@@ -127,7 +133,8 @@ class Device:
             for token in new.token_ids:
                 digest = extend_digest(digest, token)
                 digests.append(digest)
-            self.rows[new.row] = Row(new.request_id, list(new.token_ids), digests, [[] for _ in self.groups])
+            owner = self.owners.get(new.request_id, "")
+            self.rows[new.row] = Row(new.request_id, list(new.token_ids), digests, [[] for _ in self.groups], owner)
         for change in plan.table_changes:
             table = self.rows[change.row].tables[change.group]
             table += [-1] * (change.index - len(table))
@@ -150,24 +157,24 @@ class Device:
             assert block >= 0, f"{row.request_id} writes into a block that was given back"
             assert (index, block, offset) not in written, "two tokens of one step write to one slot"
             written.add((index, block, offset))
-            self.blocks.setdefault((index, block), {})[offset] = (position, row.digests[position])
+            self.blocks.setdefault((index, block), {})[offset] = (position, row.digests[position], row.owner)
 
     def _advance(self, row: Row, position: int, index: int) -> None:
         block = row.tables[index][0]
-        expected = (position, row.digests[position - 1]) if position else None
+        expected = (position, row.digests[position - 1], row.owner) if position else None
         state = self.blocks.get((index, block), {}).get(0) if position else None
         assert state == expected, f"{row.request_id} goes on from a state that is not its own at {position}"
-        self.blocks[index, block] = {0: (position + 1, row.digests[position])}
+        self.blocks[index, block] = {0: (position + 1, row.digests[position], row.owner)}
 
-    def _read(self, row: Row, position: int) -> None:
+    def _read(self, row: Row, start: int, end: int) -> None:
+        """All that the tokens at `start` to `end` see, each place once: what must stand there is the same for all."""
         for index, group in enumerate(self.groups):
             if group.kind == "recurrent":
                 continue
-            first = max(0, position - group.window + 1) if group.window else 0
-            for seen in range(first, position + 1):
-                block = row.tables[index][seen // self.block_size]
-                content = self.blocks[index, block].get(seen % self.block_size)
-                assert content == (seen, row.digests[seen]), f"{row.request_id} reads what is not its own at {seen}"
+            table, digests, owner = row.tables[index], row.digests, row.owner
+            for seen in range(max(0, start - group.window + 1) if group.window else 0, end):
+                content = self.blocks[index, table[seen // self.block_size]].get(seen % self.block_size)
+                assert content == (seen, digests[seen], owner), f"{row.request_id} reads what is not its own at {seen}"
 
 
 def news(outputs: StepOutputs) -> list[RequestOutput]:
@@ -223,7 +230,8 @@ def answer_of(outputs: Sequence[RequestOutput], name: str) -> list[int]:
 
 def expected_answer(request_tokens: Sequence[int], max_tokens: int) -> list[int]:
     """What the pretended model says to a prompt when nobody else is there."""
-    tokens = list(request_tokens)
+    answer, digest = [], digest_of(request_tokens)
     for _ in range(max_tokens):
-        tokens.append(next_token(tokens))
-    return tokens[len(request_tokens) :]
+        answer.append(next_token(digest))
+        digest = extend_digest(digest, answer[-1])
+    return answer

@@ -1,0 +1,427 @@
+"""Any history of the scheduler: arrivals, forks, aborts, deadlines, failing rows, ticks of time, in any world.
+
+Hypothesis draws a world (pool, block size, groups, eviction, swap space, policy, caps, seats, budget) and a history in
+it. `Device` checks what every step reads and writes; after each step the books must balance, and at the end everybody
+must have got the very answer that they would have got alone, or have been told why not.
+
+`pytest tests/core/test_state_machine.py --hypothesis-profile=long --timeout=0 -s` draws anew, and for much longer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from simulation import Device, check_plan, expected_answer, make_scheduler, news
+
+from octavo_engine.core.admission import NotAdmissibleError
+from octavo_engine.core.kv_groups import KVGroup
+from octavo_engine.core.request import FinishReason, Request, SamplingParams, Status
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.step import RequestOutput, StepPlan, StepResult
+
+KINDS = {
+    "full": [KVGroup(0)],
+    "sliding": [KVGroup(0, "sliding", 5)],
+    "recurrent": [KVGroup(0, "recurrent")],
+    "full + sliding": [KVGroup(0), KVGroup(0, "sliding", 7)],
+    "full + recurrent": [KVGroup(0), KVGroup(0, "recurrent")],
+    "full + sliding + recurrent": [KVGroup(0), KVGroup(0, "sliding", 9), KVGroup(0, "recurrent")],
+}
+LONGEST = 160
+"""Tokens of the longest sequence: the histories are to have many, not long ones."""
+NEVER = float("inf")
+FIGURES: Counter[str] = Counter()
+"""What all histories of this run consisted of."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Where a history happens."""
+
+    blocks: int
+    block_size: int
+    kinds: str
+    seqs: int
+    tokens: int
+    prefix: bool
+    eviction: str
+    ttl: float | None
+    swap_blocks: int
+    policy: str
+    max_preemptions: int
+    max_skips: int
+    ageing_seconds: float
+    watermark: float
+    ahead: int
+
+    @property
+    def groups(self) -> list[KVGroup]:
+        """The KV groups with their blocks."""
+        return [replace(group, num_blocks=self.blocks) for group in KINDS[self.kinds]]
+
+    def scheduler(self) -> Scheduler:
+        """A scheduler for it. Swapping, where there is space, always looks cheap."""
+        return make_scheduler(
+            groups=self.groups,
+            blocks=self.blocks,
+            block_size=self.block_size,
+            seqs=self.seqs,
+            tokens=max(self.seqs, self.tokens),
+            prefix=self.prefix,
+            eviction=self.eviction,
+            ttl=self.ttl,
+            swap_blocks=self.swap_blocks,
+            swap_block_seconds=0.0 if self.swap_blocks else NEVER,
+            policy=self.policy,
+            max_preemptions=self.max_preemptions,
+            max_skips=self.max_skips,
+            ageing_seconds=self.ageing_seconds,
+            watermark=self.watermark,
+        )
+
+
+WORLDS = st.builds(
+    World,
+    blocks=st.one_of(st.integers(8, 20), st.integers(8, 20), st.integers(8, 64)),
+    block_size=st.sampled_from([4, 4, 16]),
+    kinds=st.sampled_from(sorted(KINDS)),
+    seqs=st.one_of(st.integers(1, 8), st.just(8)),
+    tokens=st.integers(4, 80),
+    prefix=st.sampled_from([True, True, False]),
+    eviction=st.sampled_from(["lru", "lfu", "priority"]),
+    ttl=st.sampled_from([None, 5.0]),
+    swap_blocks=st.sampled_from([0, 10, 40]),
+    policy=st.sampled_from(["fcfs", "priority"]),
+    max_preemptions=st.integers(0, 3),
+    max_skips=st.sampled_from([0, 1, 4, 32]),
+    ageing_seconds=st.sampled_from([3.0, 30.0]),
+    watermark=st.sampled_from([0.0, 0.1]),
+    ahead=st.integers(0, 1),
+)
+
+
+@dataclass
+class Asked:
+    """A request as its client sees it."""
+
+    expected: list[int]
+    answer: list[int] = field(default_factory=list)
+    end: RequestOutput | None = None
+    preemptions: int = 0
+
+
+class Histories(RuleBasedStateMachine):
+    """One history in one world."""
+
+    @initialize(world=WORLDS)
+    def begin(self, world: World) -> None:
+        """An empty engine."""
+        self.world = world
+        self.scheduler = world.scheduler()
+        self.device = Device(world.block_size, world.groups)
+        self.launched: deque[tuple[StepPlan, StepResult]] = deque()
+        self.asked: dict[str, Asked] = {}
+        self.now = 0.0
+        self.failing: int | None = None
+        self.leaving: list[tuple[int, str]] = []
+        self.longest = next(n for n in range(min(LONGEST, world.blocks * world.block_size), 0, -1) if self._fits(n))
+        FIGURES["histories"] += 1
+
+    def _fits(self, tokens: int) -> bool:
+        try:
+            self.scheduler.memory.check_ever_fits(tokens)
+        except NotAdmissibleError:
+            return False
+        return True
+
+    # Requests come.
+
+    @rule(
+        beginning=st.integers(0, 2),
+        shared=st.integers(0, 40),
+        own=st.integers(1, 30),
+        answer=st.integers(1, 100),
+        tenant=st.sampled_from("abc"),
+        salt=st.sampled_from(["", "", "s"]),
+        adapter=st.sampled_from(["", "", "x"]),
+        priority=st.integers(-2, 2),
+        weight=st.sampled_from([1.0, 3.0]),
+        patience=st.sampled_from([None, None, None, None, 2.0, 30.0]),
+        stops_at=st.sampled_from([None, None, None, 0, 20]),
+        choices=st.sampled_from([1, 1, 1, 3]),
+        clients=st.sampled_from([1, 1, 2, 4]),
+    )
+    def ask(
+        self,
+        *,
+        beginning: int,
+        shared: int,
+        own: int,
+        answer: int,
+        patience: float | None,
+        stops_at: int | None,
+        choices: int,
+        clients: int,
+        tenant: str,
+        salt: str,
+        **kind: object,
+    ) -> None:
+        """Prompts with one or several choices each; the beginning may be that of others."""
+        kind["deadline"] = None if patience is None else self.now + patience
+        kind.update(tenant=tenant, cache_salt=f"{tenant}/{salt}")
+        for client in range(clients):
+            prompt = [beginning] * shared + [(own * 7 + client + i * i) % 3 for i in range(own)]
+            prompt = prompt[: self.longest - 1]
+            most = min(answer, self.longest - len(prompt))
+            first = self._add(prompt, most, stops_at, **kind)
+            for _ in range(choices - 1):
+                self._add(prompt, most, None, fork_of=first, **kind)
+
+    @precondition(lambda self: self._live())
+    @rule(
+        whose=st.integers(0, 1 << 16), answer=st.integers(1, 40), foreign=st.sampled_from([False, False, False, True])
+    )
+    def branch(self, whose: int, answer: int, foreign: bool) -> None:
+        """A request goes on from all that another one knows, as in beam search; a foreign one only says so."""
+        live = self._live()
+        parent = live[whose % len(live)]
+        answer = min(answer, self.longest - len(parent.token_ids))
+        if answer < 1:
+            return
+        self._add(
+            list(parent.token_ids),
+            answer,
+            None,
+            tenant=parent.tenant,
+            cache_salt="foreign" if foreign else parent.cache_salt,
+            adapter=parent.adapter,
+            priority=parent.priority,
+            fork_of=parent.request_id,
+        )
+
+    @rule()
+    def ask_too_much(self) -> None:
+        """What can never fit is refused at once, and leaves nothing behind."""
+        before = len(self.scheduler._requests)
+        prompt = [0] * (self.scheduler.settings.max_model_len - 1)
+        try:
+            self.scheduler.add(Request("too much", prompt, SamplingParams(max_tokens=1), self.now))
+        except NotAdmissibleError:
+            FIGURES["refused"] += 1
+            assert len(self.scheduler._requests) == before
+        else:
+            assert self._fits(len(prompt) + 1)
+            self.scheduler.abort("too much")
+        self.scheduler.check_integrity()
+
+    def _add(self, prompt: list[int], answer: int, stops_at: int | None, **rest: object) -> str:
+        name = f"r{len(self.asked)}"
+        expected = expected_answer(prompt, answer)
+        stops: tuple[int, ...] = ()
+        if stops_at is not None:
+            stops = (expected[min(stops_at, answer - 1)],)
+            expected = expected[: expected.index(stops[0]) + 1]
+        self.asked[name] = Asked(expected)
+        sampling = SamplingParams(max_tokens=answer, stop_token_ids=stops)
+        request = Request(name, list(prompt), sampling, self.now, **rest)  # type: ignore[arg-type]
+        self.device.owners[name] = f"{request.cache_salt}|{request.adapter}"
+        self.scheduler.add(request)
+        self.scheduler.check_integrity()
+        FIGURES["requests"] += 1
+        return name
+
+    # Requests go.
+
+    @rule(
+        whose=st.integers(0, 1 << 16), state=st.sampled_from(["any", "forking", "running", "preempted", "swapped out"])
+    )
+    def abort(self, whose: int, state: str) -> None:
+        """A client goes away, now or as soon as a request is in that state."""
+        self.leaving.append((whose, state))
+        self._leave()
+
+    def _leave(self) -> None:
+        for index, (whose, state) in enumerate(self.leaving):
+            live = [request for request in self._live() if state in ("any", _state(request))]
+            if live:
+                del self.leaving[index]
+                self._abort(live[whose % len(live)])
+                return
+
+    def _abort(self, request: Request) -> None:
+        FIGURES[f"aborted while {_state(request)}"] += 1
+        ended = self.scheduler.abort(request.request_id)
+        assert ended is not None
+        self._hear(ended)
+        assert self.scheduler.abort(request.request_id) is None
+        self.scheduler.check_integrity()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 6.0, 40.0]))
+    def time_passes(self, seconds: float) -> None:
+        """Deadlines, ageing, the cache's time to live."""
+        self.now += seconds
+        self._expire()
+
+    def _expire(self) -> None:
+        before = dict(self.scheduler._requests)
+        for ended in self.scheduler.expire(self.now):
+            deadline = before[ended.request_id].deadline
+            assert ended.finish_reason == FinishReason.TIMEOUT
+            assert deadline is not None
+            assert deadline <= self.now
+            self._hear(ended)
+        assert self.scheduler.next_deadline() > self.now
+        self.scheduler.check_integrity()
+
+    @rule(index=st.integers(0, 7))
+    def row_fails(self, index: int) -> None:
+        """The next step that samples gives an error for one of its rows."""
+        self.failing = index
+
+    # Steps.
+
+    @rule(count=st.integers(1, 30))
+    def steps(self, count: int) -> None:
+        """Some turns of the engine's loop."""
+        for _ in range(count):
+            self._step()
+
+    @precondition(lambda self: self.launched)
+    @rule()
+    def results_first(self) -> None:
+        """Nothing is ahead any more."""
+        while self.launched:
+            self._update()
+
+    def _step(self) -> bool:
+        """One turn of the loop; False if there was nothing to do."""
+        self.now += 0.01
+        self._expire()
+        plan = self.scheduler.plan(self.now)
+        if plan is not None:
+            check_plan(self.scheduler, plan)
+            self._look_at(plan)
+            self.launched.append((plan, self._fail(self.device.execute(plan))))
+            self.scheduler.check_integrity()
+            FIGURES["steps"] += 1
+        self._leave()
+        if self.launched and (plan is None or len(self.launched) > self.world.ahead):
+            self._update()
+            return True
+        return plan is not None
+
+    def _look_at(self, plan: StepPlan) -> None:
+        starts = {chunk.row: chunk.start for chunk in plan.chunks}
+        for new in plan.new_rows:
+            request = self.scheduler._requests[new.request_id]
+            if request.fork_of and not request.preemptions and starts[new.row] % self.world.block_size:
+                FIGURES["forks that began inside a block"] += 1
+            FIGURES["forks"] += bool(request.fork_of and not request.preemptions and starts[new.row])
+        for request in self.scheduler._requests.values():
+            asked = self.asked[request.request_id]
+            FIGURES["preemptions"] += request.preemptions - asked.preemptions
+            asked.preemptions = request.preemptions
+            assert request.preemptions <= self.world.max_preemptions, "preempted beyond the cap"
+
+    def _fail(self, result: StepResult) -> StepResult:
+        if self.failing is None or not result.token_ids:
+            return result
+        index, self.failing = self.failing % len(result.token_ids), None
+        return replace(result, errors={index: "this row failed"})
+
+    def _update(self) -> None:
+        for output in news(self.scheduler.update(*self.launched.popleft(), self.now)):
+            self._hear(output)
+        self.scheduler.check_integrity()
+
+    def _hear(self, output: RequestOutput) -> None:
+        """What a client is told must be the next of its answer, and nothing comes after the end."""
+        asked = self.asked[output.request_id]
+        assert asked.end is None, f"{output.request_id} has ended and is told more"
+        asked.answer += output.token_ids
+        assert asked.answer == asked.expected[: len(asked.answer)], f"{output.request_id} is told a wrong token"
+        if output.finish_reason is not None:
+            asked.end = output
+            FIGURES[f"ended by {output.finish_reason}"] += 1
+            FIGURES["cached tokens"] += output.cached_tokens
+            if output.finish_reason in (FinishReason.LENGTH, FinishReason.STOP):
+                assert asked.answer == asked.expected, f"{output.request_id} got a part of its answer only"
+
+    def teardown(self) -> None:
+        """Nothing comes any more: everything that was accepted ends, and every block comes back."""
+        if not hasattr(self, "scheduler"):
+            return
+        idle = 0
+        for _ in range(200 * (len(self.asked) + 1)):
+            idle = 0 if self._step() else idle + 1
+            if not self.scheduler.has_work and not self.launched:
+                break
+            assert idle < 3, f"nothing is planned for {list(self.scheduler._requests)}"
+        scheduler, memory = self.scheduler, self.scheduler.memory
+        assert not scheduler.has_work, f"{list(scheduler._requests)} never end"
+        assert all(asked.end is not None for asked in self.asked.values())
+        assert memory.blocks_used == 0, "blocks are lost"
+        assert all(swap.available == swap.num_blocks for swap in memory.swap), "swap space is lost"
+        assert scheduler.report().waiting_tokens == 0
+        self._count()
+
+    def _count(self) -> None:
+        stats = self.scheduler.report()
+        for name in ("copied_blocks", "swapped_out_blocks", "swapped_in_blocks", "recomputed_tokens"):
+            FIGURES[name] += getattr(stats, name)
+        FIGURES["prefix_hit_tokens"] += stats.prefix_hit_tokens
+        assert stats.preemptions == sum(asked.preemptions for asked in self.asked.values()), (
+            "a preemption is not counted"
+        )
+
+    def _live(self) -> list[Request]:
+        return list(self.scheduler._requests.values())
+
+
+def _state(request: Request) -> str:
+    swapped = request.status is Status.PREEMPTED and request.swapped is not None
+    return "swapped out" if swapped else request.status.value
+
+
+IN_CI = settings(
+    max_examples=350,
+    stateful_step_count=50,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+LEAST = {
+    "steps": 50_000,
+    "requests": 3_000,
+    "preemptions": 500,
+    "forks": 400,
+    "forks that began inside a block": 100,
+    "copied_blocks": 2_000,
+    "swapped_in_blocks": 500,
+    "cached tokens": 10_000,
+    "recomputed_tokens": 5_000,
+    "ended by stop": 300,
+    "ended by timeout": 300,
+    "ended by error": 50,
+    "aborted while waiting": 20,
+    "aborted while forking": 20,
+    "aborted while running": 20,
+    "aborted while preempted": 20,
+    "aborted while swapped out": 20,
+}
+"""What the histories must contain, lest the test shrink without anybody noticing."""
+
+
+def test_any_history_in_any_world_keeps_the_books_and_every_answer() -> None:
+    FIGURES.clear()
+    long = settings.get_current_profile_name() == "long"
+    run_state_machine_as_test(Histories, settings=settings(settings.default) if long else IN_CI)
+    print("\n" + "\n".join(f"{count:>9,} {name}" for name, count in sorted(FIGURES.items())))
+    missing = {name: (FIGURES[name], least) for name, least in LEAST.items() if FIGURES[name] < least}
+    assert not missing, f"too little happened, (found, wanted): {missing}"
