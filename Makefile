@@ -67,7 +67,7 @@ format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster cluster-demo images bench
+.PHONY: cluster cluster-demo images bench bench-scheduler simulate
 cluster-demo: setup ## helm install, kubectl apply, chat and load on a real Kubernetes
 	@$(BIN)/python -m demo.cluster
 
@@ -80,6 +80,13 @@ cluster: setup ## a real Kubernetes on this machine, in the foreground
 
 bench: setup ## Octavo and its peers side by side, into bench/results/
 	$(BIN)/python -m bench.compare
+
+bench-scheduler: setup ## what a step costs the host, into bench/results/
+	$(BIN)/python -m bench.scheduler
+
+simulate: setup ## four traces through the real scheduler on a simulated H200, into .cache/simulation/
+	for trace in poisson bursts sharegpt prefix; do \
+	  $(BIN)/python -m bench.simulate --trace $$trace --out .cache/simulation; done
 
 .PHONY: docs
 docs: setup ## docs/reference from the code

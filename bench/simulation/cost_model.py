@@ -82,11 +82,11 @@ CPU_SMOLLM2 = CostModel(
     fixed=12e-3,
     weights=15e-3,
     per_token=0.9e-3,
-    per_row=0.2e-3,
+    per_row=0.5e-3,
     per_context=6e-6,
     per_pair=0.3e-6,
-    per_copy=2 * 16 * 23040 / 13e9,
-    per_swap=2 * 16 * 23040 / 13e9,
+    per_copy=16 * 23040 / 13e9,
+    per_swap=16 * 23040 / 13e9,
     blocks=11_650,
 )
 COSTS = {"h200-8b": H200_8B, "cpu-smollm2": CPU_SMOLLM2}
