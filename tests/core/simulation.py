@@ -48,14 +48,28 @@ def make_scheduler(
     return Scheduler(settings, memory)
 
 
+def make_engine(**rules: object) -> tuple[Scheduler, Device]:
+    """A scheduler with the device of its groups."""
+    scheduler = make_scheduler(**rules)  # type: ignore[arg-type]
+    groups = rules.get("groups") or (KVGroup(0),)
+    return scheduler, Device(scheduler.memory.block_size, groups)  # type: ignore[arg-type]
+
+
 def make_request(
-    name: str, prompt: int | Sequence[int], max_tokens: int = 4, arrival: float = 0.0, **kwargs: object
+    name: str,
+    prompt: int | Sequence[int],
+    max_tokens: int = 4,
+    arrival: float = 0.0,
+    *,
+    seed: int | None = None,
+    stop: tuple[int, ...] = (),
+    **kwargs: object,
 ) -> Request:
     """A request with a prompt of its own, or with the given tokens."""
-    tokens = (
-        list(prompt) if not isinstance(prompt, int) else [(crc32(name.encode()) + i) % 50_000 for i in range(prompt)]
-    )
-    return Request(name, tokens, SamplingParams(max_tokens=max_tokens), arrival, **kwargs)  # type: ignore[arg-type]
+    first = crc32(name.encode())
+    tokens = [(first + i) % 50_000 for i in range(prompt)] if isinstance(prompt, int) else list(prompt)
+    sampling = SamplingParams(max_tokens=max_tokens, seed=seed, stop_token_ids=stop)
+    return Request(name, tokens, sampling, arrival, **kwargs)  # type: ignore[arg-type]
 
 
 def extend_digest(digest: int, token: int) -> int:
@@ -71,9 +85,9 @@ def digest_of(tokens: Sequence[int]) -> int:
     return digest
 
 
-def next_token(digest: int) -> int:
-    """What it says after a sequence: a function of all its tokens."""
-    return digest % 49_999
+def next_token(digest: int, seed: int | None) -> int:
+    """What it says after a sequence: a function of all its tokens, and of the seed, so that forks part ways."""
+    return (digest + 7_919 * (seed or 0)) % 49_999
 
 
 @dataclass
@@ -85,6 +99,7 @@ class Row:
     digests: list[int]
     """After each of its tokens."""
     tables: list[list[int]]
+    seed: int | None
     owner: str
     """Whose keys and values these are: requests of different owners may say the same and still never share."""
 
@@ -121,7 +136,7 @@ class Device:
         results = []
         for index in sampling:
             row = self.rows[index]
-            token = next_token(row.digests[-1])
+            token = next_token(row.digests[-1], row.seed)
             row.tokens.append(token)
             row.digests.append(extend_digest(row.digests[-1], token))
             results.append(token)
@@ -134,7 +149,8 @@ class Device:
                 digest = extend_digest(digest, token)
                 digests.append(digest)
             owner = self.owners.get(new.request_id, "")
-            self.rows[new.row] = Row(new.request_id, list(new.token_ids), digests, [[] for _ in self.groups], owner)
+            tables: list[list[int]] = [[] for _ in self.groups]
+            self.rows[new.row] = Row(new.request_id, list(new.token_ids), digests, tables, new.sampling.seed, owner)
         for change in plan.table_changes:
             table = self.rows[change.row].tables[change.group]
             table += [-1] * (change.index - len(table))
@@ -183,6 +199,16 @@ def news(outputs: StepOutputs) -> list[RequestOutput]:
     return [RequestOutput(request_id, (token,)) for request_id, token in plain] + outputs.events
 
 
+def step(scheduler: Scheduler, device: Device, now: float = 0.0) -> tuple[StepPlan, list[RequestOutput]]:
+    """One step, its results taken in at once. There must be something to compute."""
+    plan = scheduler.plan(now)
+    assert plan is not None
+    check_plan(scheduler, plan)
+    outputs = news(scheduler.update(plan, device.execute(plan), now))
+    scheduler.check_integrity()
+    return plan, outputs
+
+
 def run(
     scheduler: Scheduler,
     *,
@@ -228,10 +254,15 @@ def answer_of(outputs: Sequence[RequestOutput], name: str) -> list[int]:
     return [token for output in outputs if output.request_id == name for token in output.token_ids]
 
 
-def expected_answer(request_tokens: Sequence[int], max_tokens: int) -> list[int]:
+def expected_answer(request_tokens: Sequence[int], max_tokens: int, seed: int | None = None) -> list[int]:
     """What the pretended model says to a prompt when nobody else is there."""
     answer, digest = [], digest_of(request_tokens)
     for _ in range(max_tokens):
-        answer.append(next_token(digest))
+        answer.append(next_token(digest, seed))
         digest = extend_digest(digest, answer[-1])
     return answer
+
+
+def expected(request: Request) -> list[int]:
+    """The whole answer to a request that nobody disturbs."""
+    return expected_answer(request.token_ids[: request.prompt_len], request.sampling.max_tokens, request.sampling.seed)

@@ -220,13 +220,14 @@ class Histories(RuleBasedStateMachine):
 
     def _add(self, prompt: list[int], answer: int, stops_at: int | None, **rest: object) -> str:
         name = f"r{len(self.asked)}"
-        expected = expected_answer(prompt, answer)
+        seed = len(self.asked)
+        expected = expected_answer(prompt, answer, seed)
         stops: tuple[int, ...] = ()
         if stops_at is not None:
             stops = (expected[min(stops_at, answer - 1)],)
             expected = expected[: expected.index(stops[0]) + 1]
         self.asked[name] = Asked(expected)
-        sampling = SamplingParams(max_tokens=answer, stop_token_ids=stops)
+        sampling = SamplingParams(max_tokens=answer, stop_token_ids=stops, seed=seed)
         request = Request(name, list(prompt), sampling, self.now, **rest)  # type: ignore[arg-type]
         self.device.owners[name] = f"{request.cache_salt}|{request.adapter}"
         self.scheduler.add(request)

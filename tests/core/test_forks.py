@@ -1,0 +1,212 @@
+"""Forks share what their parent has computed and never see each other: copy-on-write, for every kind of group.
+
+Each request has a seed of its own, so that forks say different things: a write into a shared block would be seen.
+"""
+
+from __future__ import annotations
+
+import pytest
+from simulation import Device, answer_of, expected, make_engine, make_request, run, step
+
+from octavo_engine.core.kv_groups import KVGroup
+from octavo_engine.core.request import FinishReason, Request, Status
+from octavo_engine.core.scheduler import Scheduler
+
+FULL = [KVGroup(32)]
+GROUPS = {
+    "full": FULL,
+    "sliding": [KVGroup(32, "sliding", 24)],
+    "recurrent": [KVGroup(32, "recurrent")],
+    "all": [KVGroup(32), KVGroup(32, "sliding", 24), KVGroup(32, "recurrent")],
+}
+
+
+def choices(scheduler: Scheduler, prompt: int, number: int = 3, max_tokens: int = 30) -> list[Request]:
+    """The choices of one prompt, added."""
+    first = make_request("c0", prompt, max_tokens=max_tokens, seed=1)
+    forks = [
+        make_request(f"c{n}", first.token_ids, max_tokens=max_tokens, seed=n + 1, fork_of="c0")
+        for n in range(1, number)
+    ]
+    for request in [first, *forks]:
+        scheduler.add(request)
+    return [first, *forks]
+
+
+def finish(scheduler: Scheduler, device: Device, requests: list[Request], ahead: int = 0) -> dict[str, int]:
+    """Run to the end and see that each answer is its own; the cached tokens of each."""
+    told = {request.request_id: request.num_output for request in requests}
+    outputs = run(scheduler, device=device, ahead=ahead)
+    for request in requests:
+        assert answer_of(outputs, request.request_id) == expected(request)[told[request.request_id] :]
+    assert scheduler.memory.blocks_used == 0
+    return {output.request_id: output.cached_tokens for output in outputs if output.finish_reason}
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("prefix", [True, False])
+def test_three_choices_share_their_prompt_and_never_see_each_other(prefix: bool, ahead: int) -> None:
+    """Twenty tokens are a full block and 4 slots of the next: that block is copied for two of the three."""
+    scheduler, device = make_engine(groups=FULL, prefix=prefix)
+    requests = choices(scheduler, 20)
+    assert [request.status for request in requests] == [Status.WAITING, Status.FORKING, Status.FORKING]
+    plan, _ = step(scheduler, device)
+    assert plan.num_tokens == 20, "forks wait for the prompt, and do not compute it themselves"
+    plan, _ = step(scheduler, device)
+    assert len(plan.decode_rows) == 1
+    assert [(chunk.start, chunk.num_tokens, chunk.samples) for chunk in plan.chunks] == [(19, 1, True)] * 2
+    assert [(op.kind, op.source) for op in plan.block_ops] == [("copy", device.rows[requests[0].row].tables[0][1])] * 2
+    tables = [request.block_tables[0] for request in requests]
+    assert len({table[0] for table in tables}) == 1
+    assert len({table[1] for table in tables}) == 3
+    assert scheduler.memory.blocks_used == 1 + 3
+    assert scheduler.report().copied_blocks == 2
+    cached = finish(scheduler, device, requests, ahead)
+    assert cached == {"c0": 0, "c1": 19, "c2": 19}
+    assert scheduler.report().copied_blocks == 2
+    assert len({tuple(expected(request)) for request in requests}) == 3
+
+
+@pytest.mark.parametrize("prompt", [17, 33])
+def test_forks_that_begin_at_a_block_boundary_copy_nothing(prompt: int) -> None:
+    """All but the last prompt token are full blocks, and that one is computed into a new block by each."""
+    scheduler, device = make_engine(groups=FULL)
+    requests = choices(scheduler, prompt)
+    step(scheduler, device)
+    plan, _ = step(scheduler, device)
+    assert plan.block_ops == ()
+    assert [chunk.start for chunk in plan.chunks] == [prompt - 1] * 2
+    assert scheduler.memory.blocks_used == (prompt - 1) // 16 + 3
+    assert finish(scheduler, device, requests) == {"c0": 0, "c1": prompt - 1, "c2": prompt - 1}
+    assert scheduler.report().copied_blocks == 0
+
+
+@pytest.mark.parametrize("kinds", GROUPS)
+@pytest.mark.parametrize("prompt", [1, 2, 16, 17, 47, 48, 49])
+@pytest.mark.parametrize("tokens", [8, 64])
+def test_forks_in_groups_of_every_kind(kinds: str, prompt: int, tokens: int) -> None:
+    scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32, tokens=tokens)
+    requests = choices(scheduler, prompt, max_tokens=40)
+    cached = finish(scheduler, device, requests)
+    if kinds in ("full", "sliding") and prompt > 1:
+        assert cached == {"c0": 0, "c1": prompt - 1, "c2": prompt - 1}
+
+
+def test_a_recurrent_state_is_forked_where_the_parent_stands() -> None:
+    """The parent's state is after its whole prompt; a fork must compute the last token, for its logits.
+
+    So it shares no state, but it finds the checkpoint at the last block boundary.
+    """
+    scheduler, device = make_engine(groups=GROUPS["recurrent"], blocks=32)
+    requests = choices(scheduler, 20)
+    assert finish(scheduler, device, requests) == {"c0": 0, "c1": 16, "c2": 16}
+
+
+def test_forks_of_an_aborted_parent_are_computed_by_themselves() -> None:
+    scheduler, device = make_engine(groups=FULL, tokens=16)
+    requests = choices(scheduler, 40)
+    step(scheduler, device)
+    assert scheduler.abort("c0") is not None
+    cached = finish(scheduler, device, requests[1:])
+    assert cached == {"c1": 16, "c2": 32}, "they find what the parent, and then the first of them, had computed"
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_forks_of_a_parent_that_has_ended_are_computed_by_themselves(prefix: bool) -> None:
+    scheduler, device = make_engine(groups=FULL, prefix=prefix, seqs=1)
+    parent = make_request("c0", 40, max_tokens=1)
+    fork = make_request("c1", parent.token_ids, max_tokens=9, seed=2, fork_of="c0")
+    scheduler.add(parent)
+    scheduler.add(fork)
+    cached = finish(scheduler, device, [parent, fork])
+    assert cached == {"c0": 0, "c1": 32 if prefix else 0}
+
+
+def test_forks_of_a_preempted_parent_wait_until_it_is_computed_again() -> None:
+    scheduler, device = make_engine(groups=FULL, tokens=16, seqs=1, policy="priority", prefix=False)
+    parent = make_request("c0", 40, max_tokens=9, seed=1, priority=1)
+    fork = make_request("c1", parent.token_ids, max_tokens=9, seed=2, priority=1, fork_of="c0")
+    scheduler.add(parent)
+    scheduler.add(fork)
+    step(scheduler, device)
+    scheduler.add(urgent := make_request("urgent", 40, max_tokens=2))
+    step(scheduler, device)
+    step(scheduler, device)  # the first one with tokens to spare, so that somebody can be admitted
+    assert (parent.status, fork.status) == (Status.PREEMPTED, Status.FORKING)
+    finish(scheduler, device, [parent, fork, urgent])
+    assert scheduler.report().preemptions >= 1
+
+
+def test_a_parent_preempted_after_its_forks_began_takes_nothing_from_them() -> None:
+    scheduler, device = make_engine(groups=FULL, policy="priority", seqs=3)
+    requests = choices(scheduler, 20)
+    for _ in range(3):
+        step(scheduler, device)
+    for request in requests[1:]:
+        request.preemptions = 3  # so that the parent is the only candidate
+    scheduler.add(urgent := make_request("urgent", 40, max_tokens=2, priority=-1))
+    step(scheduler, device)
+    assert requests[0].status is Status.PREEMPTED
+    for request in requests[1:]:
+        request.preemptions = 0
+    finish(scheduler, device, [*requests, urgent])
+
+
+@pytest.mark.parametrize("end", ["abort", "error"])
+def test_a_fork_that_ends_leaves_the_others_blocks_alone(end: str) -> None:
+    scheduler, device = make_engine(groups=FULL)
+    requests = choices(scheduler, 20)
+    for _ in range(4):
+        step(scheduler, device)
+    assert scheduler.abort("c1", FinishReason(end)) is not None
+    scheduler.check_integrity()
+    finish(scheduler, device, [requests[0], requests[2]])
+
+
+STRANGERS = {
+    "another tenant": {"tenant": "b"},
+    "another salt": {"cache_salt": "b"},
+    "another adapter": {"adapter": "b"},
+    "an unknown parent": {"fork_of": "nobody"},
+}
+
+
+@pytest.mark.parametrize("difference", [*STRANGERS, "another prompt", "a longer prompt"])
+def test_a_fork_that_is_none_waits_like_everybody_and_shares_nothing(difference: str) -> None:
+    scheduler, device = make_engine(groups=FULL, prefix=difference in ("another salt", "another adapter"))
+    parent = make_request("c0", 40, max_tokens=20)
+    tokens = list(parent.token_ids)
+    if difference == "another prompt":
+        tokens[3] += 1
+    if difference == "a longer prompt":
+        tokens += expected(parent)[:1]
+    other = make_request("c1", tokens, max_tokens=20, seed=2, **{"fork_of": "c0", **STRANGERS.get(difference, {})})
+    device.owners = {"c0": "one", "c1": "another"}
+    scheduler.add(parent)
+    scheduler.add(other)
+    assert (other.status, other.fork_of) == (Status.WAITING, None)
+    assert finish(scheduler, device, [parent, other]) == {"c0": 0, "c1": 0}
+
+
+@pytest.mark.parametrize("kinds", GROUPS)
+def test_a_fork_may_go_on_from_what_a_running_request_has_said(kinds: str) -> None:
+    """As beam search does: it shares prompt and answer so far."""
+    scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32, prefix=False)
+    scheduler.add(parent := make_request("c0", 20, max_tokens=30, seed=1))
+    for _ in range(6):
+        step(scheduler, device)
+    beams = [make_request(f"b{n}", parent.token_ids, max_tokens=20, seed=n, fork_of="c0") for n in (2, 3)]
+    known = len(parent.token_ids)
+    assert known >= 25
+    for beam in beams:
+        scheduler.add(beam)
+    cached = finish(scheduler, device, [parent, *beams])
+    assert [cached[beam.request_id] for beam in beams] == [known - 1] * 2
+
+
+def test_a_fork_of_a_fork_shares_too() -> None:
+    scheduler, device = make_engine(groups=FULL, prefix=False)
+    first, second = choices(scheduler, 40, number=2)
+    third = make_request("c2", first.token_ids, max_tokens=30, seed=3, fork_of="c1")
+    scheduler.add(third)
+    assert finish(scheduler, device, [first, second, third]) == {"c0": 0, "c1": 39, "c2": 39}
