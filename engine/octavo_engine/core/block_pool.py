@@ -42,12 +42,11 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def share(self, block: int, priority: int) -> None:
+    def share(self, block: int) -> None:
         """One more reference to a block that is used or cached."""
-        references = self._references[block]
-        if self.cache is not None and self.cache.knows(block):
-            self.cache.use(block, priority, resting=references == 0)
-        self._references[block] = references + 1
+        if self._references[block] == 0 and self.cache is not None:
+            self.cache.wake(block)
+        self._references[block] += 1
 
     def must_copy(self, block: int) -> bool:
         """Whether writing into the block would be seen by another request, or spoil what the cache knows."""

@@ -37,6 +37,9 @@ class Account:
     """Tokens computed lately, fading away."""
 
 
+_NOBODY = Account()
+
+
 class Accounts:
     """All tenants that are or were lately here.
 
@@ -49,9 +52,12 @@ class Accounts:
         self._faded_at = 0.0
         self._weights = 0.0
         self._used = 0.0
+        self._present = 0
+        """Tenants with requests here now."""
 
     def open(self, tenant: str, weight: float) -> None:
         """One more request of a tenant's."""
+        self._present += self._accounts.get(tenant, _NOBODY).requests == 0
         account = self._accounts.setdefault(tenant, Account(weight=0.0))
         self._weights += weight - account.weight
         account.weight = weight
@@ -59,7 +65,9 @@ class Accounts:
 
     def close(self, tenant: str) -> None:
         """One request less."""
-        self._accounts[tenant].requests -= 1
+        account = self._accounts[tenant]
+        account.requests -= 1
+        self._present -= account.requests == 0
 
     def __getitem__(self, tenant: str) -> Account:
         return self._accounts[tenant]
@@ -107,7 +115,11 @@ class Accounts:
         share = self.share(tenant)
         return self.several and self._accounts[tenant].used > self._used * min(2 * share, (1 + share) / 2)
 
-    def chunk_cap(self, tenant: str, budget: int, light_tokens: int) -> int:
+    def light_cap(self, tenant: str, budget: int) -> int:
+        """Prompt tokens of a tenant in a step; while others have requests here, a flood is bounded from the start."""
+        return max(QUANTUM, int(budget * self.share(tenant))) if self._present > 1 else budget
+
+    def heavy_cap(self, tenant: str, budget: int, light_tokens: int) -> int:
         """Prefill tokens of a heavy tenant in a step that computes `light_tokens` of others' prompts.
 
         Half its share: whoever comes meanwhile waits for the rest of such a step before one of its own.

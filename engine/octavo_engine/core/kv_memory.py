@@ -50,6 +50,11 @@ class KVMemory:
         return sum(pool.num_blocks for pool in self.pools)
 
     @property
+    def available(self) -> int:
+        """Blocks that could be taken, of the group that has the fewest."""
+        return min(pool.available - pool.promised for pool in self.pools)
+
+    @property
     def blocks_used(self) -> int:
         """Blocks of all groups that requests hold."""
         return sum(pool.used for pool in self.pools)
@@ -82,8 +87,9 @@ class KVMemory:
         usable = (len(request.token_ids) - 1) // self.block_size if caching else 0
         hashes = self._hashes(request, usable)
         reaches = [group.reach(hashes) for group in self.groups]
-        hits = next(n for n in range(usable, -1, -1) if all(n in reach for reach in reaches))
-        request.block_tables = [group.adopt(hashes[:hits], request.priority) for group in self.groups]
+        longest = min(max(reach) for reach in reaches)
+        hits = next(n for n in range(longest, -1, -1) if all(n in reach for reach in reaches))
+        request.block_tables = [group.adopt(hashes[:hits]) for group in self.groups]
         request.computed = hits * self.block_size
         request.remembered = hits
 
@@ -102,10 +108,18 @@ class KVMemory:
         """Give `child` the parent's blocks; whoever first writes into a shared one copies it."""
         computed = min(there, len(child.token_ids) - 1)
         tables = zip(self.groups, parent.block_tables, strict=True)
-        child.block_tables = [group.fork(table, computed, child.priority) for group, table in tables]
+        child.block_tables = [group.fork(table, computed) for group, table in tables]
         child.computed = computed
         child.remembered = min(parent.remembered, computed // self.block_size)
         parent.capacity = min(parent.capacity, parent.computed)
+
+    def count_hits(self, request: Request) -> None:
+        """An opened request begins to run: only now was what it found of use."""
+        for pool, table in zip(self.pools, request.block_tables, strict=True):
+            if pool.cache is not None:
+                for block in table:
+                    if pool.cache.knows(block):
+                        pool.cache.found(block, request.priority)
 
     def check_ever_fits(self, tokens: int) -> None:
         """NotAdmissibleError if a sequence of so many tokens would not fit even into the empty memory."""

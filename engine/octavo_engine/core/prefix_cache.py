@@ -71,13 +71,16 @@ class PrefixCache:
             self._block_of[digest] = block
             self._known[block] = _Known(digest, priority)
 
-    def use(self, block: int, priority: int, *, resting: bool) -> None:
-        """A request begins to use a known block."""
+    def found(self, block: int, priority: int) -> None:
+        """A request begins to run with a known block, which is in use."""
         known = self._known[block]
         known.uses += 1
         known.priority = min(known.priority, priority)
-        if resting:
-            self._wake(block)
+
+    def wake(self, block: int) -> None:
+        """A known block rests no more."""
+        self._resting.remove(block)
+        self._rested_at.pop(block, None)
 
     def rest(self, block: int, now: float) -> None:
         """The last request lets go of a known block."""
@@ -106,10 +109,6 @@ class PrefixCache:
                 break
             expired.append(block)
         for block in expired:
-            self._wake(block)
+            self.wake(block)
             self.forget(block)
         return expired
-
-    def _wake(self, block: int) -> None:
-        self._resting.remove(block)
-        self._rested_at.pop(block, None)

@@ -129,6 +129,8 @@ class Request:
     """Tokens that were computed before its last preemption."""
     passed: int = 0
     """Requests that were admitted before it because its blocks were not there."""
+    worth_trying: int = 0
+    """Available blocks below which admitting it would fail as it did before."""
     finish_reason: FinishReason | None = None
     stop_token: int | None = None
     scheduled_at: float | None = None

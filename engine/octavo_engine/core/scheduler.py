@@ -34,6 +34,8 @@ from octavo_engine.core.waiting_queue import WaitingQueue
 
 _LOOK_AHEAD = 4
 """Waiting requests whose blocks are not there that a plan looks past."""
+_TRY_EVERY = 8
+"""Steps after which a blocked request is tried again though no blocks came back: its beginning may be known now."""
 _WASTE_EVERY = 16
 """Reports between two counts of wasted slots: a count looks at every running request."""
 _TOKEN_SECONDS_WEIGHT = 0.1
@@ -185,10 +187,12 @@ class Scheduler:
 
     def _most(self, tenant: str, draft: Draft) -> int:
         """Prompt tokens that a tenant may still have in this step."""
-        if not self._accounts.heavy(tenant):
-            return draft.budget
-        light_tokens = sum(n for other, n in draft.prompt_tokens.items() if not self._accounts.heavy(other))
-        cap = self._accounts.chunk_cap(tenant, self.settings.max_num_batched_tokens, light_tokens)
+        budget = self.settings.max_num_batched_tokens
+        if self._accounts.heavy(tenant):
+            light_tokens = sum(n for other, n in draft.prompt_tokens.items() if not self._accounts.heavy(other))
+            cap = self._accounts.heavy_cap(tenant, budget, light_tokens)
+        else:
+            cap = self._accounts.light_cap(tenant, budget)
         return min(draft.budget, cap - draft.prompt_tokens.get(tenant, 0))
 
     def _prefill(self, request: Request, draft: Draft) -> None:
@@ -235,6 +239,8 @@ class Scheduler:
                 for other in blocked:
                     other.passed += 1
                 self._start(request, draft, now)
+                if any(other.passed >= self.settings.max_skips for other in blocked):
+                    return
             elif self._accounts.heavy(request.tenant):
                 sated.add(request.tenant)  # it makes nobody wait; when its use has faded, it will
             elif request.passed >= self.settings.max_skips:
@@ -247,12 +253,13 @@ class Scheduler:
         limit = self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
         reserve = self._accounts.reserve(request.tenant)
         seated = self.num_running < max(1, int(limit * (1 - reserve)))
-        if not seated and not self._could_yield:
+        if (not seated and not self._could_yield) or not self._worth_trying(request):
             return False
         shortage = self._open(request, draft)
         if seated and shortage <= 0:
             return True
         self.memory.close(request)
+        request.worth_trying = self.memory.available + shortage
         victims: list[Request] = []
         if self._could_yield:
             running = [r for r in self._running() if self._preemptible(r)]
@@ -264,6 +271,12 @@ class Scheduler:
             return True
         self.memory.close(request)
         return False
+
+    def _worth_trying(self, request: Request) -> bool:
+        """Whether blocks have come back since it last failed. Now and then it is tried in any case: rules change."""
+        return (
+            self.memory.available >= request.worth_trying or self.num_running == 0 or self._next_step % _TRY_EVERY == 0
+        )
 
     @property
     def _could_yield(self) -> bool:
@@ -292,6 +305,7 @@ class Scheduler:
     def _start(self, request: Request, draft: Draft, now: float) -> None:
         """Give an opened request its row and its first tokens."""
         self._waiting.take(request)
+        self.memory.count_hits(request)
         self.memory.swap_in(request)
         if not self._preemptible(request):
             self.memory.promise(request)

@@ -26,9 +26,12 @@ class NewRow:
     sampling: SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TableChange:
-    """Blocks that stand in a row's block table from `index` on, instead of what was there."""
+    """Blocks that stand in a row's block table from `index` on, instead of what was there.
+
+    Not frozen: making a frozen one takes four times as long, and a step has many.
+    """
 
     row: int
     group: int

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.kv_groups.memory import NO_BLOCK, Growth, shared
@@ -40,7 +40,7 @@ class FullMemory:
         """Tokens that fit into the blocks, or none while the next one's block must be copied."""
         return computed if self._copies(table, computed) else len(table) * self.block_size
 
-    def reach(self, hashes: Sequence[bytes]) -> Container[int]:
+    def reach(self, hashes: Sequence[bytes]) -> Collection[int]:
         """Any number up to the first block that is not known."""
         cache = self.pool.cache
         if cache is None:
@@ -52,9 +52,9 @@ class FullMemory:
             known += 1
         return range(known + 1)
 
-    def adopt(self, hashes: Sequence[bytes], priority: int) -> list[int]:
+    def adopt(self, hashes: Sequence[bytes]) -> list[int]:
         """All of them."""
-        return [shared(self.pool, digest, priority) for digest in hashes]
+        return [shared(self.pool, digest) for digest in hashes]
 
     def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, priority: int) -> None:
         """Make the full blocks from `first` on findable under their hashes."""
@@ -67,12 +67,12 @@ class FullMemory:
         """Always: whatever the parent has computed is there."""
         return True
 
-    def fork(self, table: list[int], computed: int, priority: int) -> list[int]:
+    def fork(self, table: list[int], computed: int) -> list[int]:
         """The blocks that hold its tokens; the last one may be copied later."""
         blocks = table[: -(-computed // self.block_size)]
         for block in blocks:
             if block != NO_BLOCK:
-                self.pool.share(block, priority)
+                self.pool.share(block)
         return blocks
 
     def restore(self, table: list[int], places: dict[int, int]) -> list[tuple[int, int]]:

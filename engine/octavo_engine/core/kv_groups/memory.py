@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +12,7 @@ NO_BLOCK = -1
 """A place of a table whose block is not held (any more)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Growth:
     """How a table has changed: `blocks` stand in it from `index` on; `copied` was (source, target)."""
 
@@ -38,10 +38,10 @@ class GroupMemory(Protocol):
     def capacity(self, table: list[int], computed: int) -> int:
         """Tokens that can be computed before the table must be looked at again."""
 
-    def reach(self, hashes: Sequence[bytes]) -> Container[int]:
+    def reach(self, hashes: Sequence[bytes]) -> Collection[int]:
         """The numbers of leading blocks after which a sequence could go on with what the prefix cache has."""
 
-    def adopt(self, hashes: Sequence[bytes], priority: int) -> list[int]:
+    def adopt(self, hashes: Sequence[bytes]) -> list[int]:
         """A table that begins with the cached blocks under `hashes`, whose number `reach` contained."""
 
     def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, priority: int) -> None:
@@ -50,7 +50,7 @@ class GroupMemory(Protocol):
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
         """Whether a fork could go on after `computed` tokens with the blocks of its parent's table."""
 
-    def fork(self, table: list[int], computed: int, priority: int) -> list[int]:
+    def fork(self, table: list[int], computed: int) -> list[int]:
         """A table of the same blocks for a fork."""
 
     def restore(self, table: list[int], places: dict[int, int]) -> list[tuple[int, int]]:
@@ -60,10 +60,10 @@ class GroupMemory(Protocol):
         """Slots that are held and hold no token."""
 
 
-def shared(pool: BlockPool, digest: bytes, priority: int) -> int:
+def shared(pool: BlockPool, digest: bytes) -> int:
     """The cached block under `digest`, with one more reference."""
     block = pool.cache.get(digest) if pool.cache is not None else None
     if block is None:
         raise RuntimeError("the prefix cache lost a block between looking and taking")
-    pool.share(block, priority)
+    pool.share(block)
     return block

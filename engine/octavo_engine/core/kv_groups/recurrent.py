@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.kv_groups.memory import Growth, shared
@@ -43,16 +43,16 @@ class RecurrentMemory:
             return computed
         return -(-computed // self.block_size) * self.block_size
 
-    def reach(self, hashes: Sequence[bytes]) -> Container[int]:
+    def reach(self, hashes: Sequence[bytes]) -> Collection[int]:
         """Wherever there is a checkpoint."""
         cache = self.pool.cache
         if cache is None:
             return range(1)
         return {0} | {number for number, digest in enumerate(hashes, 1) if cache.get(digest) is not None}
 
-    def adopt(self, hashes: Sequence[bytes], priority: int) -> list[int]:
+    def adopt(self, hashes: Sequence[bytes]) -> list[int]:
         """The last checkpoint."""
-        return [shared(self.pool, hashes[-1], priority)] if hashes else []
+        return [shared(self.pool, hashes[-1])] if hashes else []
 
     def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, priority: int) -> None:
         """The state, if it is that of a block boundary."""
@@ -63,10 +63,10 @@ class RecurrentMemory:
         """Only from where the parent stands now."""
         return computed == parent_computed
 
-    def fork(self, table: list[int], computed: int, priority: int) -> list[int]:
+    def fork(self, table: list[int], computed: int) -> list[int]:
         """The state; whoever goes on first copies it."""
         for block in table:
-            self.pool.share(block, priority)
+            self.pool.share(block)
         return list(table)
 
     def restore(self, table: list[int], places: dict[int, int]) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.kv_groups.full import FullMemory
@@ -34,7 +34,7 @@ class SlidingMemory(FullMemory):
         table[:first] = [NO_BLOCK] * first
         return super().grow(table, start, end)
 
-    def reach(self, hashes: Sequence[bytes]) -> Container[int]:
+    def reach(self, hashes: Sequence[bytes]) -> Collection[int]:
         """Numbers before which the whole window is known."""
         cache = self.pool.cache
         if cache is None:
@@ -46,10 +46,10 @@ class SlidingMemory(FullMemory):
                 found.add(number)
         return found
 
-    def adopt(self, hashes: Sequence[bytes], priority: int) -> list[int]:
+    def adopt(self, hashes: Sequence[bytes]) -> list[int]:
         """The window's blocks only."""
         first = self._first(len(hashes) * self.block_size)
-        return [NO_BLOCK] * first + [shared(self.pool, digest, priority) for digest in hashes[first:]]
+        return [NO_BLOCK] * first + [shared(self.pool, digest) for digest in hashes[first:]]
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
         """Unless the parent has given back what the fork still sees."""
