@@ -98,7 +98,7 @@ def test_groups_that_know_different_beginnings_agree_on_what_all_know() -> None:
         digest = chain_hash(digest, SHARED[first : first + 16])
     block = recurrent.cache.get(digest)
     assert block is not None
-    recurrent.share(block, 0)
+    recurrent.share(block)
     recurrent.cache.forget(block)
     recurrent.give_back([block])
     scheduler.check_integrity()
