@@ -36,18 +36,18 @@ def test_requests_a_minute_and_exactly_when_the_next_may_come() -> None:
     meter, key = Meter(), Key("a", requests_per_minute=10)
     for _ in range(10):
         meter.look(key)
-        meter.begin()
+        meter.accept(0)
     assert meter.refuses(key) == ("requests_per_minute", 6)
     meter.now += 4.5
     assert meter.refuses(key) == ("requests_per_minute", 2)  # 1.5 s
     meter.now += 1.5
     meter.look(key)
-    meter.begin()
+    meter.accept(0)
     assert meter.refuses(key) == ("requests_per_minute", 6)
     meter.now += 3600  # no more than a minute's worth is saved up
     for _ in range(10):
         meter.look(key)
-        meter.begin()
+        meter.accept(0)
     meter.refuses(key)
 
 
@@ -84,7 +84,7 @@ def test_without_limits_a_key_may_do_anything() -> None:
     meter, key = Meter(), Key("a")
     for _ in range(1000):
         meter.look(key)
-        meter.begin()
+        meter.accept(0)
         meter.tokens.take(10**9)
 
 
@@ -92,11 +92,11 @@ def test_another_limit_keeps_what_was_left() -> None:
     meter = Meter()
     meter.look(Key("a", requests_per_minute=10))
     for _ in range(10):
-        meter.begin()
+        meter.accept(0)
     assert meter.refuses(Key("a", requests_per_minute=60)) == ("requests_per_minute", 1)
     meter.look(Key("a"))
     meter.look(Key("a", requests_per_minute=1))  # new again, and full
-    meter.begin()
+    meter.accept(0)
     assert meter.refuses(Key("a", requests_per_minute=1)) == ("requests_per_minute", 60)
 
 
@@ -128,13 +128,14 @@ def rejected(server: Served, reason: str) -> float:
 def test_a_key_out_of_requests_is_told_when_to_come_back(start: Callable[..., Served], tmp_path: Path) -> None:
     server = start(api_key_file=write(tmp_path, "requestsPerMinute: 2"))
     server.play("Hello")
+    assert ask(server, prompt=[]).status_code == 400  # costs nothing
     assert [ask(server).status_code for _ in range(3)] == [200, 200, 429]
     refused = ask(server)
     assert 1 <= int(refused.headers["retry-after"]) <= 30
     assert "2 requests a minute (requestsPerMinute of key alice)" in refused.json()["error"]["message"]
     with pytest.raises(openai.RateLimitError):
         server.openai(api_key="sk-alice").completions.create(model="smollm2", prompt="x")
-    assert (rejected(server, "requests_per_minute"), rejected(server, "invalid")) == (3, 0)
+    assert (rejected(server, "requests_per_minute"), rejected(server, "invalid")) == (3, 1)
 
 
 def test_a_key_pays_for_prompt_and_answer(start: Callable[..., Served], tmp_path: Path) -> None:

@@ -89,9 +89,13 @@ class KeyMeter:
             raise RefusedError(429, "max_concurrent_requests", detail, wait)
 
     def begin(self) -> None:
-        """A request was accepted."""
-        self.requests.take(1)
+        """A request is under way: it is being tokenized."""
         self.running.take(1)
+
+    def accept(self, prompt: int) -> None:
+        """A request was accepted with so many prompt tokens; what is refused costs nothing."""
+        self.requests.take(1)
+        self.tokens.take(prompt)
 
     def end(self) -> None:
         """A request has ended."""

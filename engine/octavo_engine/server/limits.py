@@ -81,7 +81,7 @@ class Ticket:
         kv = prompt + self.waiting * self.admission.likely(answer)
         self.admission.check_tokens(self.key, prompt)
         self.admission.check_kv(self.key, kv, self.admission.queued)
-        self.meter.tokens.take(prompt)
+        self.meter.accept(prompt)
         self.tokens_each, self.kv_each = prompt // self.waiting, kv // self.waiting
         for books in self.books:
             books.tokens.take(self.tokens_each * self.waiting)

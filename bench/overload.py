@@ -1,0 +1,250 @@
+"""Five times as many requests as the server can answer: does it still answer as many, and what do the others hear?
+
+One real server. First as many users as keep it busy, each asking again as soon as it has its answer: that is
+saturation. Then for a minute requests that come by chance (Poisson) at five times the rate at which it answered,
+whoever waits; then saturation once more, because the machine may have changed meanwhile. Goodput is the tokens of
+answers that ended whole in the measured time, which begins when the queue has long been full. Client and server share
+the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+
+from bench.load import Client, Reply, body_of, percentile, prompts
+from bench.server import Serving, octavo
+
+RESULTS = Path(__file__).parent / "results"
+_BODIES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What was seen in one phase."""
+
+    name: str
+    seconds: float
+    sent: int
+    answered: int
+    """Whole answers that ended in the measured time."""
+    tokens_per_s: float
+    """Of these answers: goodput."""
+    requests_per_s: float
+    ttlb_p50_ms: float
+    """From the moment it should have been sent to the last byte, of whole answers."""
+    refused: int
+    refused_p50_ms: float
+    refused_p99_ms: float
+    refused_max_ms: float
+    without_retry_after: int
+    hung: int
+    """Requests that were never answered, or whose connection broke."""
+    other: dict[str, int]
+    """Answers that are neither."""
+    refused_for: dict[str, int]
+    """Reasons, in the whole phase."""
+    client_late_p99_ms: float
+    cpu_share: dict[str, float]
+    """Cores that each process used."""
+
+
+def summarize(
+    name: str, replies: Sequence[Reply], begin: float, end: float, *, reasons: dict[str, int], cpu: dict[str, float]
+) -> Phase:
+    """The figures of the requests that ended between two moments, and of hung ones whenever they were sent."""
+    seen = [reply for reply in replies if begin <= reply.ended < end]
+    good = [reply for reply in seen if reply.status == 200]
+    refused = [reply for reply in seen if reply.status in (429, 503)]
+    waits = [(reply.ended - reply.asked) * 1000 for reply in refused]
+    others = Counter(f"{reply.status} {reply.code}" for reply in seen if reply.status not in (0, 200, 429, 503))
+    return Phase(
+        name=name,
+        seconds=end - begin,
+        sent=sum(begin <= reply.asked < end for reply in replies),
+        answered=len(good),
+        tokens_per_s=sum(reply.tokens for reply in good) / (end - begin),
+        requests_per_s=len(good) / (end - begin),
+        ttlb_p50_ms=percentile([(reply.ended - reply.asked) * 1000 for reply in good], 0.5),
+        refused=len(refused),
+        refused_p50_ms=percentile(waits, 0.5),
+        refused_p99_ms=percentile(waits, 0.99),
+        refused_max_ms=max(waits, default=float("nan")),
+        without_retry_after=sum(reply.retry_after is None or int(reply.retry_after) < 1 for reply in refused),
+        hung=sum(reply.status == 0 for reply in replies),
+        other=dict(others),
+        refused_for=reasons,
+        client_late_p99_ms=percentile([(reply.sent - reply.asked) * 1000 for reply in seen if reply.sent], 0.99),
+        cpu_share=cpu,
+    )
+
+
+class Load:
+    """Sends what the phases ask for."""
+
+    def __init__(self, args: argparse.Namespace, serving: Serving) -> None:
+        self._args = args
+        self._serving = serving
+        self._bodies = cycle(body_of(prompt, args.output_len) for prompt in prompts(_BODIES, args.input_len, 1))
+
+    async def phase(
+        self, name: str, seconds: float, send: Callable[[Client, float, list[Reply]], Awaitable[None]]
+    ) -> Phase:
+        """Run one phase: a warm-up, then `seconds` that count; wait for every answer."""
+        so_far = self._serving.metrics("octavo_requests_rejected_total")
+        client, replies = Client(self._serving.port), list[Reply]()
+        begin = time.monotonic() + self._args.warm_up
+        end = begin + seconds
+        sending = asyncio.ensure_future(send(client, end, replies))
+        await asyncio.sleep(begin - time.monotonic())
+        before = self._cpu_seconds()
+        await asyncio.sleep(end - time.monotonic())
+        used = {who: (now - before[who]) / seconds for who, now in self._cpu_seconds().items()}
+        await sending
+        client.close()
+        after = self._serving.metrics("octavo_requests_rejected_total")
+        reasons = {reason: int(count - so_far[reason]) for reason, count in after.items() if count > so_far[reason]}
+        found = summarize(name, replies, begin, end, reasons=reasons, cpu=used)
+        print(json.dumps(asdict(found)), flush=True)
+        return found
+
+    def _cpu_seconds(self) -> dict[str, float]:
+        processes = {"engine": self._serving.engine, "http": self._serving.http, "client": psutil.Process()}
+        return {who: sum(process.cpu_times()[:2]) for who, process in processes.items()}
+
+    async def closed(self, client: Client, end: float, replies: list[Reply]) -> None:
+        """So many users, each with one request at a time."""
+
+        async def user() -> None:
+            while time.monotonic() < end:
+                reply = await client.ask(next(self._bodies))
+                replies.append(reply)
+                if reply.retry_after is not None:
+                    await asyncio.sleep(int(reply.retry_after))
+
+        await asyncio.gather(*(user() for _ in range(self._args.users)))
+
+    async def poisson(self, rate: float, client: Client, end: float, replies: list[Reply]) -> None:
+        """Requests at random moments, `rate` a second, however many are under way."""
+        chance = random.Random(2)
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def ask(body: bytes, asked: float) -> None:
+            replies.append(await client.ask(body, asked=asked))
+
+        moment = time.monotonic()
+        while (moment := moment + chance.expovariate(rate)) < end:
+            if (pause := moment - time.monotonic()) > 0:
+                await asyncio.sleep(pause)
+            task = asyncio.create_task(ask(next(self._bodies), moment))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.gather(*tasks)
+
+
+async def measure(args: argparse.Namespace, serving: Serving) -> list[Phase]:
+    """Saturation, overload, saturation."""
+    load = Load(args, serving)
+    first = await load.phase("saturation before", args.saturation_seconds, load.closed)
+    rate = first.requests_per_s * args.factor
+
+    async def overload(client: Client, end: float, replies: list[Reply]) -> None:
+        await load.poisson(rate, client, end, replies)
+
+    middle = await load.phase(f"overload {args.factor:g}x", args.seconds, overload)
+    return [first, middle, await load.phase("saturation after", args.saturation_seconds, load.closed)]
+
+
+def verdict(phases: Sequence[Phase]) -> dict[str, Any]:
+    """The figures that the targets are about."""
+    before, overload, after = phases
+    saturation = (before.tokens_per_s + after.tokens_per_s) / 2
+    return {
+        "goodput_share": overload.tokens_per_s / saturation,
+        "refused_p99_ms": overload.refused_p99_ms,
+        "all_refused_have_retry_after": overload.without_retry_after == 0,
+        "hung": sum(phase.hung for phase in phases),
+    }
+
+
+def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
+    """Markdown for people."""
+    found = verdict(phases)
+    lines = [
+        f"# {title}\n",
+        f"`python -m bench.overload` on {psutil.cpu_count()} cores, client included: smollm2, bfloat16,"
+        f" {args.input_len} words in, {args.output_len} tokens out, --max-num-seqs {args.max_num_seqs},"
+        f" --max-queued-requests {args.max_queued}, {args.users} users at saturation.\n",
+        "| phase | answered/s | tokens/s | answer p50 ms | refused/s | refused p50 / p99 / max ms | hung | "
+        "cores: engine, http, client |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for phase in phases:
+        waits = f"{phase.refused_p50_ms:.1f} / {phase.refused_p99_ms:.1f} / {phase.refused_max_ms:.1f}"
+        cores = ", ".join(f"{share:.2f}" for share in phase.cpu_share.values())
+        lines.append(
+            f"| {phase.name} | {phase.requests_per_s:.2f} | {phase.tokens_per_s:.1f} | {phase.ttlb_p50_ms:.0f} | "
+            f"{phase.refused / phase.seconds:.1f} | {waits if phase.refused else '–'} | {phase.hung} | {cores} |"
+        )
+    lines.append(
+        f"\nGoodput under overload: {found['goodput_share']:.1%} of saturation (mean of before and after). Refused:"
+        f" p99 {found['refused_p99_ms']:.1f} ms, {'all' if found['all_refused_have_retry_after'] else 'NOT all'} with"
+        f" Retry-After. Hung: {found['hung']}.\n"
+    )
+    return "\n".join(lines)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="bench.overload", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="of overload that count")
+    parser.add_argument("--saturation-seconds", type=float, default=30, help="of each saturation that count")
+    parser.add_argument("--warm-up", type=float, default=15, help="seconds of each phase before those that count")
+    parser.add_argument("--factor", type=float, default=5, help="how many times the rate of saturation")
+    parser.add_argument("--input-len", type=int, default=64, help="words in a prompt")
+    parser.add_argument("--output-len", type=int, default=32, help="tokens of an answer")
+    parser.add_argument("--max-num-seqs", type=int, default=32)
+    parser.add_argument("--max-queued", type=int, default=32, help="--max-queued-requests")
+    parser.add_argument("--users", type=int, default=48, help="at saturation")
+    parser.add_argument("--name", default="overload", help="of the result files, after the date")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Entry point of `python -m bench.overload`."""
+    args = arguments()
+    flags = (
+        "--dtype=bfloat16", "--max-model-len=1024", f"--max-num-seqs={args.max_num_seqs}",
+        f"--max-queued-requests={args.max_queued}",
+    )  # fmt: skip
+    with octavo("smollm2", *flags) as serving, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        phases = runner.run(measure(args, serving))
+    stem = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{args.name}"
+    RESULTS.mkdir(exist_ok=True)
+    result = {
+        "machine": {"cores": psutil.cpu_count(), "python": platform.python_version()},
+        "arguments": vars(args),
+        "verdict": verdict(phases),
+        "phases": [asdict(phase) for phase in phases],
+    }
+    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(page(stem.name, args, phases))
+    print(page(stem.name, args, phases))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""A real `octavo-engine serve` for a benchmark: its own process on 127.0.0.1, with the flags that are wanted."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ENGINE = Path(sys.executable).parent / "octavo-engine"
+_READY_WITHIN = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A server that is ready."""
+
+    port: int
+    http: psutil.Process
+    """The HTTP process."""
+    engine: psutil.Process
+    """Its child, which computes."""
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """The series of one metric, by their last label, as /metrics shows them now."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            found = re.findall(rf'^{name}{{.*"(.*)"}} (.*)$', answer.read().decode(), re.MULTILINE)
+        return {label: float(value) for label, value in found}
+
+
+@contextmanager
+def octavo(model: str, *flags: str) -> Iterator[Serving]:
+    """Serve `model` until the end of the block; what it logs is shown only if it ends by itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(ENGINE), "serve", model, "--host=127.0.0.1", f"--port={port}", *flags]
+    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            if not _ready(process, port):
+                raise RuntimeError("octavo-engine did not get ready")
+            http = psutil.Process(process.pid)
+            [engine] = http.children()
+            yield Serving(port, http, engine)
+        finally:
+            if process.poll() is not None:
+                log.seek(0)
+                print(f"octavo-engine ended with exit code {process.returncode}:\n{log.read()[-3000:]}")
+            process.terminate()
+
+
+def _ready(process: subprocess.Popen[bytes], port: int) -> bool:
+    limit = time.monotonic() + _READY_WITHIN
+    while process.poll() is None and time.monotonic() < limit:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=2):
+                return True
+        except (OSError, urllib.error.URLError):
+            time.sleep(0.1)
+    return False
