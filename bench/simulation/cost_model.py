@@ -38,18 +38,17 @@ class CostModel:
 
     def seconds(self, plan: StepPlan) -> float:
         """Of one step."""
-        tokens = len(plan.decode_rows)
-        samples = tokens
-        context, pairs = sum(plan.decode_starts) + tokens, 0
+        moves = sum(self.per_copy if op.kind is BlockOpKind.COPY else self.per_swap for op in plan.block_ops)
+        tokens = plan.num_tokens
+        if tokens == 0:  # blocks move, and nothing is computed
+            return moves
+        samples = len(plan.decode_rows)
+        context, pairs = sum(plan.decode_starts) + samples, 0
         for chunk in plan.chunks:
-            tokens += chunk.num_tokens
             samples += chunk.samples
             pairs += chunk.num_tokens * (2 * chunk.start + chunk.num_tokens + 1) // 2
         linear = max(self.weights, tokens * self.per_token)
         attention = context * self.per_context + pairs * self.per_pair
-        moves = 0.0
-        for op in plan.block_ops:
-            moves += self.per_copy if op.kind is BlockOpKind.COPY else self.per_swap
         return self.fixed + linear + samples * self.per_row + attention + moves
 
     def capacity(self, *, fresh: float, prompt: float, answer: float, batch: int) -> float:
