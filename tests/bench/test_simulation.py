@@ -141,7 +141,7 @@ def test_a_small_pool_preempts_and_says_what_that_costs() -> None:
 
 
 def test_an_itl_target_is_held_by_the_real_scheduler() -> None:
-    setup = Setup(requests=600, load=1.2)
+    setup = Setup(requests=300, load=1.2, max_num_batched_tokens=1024)
     free, held = setup.run(), setup.changed("target_itl_p90=0.03").run()
     itl = [{m.name: m.value for m in measures(one, 16)}["ITL p90"] for one in (free, held)]
     assert itl[0] > 40
