@@ -1,0 +1,389 @@
+"""Who comes first, and how much of the engine each tenant gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from simulation import Device, answer_of, expected, make_engine, make_request, run, step
+
+from octavo_engine.core.fairness import LEFTOVER, QUANTUM, Account, Accounts, next_turn
+from octavo_engine.core.request import Request, Status
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.core.waiting_queue import WaitingQueue
+
+# The queue by itself.
+
+
+def queue(**rules: object) -> tuple[WaitingQueue, Accounts]:
+    settings = SchedulerSettings(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=999, **rules)  # type: ignore[arg-type]
+    accounts = Accounts()
+    return WaitingQueue(settings, accounts), accounts
+
+
+def wait(waiting: WaitingQueue, accounts: Accounts, request: Request, weight: float = 1.0) -> None:
+    accounts.open(request.tenant, weight)
+    waiting.add(request)
+
+
+def take(waiting: WaitingQueue, now: float = 0.0) -> Request:
+    request = waiting.next(now, ())
+    assert request is not None
+    waiting.take(request)
+    return request
+
+
+@pytest.mark.parametrize(("small", "large"), [(100, 100), (10, 700), (700, 10), (1, 2_000)])
+def test_tenants_are_served_by_their_weights_in_tokens_within_a_quantum(small: int, large: int) -> None:
+    """Deficit round robin's bound: normalised services differ by a quantum and the largest request at most."""
+    waiting, accounts = queue()
+    for number in range(2_000):
+        wait(waiting, accounts, make_request(f"a{number}", [1] * small, tenant="a"), 1.0)
+        wait(waiting, accounts, make_request(f"b{number}", [1] * large, tenant="b"), 3.0)
+    served: Counter[str] = Counter()
+    for _ in range(1_500):
+        request = take(waiting)
+        served[request.tenant] += request.prompt_len
+        assert abs(served["a"] / 1.0 - served["b"] / 3.0) <= QUANTUM + max(small, large)
+    assert min(served.values()) > QUANTUM
+
+
+def test_a_tenant_that_waits_for_nothing_saves_nothing_up() -> None:
+    """Ten small requests, each alone in its queue, give no right to anything once the burst comes."""
+    waiting, accounts = queue()
+    for number in range(500):
+        wait(waiting, accounts, make_request(f"a{number}", [1] * 100, tenant="a"))
+    for number in range(10):
+        wait(waiting, accounts, make_request(f"b{number}", [1], tenant="b"))
+        while take(waiting).tenant != "b":
+            pass
+        assert accounts["b"].deficit <= 0
+    for number in range(10, 100):
+        wait(waiting, accounts, make_request(f"b{number}", [1] * 100, tenant="b"))
+    served: Counter[str] = Counter()
+    for _ in range(60):
+        served[take(waiting).tenant] += 100
+        assert abs(served["a"] - served["b"]) <= QUANTUM + 100
+
+
+def test_answers_are_paid_for_when_they_end() -> None:
+    waiting, accounts = queue()
+    for number in range(200):
+        for tenant in "ab":
+            wait(waiting, accounts, make_request(f"{tenant}{number}", [1] * 10, tenant=tenant))
+    tokens: Counter[str] = Counter()
+    for _ in range(200):
+        request = take(waiting)
+        answer = 90 if request.tenant == "a" else 10
+        tokens[request.tenant] += 10 + answer
+        accounts.generated(request.tenant, answer)
+        assert abs(tokens["a"] - tokens["b"]) <= QUANTUM + 100
+    assert min(tokens.values()) > 1_000
+
+
+def test_what_a_tenant_owes_is_paid_before_its_next_turn() -> None:
+    waiting, accounts = queue()
+    for number in range(200):
+        for tenant in "ab":
+            wait(waiting, accounts, make_request(f"{tenant}{number}", [1] * 100, tenant=tenant))
+    accounts.generated("a", 5_000)
+    first = [take(waiting).tenant for _ in range(70)]
+    assert abs(first.index("a") - 50) <= (QUANTUM + 100) / 100
+
+
+def test_rounds_are_counted_at_once_and_rightly() -> None:
+    """Two rounds suffice for the second one, who has twice the weight; the first is given as many."""
+    first, second = Account(weight=1.0), Account(weight=2.0)
+    assert next_turn([(first, 2_000), (second, 2_000)]) == 1
+    assert (first.deficit, second.deficit) == (2 * QUANTUM, 4 * QUANTUM)
+
+
+def test_inside_a_tenant_it_is_first_come_first_served_but_for_what_ran_before() -> None:
+    waiting, accounts = queue()
+    for number in range(3):
+        wait(waiting, accounts, make_request(f"r{number}", 10))
+    accounts.open("", 1.0)
+    waiting.add(make_request("preempted", 10), first=True)
+    assert [take(waiting).request_id for _ in range(4)] == ["preempted", "r0", "r1", "r2"]
+
+
+def test_priorities_count_under_the_policy_priority_only() -> None:
+    for policy, order in (("fcfs", "abc"), ("priority", "bca")):
+        waiting, accounts = queue(policy=policy)
+        for number, (name, priority) in enumerate((("a", 2), ("b", -1), ("c", 0))):
+            wait(waiting, accounts, make_request(name, 10, priority=priority, arrival=float(number)))
+        assert "".join(take(waiting, now=3.0).request_id for _ in range(3)) == order
+
+
+def test_a_lane_moves_up_one_level_for_every_ageing_time_its_oldest_has_waited() -> None:
+    waiting, accounts = queue(policy="priority", ageing_seconds=10.0)
+    wait(waiting, accounts, make_request("low", 10, priority=3, arrival=0.0))
+    wait(waiting, accounts, make_request("high", 10, priority=0, arrival=25.0))
+    for now, first in ((25.0, "high"), (29.9, "high"), (30.0, "low"), (35.0, "high"), (40.0, "low")):
+        request = waiting.next(now, ())
+        assert request is not None
+        assert request.request_id == first, now
+
+
+# In the scheduler.
+
+
+def finish(scheduler: Scheduler, device: Device, requests: list[Request]) -> list[str]:
+    """Run to the end; the requests in the order in which they ended."""
+    told = {request.request_id: request.num_output for request in requests}
+    outputs = run(scheduler, device=device)
+    for request in requests:
+        assert answer_of(outputs, request.request_id) == expected(request)[told[request.request_id] :]
+    return [output.request_id for output in outputs if output.finish_reason]
+
+
+def test_two_keys_with_equal_demand_get_tokens_by_their_weights() -> None:
+    """1 : 3, prompts and answers counted, while both have requests waiting; what runs is not paid for yet."""
+    scheduler, device = make_engine(blocks=64, seqs=8, tokens=128)
+    requests = [
+        make_request(f"{tenant}{number}", 30, max_tokens=30, tenant=tenant, weight={"a": 1.0, "b": 3.0}[tenant])
+        for number in range(150)
+        for tenant in "ab"
+    ]
+    for request in requests:
+        scheduler.add(request)
+    tokens: Counter[str] = Counter()
+    for number in range(1_000):
+        step(scheduler, device, number * 0.01)
+        waiting = Counter(request.tenant for request in requests if request.status is Status.WAITING)
+        if len(waiting) < 2:
+            break
+        for tenant in "ab":
+            tokens[tenant] = sum(request.computed for request in requests if request.tenant == tenant) + sum(
+                59 for request in requests if request.tenant == tenant and request.status is Status.FINISHED
+            )
+        assert abs(tokens["a"] - tokens["b"] / 3.0) <= QUANTUM + 8 * 60
+    assert tokens["b"] > 5_000
+    assert 2.5 < tokens["b"] / tokens["a"] < 3.5
+
+
+def test_a_key_with_long_answers_pays_for_them() -> None:
+    """Same prompts, answers of 120 and of 10 tokens: about as many tokens for both, so far more answers for b."""
+    scheduler, device = make_engine(blocks=128, seqs=4, tokens=128)
+    requests = [
+        make_request(f"{tenant}{number}", 10, max_tokens={"a": 120, "b": 10}[tenant], tenant=tenant)
+        for number in range(250)
+        for tenant in "ab"
+    ]
+    for request in requests:
+        scheduler.add(request)
+    for number in range(700):
+        step(scheduler, device, number * 0.01)
+    ended = Counter(request.tenant for request in requests if request.status is Status.FINISHED)
+    waiting = Counter(request.tenant for request in requests if request.status is Status.WAITING)
+    assert min(waiting.values()) > 0
+    assert abs(ended["a"] * 130 - ended["b"] * 20) <= QUANTUM + 4 * 130
+    assert ended["b"] > 3 * ended["a"] > 0
+
+
+def flooded(light_every: int) -> list[tuple[bool, int, int]]:
+    """A flood of long prompts beside a key with short ones: (flood is heavy, its prompt tokens, the other's) a step."""
+    scheduler, device = make_engine(blocks=512, seqs=8, tokens=512, watermark=0.0)
+    scheduler.add(make_request("l", 4, max_tokens=200, tenant="light"))
+    for number in range(6):
+        scheduler.add(make_request(f"f{number}", 1_000, max_tokens=4, tenant="flood"))
+    steps = []
+    for number in range(60):
+        if light_every and number % light_every == light_every - 1:
+            scheduler.add(make_request(f"l{number}", 40, max_tokens=2, tenant="light"))
+        heavy = scheduler._accounts.heavy("flood")
+        tenants = {request.row: request.tenant for request in scheduler._running()}
+        plan = scheduler.plan(number * 0.01)
+        if plan is None:
+            break
+        tenants.update({new.row: scheduler._requests[new.request_id].tenant for new in plan.new_rows})
+        tokens: Counter[str] = Counter()
+        for chunk in plan.chunks:
+            tokens[tenants[chunk.row]] += chunk.num_tokens
+        scheduler.update(plan, device.execute(plan), number * 0.01)
+        if any(request.tenant == "flood" and request.computed < 1_000 for request in scheduler._requests.values()):
+            steps.append((heavy, tokens["flood"], tokens["light"]))
+    return steps
+
+
+def test_a_key_beyond_its_share_brings_no_step_above_its_cap_and_moves_in_every_step() -> None:
+    """Half of its half of 512 tokens, and mostly 16 beside others' prompts; always 16, whatever the others bring."""
+    steps = flooded(light_every=3)
+    alone = [flood for heavy, flood, light in steps if heavy and not light]
+    beside = [flood for heavy, flood, light in steps if heavy and light]
+    assert len(alone) > 10
+    assert len(beside) > 5
+    assert max(alone) == 128
+    assert max(beside) <= 128
+    assert Counter(beside).most_common(1)[0][0] == LEFTOVER == 16
+    assert min(alone + beside) >= LEFTOVER
+
+
+def test_a_flood_is_bounded_from_its_first_step_while_others_are_here() -> None:
+    steps = flooded(light_every=0)
+    assert steps[0][0] is False
+    assert steps[0][1] <= 512
+    assert any(heavy for heavy, *_ in steps), "after that it is heavy"
+
+
+def test_a_key_that_is_alone_is_never_heavy() -> None:
+    scheduler, device = make_engine(blocks=512, tokens=256)
+    for number in range(4):
+        scheduler.add(make_request(f"f{number}", 1_000, max_tokens=4, tenant="flood"))
+    for number in range(15):
+        plan, _ = step(scheduler, device, number * 0.01)
+        assert plan.num_tokens == 256
+
+
+def held(scheduler: Scheduler) -> Counter[str]:
+    return Counter(request.tenant for request in scheduler._running())
+
+
+def test_a_key_beyond_its_share_of_seats_yields_and_nobody_takes_them_back() -> None:
+    scheduler, device = make_engine(blocks=128, seqs=4)
+    ours = [make_request(f"a{n}", 10, max_tokens=60, tenant="a", arrival=n) for n in range(6)]
+    theirs = [make_request(f"b{n}", 10, max_tokens=60, tenant="b", arrival=9 + n) for n in range(6)]
+    for request in ours:
+        scheduler.add(request)
+    step(scheduler, device)
+    assert held(scheduler) == {"a": 4}
+    for request in theirs:
+        scheduler.add(request)
+    for _ in range(40):
+        step(scheduler, device)
+    assert held(scheduler) == {"a": 2, "b": 2}
+    assert scheduler.report().preemptions == 2, "one for each seat of b's share, and no more"
+    finish(scheduler, device, ours + theirs)
+
+
+def test_a_key_beyond_its_share_of_memory_yields_too() -> None:
+    scheduler, device = make_engine(blocks=8, seqs=8, watermark=0.0)
+    ours = [make_request(f"a{n}", 30, max_tokens=10, tenant="a", arrival=n) for n in range(4)]
+    for request in ours:
+        scheduler.add(request)
+    step(scheduler, device)
+    step(scheduler, device)
+    assert held(scheduler)["a"] >= 3
+    before = scheduler.stats.preemptions
+    scheduler.add(other := make_request("b", 40, max_tokens=10, tenant="b", arrival=9.0))
+    for _ in range(3):
+        step(scheduler, device)
+    assert other.status is Status.RUNNING
+    assert scheduler.stats.preemptions > before
+    finish(scheduler, device, [*ours, other])
+    assert all(request.preemptions <= 3 for request in ours)
+
+
+def test_a_key_within_its_share_does_not_yield() -> None:
+    """Three keys, a third each; b already has more than its third."""
+    scheduler, device = make_engine(blocks=128, seqs=3)
+    for number in range(3):
+        scheduler.add(make_request(f"a{number}", 10, max_tokens=50, tenant="abc"[number]))
+    step(scheduler, device)
+    scheduler.add(more := make_request("more", 10, max_tokens=50, tenant="b"))
+    for _ in range(10):
+        step(scheduler, device)
+    assert more.status is Status.WAITING
+    assert scheduler.report().preemptions == 0
+
+
+@pytest.mark.parametrize(("policy", "displaces"), [("priority", True), ("fcfs", False)])
+def test_a_more_important_request_takes_a_seat_under_policy_priority_only(policy: str, displaces: bool) -> None:
+    scheduler, device = make_engine(seqs=2, policy=policy)
+    low = [make_request(f"low{n}", 10, max_tokens=30, priority=5 - n) for n in range(2)]
+    for request in low:
+        scheduler.add(request)
+    step(scheduler, device)
+    scheduler.add(urgent := make_request("urgent", 10, max_tokens=5, priority=-1))
+    step(scheduler, device)
+    assert (urgent.status is Status.RUNNING) == displaces
+    assert [request.preemptions for request in low] == [int(displaces), 0], "the least important one gives way"
+    ends = finish(scheduler, device, [*low, urgent])
+    assert ends[0] == ("urgent" if displaces else "low0")
+
+
+def test_equals_do_not_displace_each_other() -> None:
+    scheduler, device = make_engine(seqs=1, policy="priority")
+    scheduler.add(first := make_request("first", 10, max_tokens=30, arrival=5.0))
+    step(scheduler, device)
+    scheduler.add(second := make_request("second", 10, max_tokens=5, arrival=0.0))
+    assert finish(scheduler, device, [first, second]) == ["first", "second"]
+    assert scheduler.report().preemptions == 0
+
+
+def test_nobody_is_overtaken_by_what_came_more_than_its_ageing_later() -> None:
+    """Three levels less important, ten seconds a level: what arrives after 30 s comes after it, and not before."""
+    scheduler, device = make_engine(seqs=1, policy="priority", ageing_seconds=10.0, max_preemptions=0)
+    scheduler.add(make_request("first", 5, max_tokens=3, arrival=0.0))
+    scheduler.add(low := make_request("low", 5, max_tokens=3, priority=3, arrival=0.0))
+    stream = []
+    for second in range(120):
+        if second % 2 == 0:  # each takes three steps: there is always one waiting
+            stream.append(make_request(f"high{second}", 5, max_tokens=3, arrival=float(second)))
+            scheduler.add(stream[-1])
+        step(scheduler, device, float(second))
+    assert low.scheduled_at is not None
+    before = [r.arrival for r in stream if r.scheduled_at is not None and r.scheduled_at < low.scheduled_at]
+    assert len(before) > 5, "until then it is overtaken"
+    assert max(before) <= 30.0
+    after = [r.arrival for r in stream if r.scheduled_at is None or r.scheduled_at > low.scheduled_at]
+    assert min(after) <= 34.0, "but not much longer than that"
+
+
+# Whose blocks are not there.
+
+
+@pytest.mark.parametrize("skips", [0, 1, 3])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_blocked_request_is_passed_by_so_many_others_and_no_more(skips: int, at_once: bool) -> None:
+    scheduler, device = make_engine(blocks=16, seqs=16, tokens=256, max_skips=skips, watermark=0.0)
+    scheduler.add(hog := make_request("hog", 130, max_tokens=14))  # 9 blocks until its end
+    step(scheduler, device)
+    scheduler.add(head := make_request("head", 120, max_tokens=2))  # 8 blocks, and 7 are there
+    small = [make_request(f"small{n}", 10, max_tokens=3) for n in range(7)]
+    for request in small:
+        scheduler.add(request)
+        if not at_once:
+            step(scheduler, device)
+    while head.status is Status.WAITING:
+        step(scheduler, device)
+        passed = sum(request.scheduled_at is not None for request in small)
+        assert (head.status, passed) == (Status.WAITING, skips) or head.status is Status.RUNNING
+    assert hog.status is Status.FINISHED
+    assert head.passed == skips
+
+
+def test_the_one_that_is_passed_is_admitted_once_its_blocks_are_there() -> None:
+    scheduler, device = make_engine(blocks=16, seqs=16, tokens=256, watermark=0.0)
+    scheduler.add(hog := make_request("hog", 130, max_tokens=3))
+    step(scheduler, device)
+    scheduler.add(head := make_request("head", 120, max_tokens=2))
+    step(scheduler, device)
+    assert head.status is Status.WAITING
+    step(scheduler, device)
+    assert hog.status is Status.FINISHED
+    step(scheduler, device)
+    assert head.status is Status.RUNNING
+
+
+@pytest.mark.parametrize(("blocked", "looks"), [(3, True), (4, False)])
+def test_a_plan_looks_past_a_few_blocked_requests_only(blocked: int, looks: bool) -> None:
+    scheduler, device = make_engine(blocks=16, seqs=16, tokens=256, watermark=0.0)
+    scheduler.add(make_request("hog", 130, max_tokens=30))
+    step(scheduler, device)
+    for number in range(blocked):
+        scheduler.add(make_request(f"big{number}", 120, max_tokens=2))
+    scheduler.add(small := make_request("small", 10, max_tokens=3))
+    step(scheduler, device)
+    assert (small.status is Status.RUNNING) == looks
+
+
+def test_a_new_request_leaves_some_blocks_for_the_others_to_grow_into() -> None:
+    scheduler, device = make_engine(blocks=20, seqs=16, tokens=256, watermark=0.1)
+    scheduler.add(make_request("first", 100, max_tokens=90))  # 7 blocks
+    step(scheduler, device)
+    scheduler.add(tight := make_request("tight", 190, max_tokens=2))  # 12 of 13, and 2 are to be left
+    scheduler.add(fits := make_request("fits", 170, max_tokens=2))  # 11
+    step(scheduler, device)
+    assert (tight.status, fits.status) == (Status.WAITING, Status.RUNNING)
