@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import psutil
@@ -14,6 +14,7 @@ import pytest
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine import client as client_module
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.messages import AddRequest
 from octavo_engine.errors import EngineDeadError, ModelLoadError
@@ -118,6 +119,71 @@ async def test_a_stalled_engine_is_found_and_ended(client: EngineClient) -> None
     failed = await asyncio.wait_for(client.closed(), 5)
     assert failed is not None
     assert failed.exit_code == 5
+
+
+@pytest.fixture
+async def faulty(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[str], Awaitable[EngineClient]]]:
+    """Starts an engine whose device fails as `fault` says."""
+    monkeypatch.setattr(client_module, "_PROCESS", "faulty_engine")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    started = []
+
+    async def start(fault: str) -> EngineClient:
+        monkeypatch.setenv("OCTAVO_TEST_FAULT", fault)
+        config = EngineConfig(model=str(tiny_model), device="cpu", num_kv_blocks=64, watchdog_timeout=2)
+        started.append(client := EngineClient(config))
+        await client.start()
+        await client.wait_ready()
+        return client
+
+    yield start
+    for client in started:
+        await client.stop()
+
+
+async def test_a_step_that_fails_in_the_devices_thread_ends_the_engine_with_a_dump(
+    faulty: Callable[[str], Awaitable[EngineClient]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = await faulty("error 6")
+    streams = [asyncio.create_task(collect(client, request(f"r{i}", max_tokens=900))) for i in range(3)]
+    for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 15):
+        assert isinstance(result, EngineDeadError)
+        assert "an illegal memory access" in str(result)
+    failed = await asyncio.wait_for(client.closed(), 5)
+    assert failed is not None
+    assert failed.exit_code == 5
+    assert client._process.returncode == 5
+    dump = capfd.readouterr().err
+    assert "step 6: 3 tokens, 3 decodes" in dump
+    assert "running=3" in dump
+
+
+async def test_a_device_that_never_ends_its_step_is_a_stall(
+    faulty: Callable[[str], Awaitable[EngineClient]],
+) -> None:
+    client = await faulty("stuck 4")
+    with pytest.raises(EngineDeadError, match="stalled"):
+        await asyncio.wait_for(collect(client, request("r", max_tokens=900)), 20)
+    failed = await asyncio.wait_for(client.closed(), 5)
+    assert failed is not None
+    assert failed.exit_code == 5
+
+
+async def test_what_comes_during_a_slow_step_is_answered_after_it(
+    faulty: Callable[[str], Awaitable[EngineClient]],
+) -> None:
+    client = await faulty("slow 4")
+    first = asyncio.create_task(collect(client, request("first", max_tokens=900)))
+    stream = client.generate(request("aborted", max_tokens=900))
+    await anext(stream)
+    await asyncio.sleep(0.3)
+    await stream.aclose()
+    second = await collect(client, request("second", max_tokens=3))
+    assert sum(len(output.token_ids) for output in second) == 3
+    assert sum(len(output.token_ids) for output in await first) == 900
+    await until_idle(client)
 
 
 async def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:

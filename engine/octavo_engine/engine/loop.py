@@ -17,6 +17,8 @@ from octavo_engine.runner.executor import Executor
 
 DEPTH = 2
 """Steps launched at once: while the device works on one, the next is planned and waits behind it."""
+_PATIENCE = 1000
+"""Turns in a row in which requests wait, nothing runs and nothing can be planned: that is a defect, not a wait."""
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class EngineLoop:
         self._launched: deque[StepPlan] = deque()
         self._ended: list[RequestOutput] = []
         self._next_expiry = float("inf")
+        self._empty_turns = 0
 
     def add(
         self,
@@ -116,11 +119,18 @@ class EngineLoop:
             self._launched.append(plan)
             self._executor.submit(plan)
         if not self._launched:
+            self._check_patience()
             return StepOutputs(events=events)
+        self._empty_turns = 0
         result = self._executor.collect()
         outputs = self._scheduler.update(self._launched.popleft(), result, self._clock())
         outputs.events[:0] = events
         return outputs
+
+    def _check_patience(self) -> None:
+        self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0
+        if self._empty_turns > _PATIENCE:
+            raise RuntimeError("requests wait, nothing runs, and no step can be planned")
 
     def _expire(self) -> list[RequestOutput]:
         now = self._clock()

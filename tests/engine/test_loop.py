@@ -1,0 +1,275 @@
+"""The loop that plans a step ahead: the same tokens as without, and what ends in flight harms nobody."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.kv_groups import KVGroup
+from octavo_engine.core.kv_memory import KVMemory
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.core.step import StepPlan, StepResult
+from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.loop import EngineLoop
+from octavo_engine.engine.startup import start_engine
+
+GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
+INFO = EngineInfo(
+    max_model_len=500,
+    vocab_size=64,
+    eos_token_ids=(),
+    block_size=16,
+    num_kv_blocks=64,
+    max_num_seqs=4,
+    dtype="none",
+    device="recorded",
+    attention_backend="none",
+    load_seconds=0.0,
+)
+
+
+class Recorder:
+    """An executor that computes nothing: each token is its place in the sequence. It notes what was asked when."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.fail_at: int | None = None
+        self._plans: deque[StepPlan] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        self.events.append(f"submit {plan.step}")
+        self._plans.append(plan)
+
+    def collect(self) -> StepResult:
+        plan = self._plans.popleft()
+        self.events.append(f"collect {plan.step}")
+        if plan.step == self.fail_at:
+            raise RuntimeError("the device is gone")
+        ends = [start + 1 for start in plan.decode_starts]
+        ends += [chunk.start + chunk.num_tokens for chunk in plan.chunks if chunk.samples]
+        return StepResult(plan.step, [end % 64 for end in ends])
+
+    def close(self) -> None:
+        self._plans.clear()
+
+
+def recorded(depth: int = 2) -> tuple[EngineLoop, Recorder]:
+    memory = KVMemory([KVGroup(64)], 16, prefix_caching=True)
+    settings = SchedulerSettings(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=500)
+    recorder = Recorder()
+    return EngineLoop(Scheduler(settings, memory), recorder, INFO, depth=depth), recorder
+
+
+def drain(loop: EngineLoop) -> dict[str, list[int]]:
+    """Everything said until nothing is left to do."""
+    said: dict[str, list[int]] = {}
+    for _ in range(10_000):
+        if not loop.has_work:
+            loop.check_integrity()
+            return said
+        for output in loop.step().each():
+            said.setdefault(output.request_id, []).extend(output.token_ids)
+    raise AssertionError("still working")
+
+
+def test_a_step_is_submitted_before_the_one_in_front_of_it_is_collected() -> None:
+    loop, recorder = recorded()
+    loop.add("a", [1] * 10, replace(GREEDY, max_tokens=4))
+    assert drain(loop) == {"a": [10, 11, 12, 13]}
+    assert recorder.events == [
+        "submit 1", "submit 2", "collect 1", "submit 3", "collect 2", "submit 4", "collect 3", "collect 4",
+    ]  # fmt: skip
+
+
+def test_an_answer_that_stops_early_wastes_one_step_and_the_loop_comes_to_rest() -> None:
+    loop, recorder = recorded()
+    loop.add("a", [1] * 10, replace(GREEDY, stop_token_ids=(12,)))
+    assert drain(loop) == {"a": [10, 11, 12]}
+    assert recorder.events[-2:] == ["collect 3", "collect 4"]
+    assert len(recorder.events) == 8
+
+
+def test_what_arrives_while_a_wasted_step_runs_is_planned_at_once() -> None:
+    loop, recorder = recorded()
+    loop.add("a", [1] * 10, replace(GREEDY, stop_token_ids=(10,)))
+    loop.step()
+    assert recorder.events == ["submit 1", "submit 2", "collect 1"]
+    loop.add("b", [2] * 5, replace(GREEDY, max_tokens=1))
+    loop.step()
+    assert recorder.events[3:] == ["submit 3", "collect 2"]
+    assert drain(loop) == {"b": [5]}
+
+
+def test_an_abort_in_flight_is_told_once_and_its_row_and_blocks_are_free() -> None:
+    loop, _ = recorded()
+    loop.add("a", [1] * 100, GREEDY)
+    loop.add("b", [2] * 7, GREEDY)
+    loop.step()
+    loop.step()
+    loop.abort(["a", "a", "unknown"])
+    ends = []
+    while loop.has_work:
+        ends += [(e.request_id, e.finish_reason) for e in loop.step().events if e.finish_reason]
+    assert ends == [("a", "abort"), ("b", "length")]
+    loop.check_integrity()
+    assert loop.report().kv_blocks_used == 0
+
+
+def test_a_deadline_passes_in_flight() -> None:
+    loop, _ = recorded()
+    now = 0.0
+    loop._clock = lambda: now
+    loop.add("late", [1] * 10, GREEDY, timeout=5.0)
+    loop.add("other", [1] * 10, GREEDY)
+    loop.step()
+    now = 5.0
+    assert [(e.request_id, e.finish_reason) for e in loop.step().events if e.finish_reason] == [("late", "timeout")]
+    assert len(drain(loop)["other"]) == 20 - 2
+
+
+def test_a_failed_step_ends_the_loop_with_a_dump(caplog: pytest.LogCaptureFixture) -> None:
+    loop, recorder = recorded()
+    recorder.fail_at = 3
+    loop.add("a", [1] * 10, GREEDY)
+    with caplog.at_level(logging.ERROR), pytest.raises(RuntimeError, match="the device is gone"):
+        drain(loop)
+    assert "step 3: 1 tokens, 1 decodes" in caplog.text
+    assert "running=1" in caplog.text
+
+
+def test_requests_that_can_never_run_are_a_defect_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, _ = recorded()
+    loop.add("a", [1] * 10, GREEDY)
+    monkeypatch.setattr(loop._scheduler, "plan", lambda now: None)
+    with pytest.raises(RuntimeError, match="no step can be planned"):
+        drain(loop)
+
+
+def test_all_that_runs_is_told_when_everything_is_aborted() -> None:
+    loop, _ = recorded()
+    loop.add("a", [1] * 10, GREEDY)
+    loop.add("empty", [], GREEDY)
+    loop.step()
+    loop.add("b", [1] * 10, GREEDY)
+    assert {(e.request_id, e.finish_reason) for e in loop.abort_all().events} == {("a", "abort"), ("b", "abort")}
+    loop.step()
+    assert not loop.has_work
+
+
+SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_model_len": 160, "max_num_seqs": 6}
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> Iterator[Callable[..., EngineLoop]]:
+    started = []
+
+    def start(**settings: Any) -> EngineLoop:
+        loop = start_engine(EngineConfig(model=str(tiny_model), **{**SETTINGS, **settings}), lambda *_: None)
+        started.append(loop)
+        return loop
+
+    yield start
+    for loop in started:
+        loop.close()
+
+
+def crowd(seed: int) -> list[tuple[str, list[int], SamplingParams]]:
+    """Requests with every kind of sampling, some of which stop early."""
+    rng = random.Random(seed)
+    return [
+        (
+            f"{seed}-{i}",
+            [rng.randrange(64) for _ in range(rng.randint(1, 90))],
+            SamplingParams(
+                max_tokens=rng.randint(1, 60),
+                temperature=rng.choice([0.0, 0.7, 1.0]),
+                top_p=rng.choice([0.9, 1.0]),
+                repetition_penalty=rng.choice([1.0, 1.3]),
+                presence_penalty=rng.choice([0.0, 0.5]),
+                min_tokens=rng.choice([0, 3]),
+                stop_token_ids=rng.choice([(), (5, 9), tuple(range(20))]),
+                seed=rng.choice([None, 7]),
+                logprobs=rng.choice([None, 2]),
+            ),
+        )
+        for i in range(12)
+    ]
+
+
+@pytest.mark.parametrize("memory", ["plenty", "tiny", "tiny with swap space"])
+def test_one_step_ahead_gives_the_same_tokens(memory: str, engine: Callable[..., EngineLoop]) -> None:
+    blocks = 128 if memory == "plenty" else 11
+    loop = engine(
+        num_kv_blocks=blocks,
+        max_num_batched_tokens=48,
+        swap_space="swap" in memory and 1 << 20,
+        enable_prefix_caching=memory == "plenty",
+    )
+    if "swap" in memory:  # as if computing anew were dear
+        loop._scheduler.settings = replace(loop._scheduler.settings, swap_block_seconds=1e-9)
+    for seed in range(3):
+        said = {}
+        for depth in (1, 2):
+            loop._depth = depth
+            for name, prompt, params in crowd(seed):
+                loop.add(name, prompt, params)
+            said[depth] = drain(loop)
+        assert said[1] == said[2]
+        assert len(said[1]) == 12
+    assert (loop.report().preemptions > 0) == (memory != "plenty")
+    assert (loop.report().swapped_in_blocks > 0) == ("swap" in memory)
+
+
+def test_aborts_and_arrivals_in_flight_change_no_other_answer(engine: Callable[..., EngineLoop]) -> None:
+    loop = engine(num_kv_blocks=24, max_num_batched_tokens=32)
+    alone = {}
+    for name, prompt, params in crowd(9):
+        loop.add(name, prompt, params)
+        alone |= drain(loop)
+    rng = random.Random(1)
+    waiting, aborted, ended = crowd(9), set(), set()
+    said: dict[str, list[int]] = {}
+    while waiting or loop.has_work:
+        if waiting and rng.random() < 0.4:
+            name, prompt, params = waiting.pop()
+            loop.add(name, prompt, params)
+        running = [name for name in said if name not in aborted | ended]
+        if rng.random() < 0.1 and running and len(aborted) < 4:
+            aborted.add(name := rng.choice(running))
+            loop.abort([name])
+        for output in loop.step().each():
+            if output.finish_reason is not None:
+                ended.add(output.request_id)
+            said.setdefault(output.request_id, []).extend(output.token_ids)
+    loop.check_integrity()
+    assert len(aborted) == 4
+    assert {name: tokens for name, tokens in said.items() if name not in aborted} == {
+        name: tokens for name, tokens in alone.items() if name not in aborted
+    }
+    assert all(alone[name][: len(said[name])] == said[name] for name in aborted)
+
+
+def test_forks_share_the_prompt_and_go_their_own_ways(engine: Callable[..., EngineLoop]) -> None:
+    loop = engine(num_kv_blocks=64, max_num_batched_tokens=32)
+    prompt = [random.Random(4).randrange(64) for _ in range(75)]
+    choices = {f"n{i}": replace(GREEDY, temperature=1.0, seed=i) for i in range(4)}
+    alone = {}
+    for name, params in choices.items():
+        loop.add(name, prompt, params, cache_salt=name)
+        alone |= drain(loop)
+    assert len({tuple(tokens) for tokens in alone.values()}) == 4, "the answers should differ"
+    for name, params in choices.items():
+        loop.add(name, prompt, params, fork_of=None if name == "n0" else "n0", cache_salt="forks")
+    before = loop.report().copied_blocks
+    assert drain(loop) == alone
+    assert loop.report().copied_blocks > before
