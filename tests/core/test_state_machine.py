@@ -389,7 +389,7 @@ def _state(request: Request) -> str:
 
 
 IN_CI = settings(
-    max_examples=350,
+    max_examples=450,
     stateful_step_count=50,
     derandomize=True,
     database=None,
@@ -410,11 +410,11 @@ LEAST = {
     "ended by stop": 300,
     "ended by timeout": 300,
     "ended by error": 50,
-    "aborted while waiting": 20,
-    "aborted while forking": 20,
-    "aborted while running": 20,
-    "aborted while preempted": 20,
-    "aborted while swapped out": 20,
+    "aborted while waiting": 10,
+    "aborted while forking": 10,
+    "aborted while running": 10,
+    "aborted while preempted": 10,
+    "aborted while swapped out": 10,
 }
 """What the histories must contain, lest the test shrink without anybody noticing."""
 

@@ -1,0 +1,141 @@
+"""A request can be ended in every state, by its client, its deadline or an error, and gives everything back."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+from simulation import Device, answer_of, expected, make_engine, make_request, news, run
+
+from octavo_engine.core.request import FinishReason, Request
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.step import RequestOutput
+
+
+def find(scheduler: Scheduler, state: str) -> Request | None:
+    """A request named "it..." in that state."""
+    for request in scheduler._requests.values():
+        found = "swapped" if request.swapped is not None else request.status.value
+        if found == state and request.request_id.startswith("it"):
+            return request
+    return None
+
+
+def crowd(state: str) -> tuple[Scheduler, Device, list[Request]]:
+    """A world in which some request named "it..." comes into the state."""
+    rules = {"swap_blocks": 16, "swap_block_seconds": 0.0} if state == "swapped" else {}
+    scheduler, device = make_engine(blocks=8, seqs=1 if state == "waiting" else 4, **rules)
+    requests = [make_request("old", 20, max_tokens=90, arrival=0.0)]
+    requests += [make_request(f"it{n}", 20, max_tokens=70, arrival=1.0 + n, deadline=1e6) for n in range(2)]
+    if state == "forking":
+        tokens = requests[0].token_ids
+        requests.append(make_request("it9", tokens, max_tokens=20, seed=1, fork_of="old", deadline=1e6))
+    for request in requests:
+        scheduler.add(request)
+    return scheduler, device, requests
+
+
+STATES = ["waiting", "forking", "running", "preempted", "swapped"]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.TIMEOUT])
+@pytest.mark.parametrize("state", STATES)
+def test_a_request_can_be_ended_in_every_state_and_gives_everything_back(
+    state: str, reason: FinishReason, ahead: int
+) -> None:
+    scheduler, device, requests = crowd(state)
+    ended: list[RequestOutput] = []
+
+    def end(_step: int) -> None:
+        request = find(scheduler, state)
+        if request is None or ended:
+            return
+        if reason is FinishReason.TIMEOUT:
+            for other in scheduler._requests.values():
+                other.deadline = 1e6 if other is request else 2e6
+            assert scheduler.next_deadline() == 1e6
+            assert scheduler.expire(1e6 - 0.1) == []
+            ended.extend(scheduler.expire(1e6))
+        else:
+            output = scheduler.abort(request.request_id)
+            assert output is not None
+            ended.append(output)
+            assert scheduler.abort(request.request_id) is None
+        scheduler.check_integrity()
+
+    outputs = run(scheduler, device=device, between=end, ahead=ahead)
+    assert [output.finish_reason for output in ended] == [reason]
+    gone = ended[0].request_id
+    for request in requests:
+        if request.request_id != gone:
+            assert answer_of(outputs, request.request_id) == expected(request)
+    told = answer_of(outputs, gone)
+    whole = next(expected(request) for request in requests if request.request_id == gone)
+    assert told == whole[: len(told)]
+    assert scheduler.report().kv_blocks_used == 0
+    assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap)
+
+
+@pytest.mark.parametrize("state", ["running", "preempted", "swapped"])
+def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way(state: str) -> None:
+    """With a plan ahead a request may be preempted, or swapped out, when the error of its last step arrives."""
+    scheduler, device, requests = crowd(state)
+    outputs: list[RequestOutput] = []
+    launched = deque()
+    failed = ""
+    for number in range(2_000):
+        plan = scheduler.plan(float(number))
+        if plan is not None:
+            launched.append((plan, device.execute(plan)))
+        if len(launched) > 1 or (launched and plan is None):
+            plan, result = launched.popleft()
+            request = find(scheduler, state)
+            sampling = scheduler._launched[0]
+            if not failed and request in sampling:
+                failed = request.request_id
+                result = replace(result, errors={sampling.index(request): "no"})
+            outputs += news(scheduler.update(plan, result, float(number)))
+            scheduler.check_integrity()
+    assert failed
+    assert [(o.finish_reason, o.error) for o in outputs if o.request_id == failed][-1] == (FinishReason.ERROR, "no")
+    for request in requests:
+        answer = answer_of(outputs, request.request_id)
+        assert answer == expected(request)[: len(answer)]
+        assert (answer == expected(request)) == (request.request_id != failed)
+    assert not scheduler.has_work
+    assert scheduler.report().kv_blocks_used == 0
+    assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap)
+
+
+def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_again() -> None:
+    scheduler, device = make_engine()
+    shared = list(range(40))
+    scheduler.add(make_request("broken", [*shared, 1], max_tokens=4))
+    scheduler.add(make_request("fine", 20, max_tokens=4))
+    plan = scheduler.plan(0.0)
+    assert plan is not None
+    result = replace(device.execute(plan), errors={0: "no"})
+    outputs = scheduler.update(plan, result, 0.0)
+    assert [(o.request_id, o.finish_reason, o.error) for o in news(outputs)] == [
+        ("broken", FinishReason.ERROR, "no"),
+        ("fine", None, None),
+    ]
+    assert outputs.events[0].token_ids == ()
+    scheduler.check_integrity()
+    scheduler.add(make_request("next", [*shared, 1], max_tokens=4))
+    outputs_of_next = [o for o in run(scheduler, device=device) if o.request_id == "next"]
+    assert outputs_of_next[0].cached_tokens == 0
+
+
+def test_all_are_ended_at_once_and_their_results_are_told_to_nobody() -> None:
+    scheduler, device = make_engine(seqs=2)
+    for n in range(4):
+        scheduler.add(make_request(f"r{n}", 20, max_tokens=9))
+    plan = scheduler.plan(0.0)
+    assert plan is not None
+    assert {o.request_id for o in scheduler.abort_all()} == {"r0", "r1", "r2", "r3"}
+    assert news(scheduler.update(plan, device.execute(plan), 0.0)) == []
+    assert not scheduler.has_work
+    scheduler.check_integrity()

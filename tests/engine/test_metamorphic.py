@@ -1,0 +1,354 @@
+"""In any crowd each request says what it says alone: a real model, the real scheduler, worker and engine loop.
+
+A thousand schedules, drawn by number: arrivals, aborts, deadlines, choices and branches that share blocks, prefix hits,
+preemptions, swaps out and in, chunk and block sizes, one or two steps under way. Float32 on the CPU. Sums are taken in
+another order where shapes differ, so two logits that are nearly equal could change places: requests that alone come to
+such a place would not be compared, and are counted; a test says that there are nearly none.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from octavo_engine.attention.torch_reference import TorchAttention
+from octavo_engine.core.kv_groups import KVGroup
+from octavo_engine.core.kv_memory import KVMemory
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.core.step import Chunk, NewRow, RequestOutput, StepPlan, StepResult, TableChange
+from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.loop import EngineLoop
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.source import resolve_model
+from octavo_engine.model.spec import ModelSpec, read_spec
+from octavo_engine.model.weights import load_model
+from octavo_engine.runner.device_thread import DeviceThread
+from octavo_engine.runner.executor import Executor, ThreadExecutor
+from octavo_engine.runner.kv_cache import allocate_cache
+from octavo_engine.runner.state_table import StateTable
+from octavo_engine.runner.worker import LaunchedStep, Worker
+
+CPU = torch.device("cpu")
+SCHEDULES = 1_000
+VOCABULARY = 64
+LONGEST_ANSWER = 20
+TIE = 1e-4
+"""Alone, the likeliest token must lead the next one by so much in log probability, else it is a tie."""
+WAYS = {
+    "greedy": SamplingParams(max_tokens=LONGEST_ANSWER, temperature=0.0),
+    "drawn": SamplingParams(max_tokens=LONGEST_ANSWER, temperature=1.0, seed=1),
+    "top_k": SamplingParams(max_tokens=LONGEST_ANSWER, temperature=1.5, top_k=20, seed=2),
+    "top_p": SamplingParams(max_tokens=LONGEST_ANSWER, temperature=0.8, top_p=0.9, min_p=0.02, seed=3),
+    "penalties": SamplingParams(
+        max_tokens=LONGEST_ANSWER, temperature=0.7, repetition_penalty=1.2, presence_penalty=0.5, seed=4
+    ),
+    "frequency": SamplingParams(max_tokens=LONGEST_ANSWER, temperature=0.0, frequency_penalty=0.7),
+}
+LEAST = {
+    "schedules": SCHEDULES,
+    "compared": 6_000,
+    "steps beside another": 15_000,
+    "preemptions": 500,
+    "recomputed_tokens": 1_500,
+    "swapped_out_blocks": 1_500,
+    "swapped_in_blocks": 500,
+    "copied_blocks": 800,
+    "hits": 400,
+    "choices": 1_000,
+    "branches": 250,
+    "aborts": 800,
+    "timeouts": 300,
+}
+"""What the schedules must contain together, lest the test shrink without anybody noticing."""
+
+
+@dataclass
+class Model:
+    """The weights, loaded once, and what each prompt's answer is alone."""
+
+    decoder: Decoder
+    spec: ModelSpec
+    prompts: list[list[int]]
+    answers: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    ties: set[tuple[int, str]] = field(default_factory=set)
+
+    def worker(self, *, rows: int, length: int, blocks: int, swap_blocks: int, block_size: int) -> Worker:
+        """A worker of its own cache, in which every slot that was never written is no number."""
+        backend, groups = TorchAttention(), self.spec.kv_groups
+        cache = allocate_cache(
+            backend,
+            groups,
+            num_blocks=blocks,
+            swap_blocks=swap_blocks,
+            block_size=block_size,
+            dtype=torch.float32,
+            device=CPU,
+        )
+        for swap in (False, True) if swap_blocks else (False,):
+            for tensor in cache.tensors(0, swap=swap):
+                tensor.fill_(torch.nan)
+        return Worker(self.decoder, backend, cache, StateTable(rows, length, block_size, len(groups), CPU))
+
+    def compute_alone(self, prompt: int, way: str) -> None:
+        """The prompt in one piece, then token by token, with nobody else there."""
+        tokens, params = self.prompts[prompt], replace(WAYS[way], logprobs=2)
+        worker = self.worker(rows=1, length=128, blocks=8, swap_blocks=0, block_size=16)
+        new = NewRow(0, "alone", tuple(tokens), len(tokens), params)
+        chunk = Chunk(0, 0, len(tokens), True)
+        plan = StepPlan(0, (new,), (TableChange(0, 0, 0, tuple(range(8))),), chunks=(chunk,))
+        answer: list[int] = []
+        for number in range(LONGEST_ANSWER):
+            result = worker.execute(plan)
+            answer += result.token_ids
+            (_, first), (_, second) = result.logprobs[0].top
+            if params.temperature == 0 and first - second < TIE:
+                self.ties.add((prompt, way))
+            plan = StepPlan(0, decode_rows=[0], decode_starts=[len(tokens) + number])
+        self.answers[prompt, way] = answer
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> Iterator[Model]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    files = resolve_model(str(tiny_model), None, lambda *_: None)
+    spec = read_spec(files)
+    decoder = load_model(files, spec, CPU, torch.float32, lambda *_: None)
+    rng = random.Random(11)
+    beginnings = [[], *([rng.randrange(VOCABULARY) for _ in range(40)] for _ in range(3))]
+    prompts = []
+    for _ in range(24):
+        own = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 24))]
+        prompts.append(rng.choice(beginnings)[: rng.choice([8, 16, 31, 40])] + own)
+    model = Model(decoder, spec, prompts)
+    for prompt in range(len(prompts)):
+        for way in WAYS:
+            model.compute_alone(prompt, way)
+    yield model
+    torch.set_num_threads(threads)
+
+
+class InlineExecutor:
+    """Launches a step where it is submitted and reads its results when they are collected."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._launched: deque[LaunchedStep] = deque()
+
+    def submit(self, plan: StepPlan) -> None:
+        self._launched.append(self._worker.launch(plan))
+
+    def collect(self) -> StepResult:
+        return self._worker.finish(self._launched.popleft())
+
+    def close(self) -> None:
+        self._launched.clear()
+
+
+@dataclass
+class Asked:
+    """A request as its client sees it."""
+
+    expected: list[int]
+    """Alone; for a branch, how its parent goes on."""
+    prompt: list[int]
+    way: str
+    tie: bool
+    kind: str
+    scope: dict[str, Any]
+    answer: list[int] = field(default_factory=list)
+    end: RequestOutput | None = None
+
+
+class Schedule:
+    """One crowd, all of it drawn from its number."""
+
+    def __init__(self, model: Model, number: int) -> None:
+        self.model, self.number, self.rng = model, number, random.Random(number)
+        rng = self.rng
+        self.block_size = rng.choice([4, 8, 16])
+        self.longest = max(map(len, model.prompts)) + LONGEST_ANSWER
+        least = -(-self.longest // self.block_size)
+        blocks = least + rng.choice([0, 1, 2, least // 2, 3 * least])
+        swap = rng.choice([0, least, 2 * least])
+        rows = rng.randint(2, 6)
+        tokens = max(rows, rng.choice([4, 7, 16, 33, 64, 256]))
+        memory = KVMemory(
+            [KVGroup(blocks)],
+            self.block_size,
+            prefix_caching=rng.random() < 0.75,
+            eviction=rng.choice(["lru", "lfu", "priority"]),
+            ttl=rng.choice([None, None, 0.2]),
+            swap_blocks=swap,
+            max_chunk=tokens,
+        )
+        settings = SchedulerSettings(
+            max_num_seqs=rows,
+            max_num_batched_tokens=tokens,
+            max_model_len=self.longest,
+            policy=rng.choice(["fcfs", "priority"]),  # type: ignore[arg-type]
+            max_preemptions=rng.choice([0, 1, 3, 3]),
+            max_skips=rng.choice([0, 2, 32]),
+            watermark=rng.choice([0.0, 0.05]),
+            swap_block_seconds=0.0 if swap else float("inf"),
+        )
+        self.scheduler = Scheduler(settings, memory)
+        worker = model.worker(
+            rows=rows, length=self.longest, blocks=blocks, swap_blocks=swap, block_size=self.block_size
+        )
+        # The device's own thread now and then; it changes nothing but when results are there.
+        threaded = number % 10 == 0
+        executor: Executor = ThreadExecutor(worker, DeviceThread()) if threaded else InlineExecutor(worker)
+        info = EngineInfo(
+            max_model_len=self.longest,
+            vocab_size=VOCABULARY,
+            eos_token_ids=(),
+            block_size=self.block_size,
+            num_kv_blocks=blocks,
+            max_num_seqs=rows,
+            dtype="float32",
+            device="cpu",
+            attention_backend="torch",
+            load_seconds=0.0,
+        )
+        self.now = 0.0
+        self.loop = EngineLoop(self.scheduler, executor, info, lambda: self.now, depth=rng.choice([1, 2, 2]))
+        self.asked: dict[str, Asked] = {}
+        self.prompts = rng.sample(range(len(model.prompts)), 6)
+
+    def run(self, figures: Counter[str]) -> None:
+        """Everything arrives within some steps; then until nothing is left."""
+        arrivals = self.rng.randint(3, 14)
+        turn = 0
+        while turn < arrivals or self.loop.has_work:
+            assert turn < 3_000, "requests never end"
+            if turn < arrivals and self.rng.random() < 0.6:
+                self._arrive()
+            if self.rng.random() < 0.04:
+                self._abort(figures)
+            self._hear(figures)
+            turn += 1
+        self.loop.check_integrity()
+        assert self.scheduler.memory.blocks_used == 0
+        assert all(swap.available == swap.num_blocks for swap in self.scheduler.memory.swap)
+        self.loop.close()
+        self._count(figures)
+
+    def _arrive(self) -> None:
+        rng = self.rng
+        tenant = rng.choice(["a", "a", "b"])
+        scope = {
+            "tenant": tenant,
+            "cache_salt": tenant,
+            "priority": rng.randint(-1, 1),
+            "timeout": rng.choice([None] * 9 + [0.05, 0.3]),
+        }
+        running = [name for name, asked in self.asked.items() if self._can_branch(name, asked)]
+        if running and rng.random() < 0.3:
+            self._branch(rng.choice(running))
+            return
+        prompt, first = rng.choice(self.prompts), None
+        for way in rng.sample(sorted(WAYS), rng.choice([1, 1, 3])):
+            tokens = rng.randint(1, LONGEST_ANSWER)
+            expected = self.model.answers[prompt, way][:tokens]
+            tie = (prompt, way) in self.model.ties
+            kind = "choice" if first else "request"
+            name = self._add(Asked(expected, self.model.prompts[prompt], way, tie, kind, scope), fork_of=first)
+            first = first or name
+
+    def _can_branch(self, name: str, asked: Asked) -> bool:
+        """Presence and frequency look at where the answer begins, which is elsewhere for a branch."""
+        on = 0 < len(asked.answer) < len(asked.expected)
+        return asked.end is None and on and asked.way not in ("penalties", "frequency")
+
+    def _branch(self, name: str) -> None:
+        """A request whose prompt is another's, with what that one has said: it must go on like that one."""
+        parent = self.asked[name]
+        done = len(parent.answer)
+        prompt = parent.prompt + parent.answer
+        branch = Asked(
+            parent.expected[done:], prompt, parent.way, parent.tie, "branch", {**parent.scope, "timeout": None}
+        )
+        self._add(branch, fork_of=name)
+
+    def _add(self, asked: Asked, fork_of: str | None) -> str:
+        name = f"{self.number}-{len(self.asked)}"
+        self.asked[name] = asked
+        params = replace(WAYS[asked.way], max_tokens=len(asked.expected))
+        self.loop.add(name, asked.prompt, params, fork_of=fork_of, **asked.scope)
+        return name
+
+    def _abort(self, figures: Counter[str]) -> None:
+        live = [name for name, asked in self.asked.items() if asked.end is None]
+        if live:
+            self.loop.abort([self.rng.choice(live)])
+            figures["aborts"] += 1
+
+    def _hear(self, figures: Counter[str]) -> None:
+        running = self.scheduler.num_running
+        for output in self.loop.step().each():
+            asked = self.asked[output.request_id]
+            assert asked.end is None, "told more after the end"
+            asked.answer += output.token_ids
+            if output.finish_reason is not None:
+                asked.end = output
+        figures["steps"] += 1
+        figures["steps beside another"] += running > 1
+        self.now += 0.01
+
+    def _count(self, figures: Counter[str]) -> None:
+        stats = self.scheduler.report()
+        for name in ("preemptions", "swapped_out_blocks", "swapped_in_blocks", "copied_blocks", "recomputed_tokens"):
+            figures[name] += getattr(stats, name)
+        figures["schedules"] += 1
+        figures["requests"] += len(self.asked)
+        for asked in self.asked.values():
+            assert asked.end is not None
+            figures["hits"] += asked.end.cached_tokens > 0 and asked.kind == "request"
+            figures["choices"] += asked.end.cached_tokens > 0 and asked.kind == "choice"
+            figures["branches"] += asked.end.cached_tokens > 0 and asked.kind == "branch"
+            figures["timeouts"] += asked.end.finish_reason == "timeout"
+
+
+def compare(schedule: Schedule, figures: Counter[str]) -> None:
+    """Every answer, and what was told of the unfinished ones, is that of the request alone."""
+    for name, asked in schedule.asked.items():
+        assert asked.end is not None
+        assert asked.end.error is None, asked.end.error
+        if asked.tie:
+            figures["ties, not compared"] += 1
+            continue
+        figures["compared"] += 1
+        assert asked.answer == asked.expected[: len(asked.answer)], f"{name} ({asked.way}, {asked.kind}) differs"
+        if asked.end.finish_reason == "length":
+            assert len(asked.answer) == len(asked.expected)
+        else:
+            assert asked.end.finish_reason in ("abort", "timeout")
+
+
+def test_the_answers_alone_are_varied_and_hardly_any_is_a_tie(model: Model) -> None:
+    assert len({tuple(answer) for answer in model.answers.values()}) > 0.95 * len(model.answers)
+    assert len({token for answer in model.answers.values() for token in answer}) > VOCABULARY / 2
+    assert len(model.ties) <= 0.005 * len(model.answers)
+
+
+@pytest.mark.timeout(1_200)
+def test_each_request_says_in_any_crowd_what_it_says_alone(model: Model) -> None:
+    figures: Counter[str] = Counter()
+    for number in range(SCHEDULES):
+        schedule = Schedule(model, number)
+        schedule.run(figures)
+        compare(schedule, figures)
+    print("\n" + "\n".join(f"{count:>9,} {name}" for name, count in sorted(figures.items())))
+    assert figures["ties, not compared"] <= 0.005 * figures["requests"]
+    missing = {name: (figures[name], least) for name, least in LEAST.items() if figures[name] < least}
+    assert not missing, f"too little happened, (found, wanted): {missing}"
