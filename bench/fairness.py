@@ -72,7 +72,7 @@ class Bench:
         self._args = args
         self._client = Client(port)
         self._chance = random.Random(args.seed)
-        self._end = time.monotonic() + args.warm_up + 2 * args.rounds * args.seconds
+        self._ended = False
         self._now: Seen | None = None
         self.quiet, self.flooded, self.flood = Seen("without"), Seen("with"), Flood()
 
@@ -87,6 +87,8 @@ class Bench:
             for flood in floods:
                 flood.cancel()
             await asyncio.gather(*floods, return_exceptions=True)
+            await self._client.ask(body_of("x", 1), f"sk-{_SHORT_KEYS[0]}")  # the last steps with the flood are over
+        self._ended = True
         await asyncio.gather(*shorts)
         self._client.close()
 
@@ -110,8 +112,11 @@ class Bench:
                 seen.replies.append(reply)
 
         moment = time.monotonic()
-        while (moment := moment + chance.expovariate(self._args.rate)) < self._end:
+        while True:
+            moment += chance.expovariate(self._args.rate)
             await asyncio.sleep(max(0.0, moment - time.monotonic()))
+            if self._ended:
+                break
             tasks.append(asyncio.create_task(ask(chance.choice(bodies), moment, self._now)))
         await asyncio.gather(*tasks)
 

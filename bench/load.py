@@ -35,7 +35,7 @@ class Reply:
     """0 if no whole answer came."""
     retry_after: str | None = None
     tokens: int = 0
-    """Of the answer."""
+    """Of a whole answer; not counted in streams."""
     code: str | None = None
     """Of the error."""
 
@@ -129,7 +129,7 @@ def _judge(status: int, content: bytes, reply: Reply) -> None:
     elif content.startswith(b"{"):
         reply.status, reply.tokens = status, json.loads(content)["usage"]["completion_tokens"]
     elif content.endswith(b"data: [DONE]\n\n"):
-        reply.status, reply.tokens = status, content.count(b'"text"') - 1  # the last chunk only says how it ended
+        reply.status = status
 
 
 def percentile(values: Sequence[float], share: float) -> float:

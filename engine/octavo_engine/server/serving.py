@@ -160,9 +160,12 @@ class Serving:
         return LoadedModel(state.ready, self.tokenizer)
 
     def look(self, key: Key) -> None:
-        """APIError if a request of this key could not be taken whatever it is: judged before its body is read."""
-        self.model()
-        self.admission.look(key)
+        """RefusedError if there is no room for a request of this key, whatever it is: judged before its body is read.
+
+        A server that is loading or draining says so after it has read the body: it closes the connection.
+        """
+        if self.loaded and not self.draining:
+            self.admission.look(key)
 
     def check_model(self, name: str | None) -> None:
         """APIError 404 unless the model is served here; a request that names none means the one there is."""
