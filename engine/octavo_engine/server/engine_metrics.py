@@ -126,7 +126,7 @@ _ROWS = (
         _GAUGE,
         "octavo_latency_target_met",
         (),
-        "0 while --target-ttft-p90 or --target-itl-p90 cannot be held even at the lowest limits, else 1",
+        "0 while --target-ttft-p90 or --target-itl-p90 cannot be held by moving the limits, else 1",
         lambda state, _: float(state.stats.target_met),
     ),
 )
