@@ -223,9 +223,10 @@ class KVMemory:
             for pool, table in zip(self.pools, request.block_tables, strict=True)
         )
 
-    def held(self, request: Request) -> int:
-        """Blocks of all groups that the request holds, shared ones included."""
-        return sum(map(_held, request.block_tables))
+    def worth_saving(self, request: Request) -> int:
+        """Blocks to move if the request were swapped out: those of the group that has the most."""
+        filled = -(-request.computed // self.block_size)
+        return max(_held(table[:filled]) for table in request.block_tables)
 
     def stop_before(self, request: Request, end: int) -> int:
         """Where a chunk planned up to `end` should stop, so that recurrent groups leave checkpoints on their way."""

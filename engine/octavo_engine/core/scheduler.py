@@ -134,13 +134,14 @@ class Scheduler:
         draft = Draft(self.settings.max_num_batched_tokens)
         self._decode(draft)
         draft.budget = min(draft.budget, self._chunk_limit())
-        heavy = self._continue_prompts(draft)
-        kept = min(LEFTOVER, draft.budget) if heavy else 0
+        later = self._continue_prompts(draft)
+        kept = min(LEFTOVER, draft.budget) if later else 0
         draft.budget -= kept
         if not draft.preempted:
-            self._admit(draft, now)
+            # What a heavy tenant has begun goes on before it begins more.
+            self._admit(draft, now, {r.tenant for r in later if self._accounts.heavy(r.tenant)})
         draft.budget += kept
-        for request in heavy:
+        for request in later:
             # It may have been preempted meanwhile, and even been admitted again.
             if request.status is Status.RUNNING and request not in draft.chunks:
                 self._prefill(request, draft)
@@ -176,14 +177,18 @@ class Scheduler:
                     draft.add_decode(request)
 
     def _continue_prompts(self, draft: Draft) -> list[Request]:
-        """Chunks of the prompts that have begun. Those of tenants beyond their share are left for the end."""
-        heavy = []
+        """Chunks of the prompts that have begun, but for those that come after newly admitted ones, which are returned.
+
+        These are the prompts of heavy tenants, and what matters less than somebody who waits.
+        """
+        waiting = self._waiting.most_important()
+        later = []
         for request in list(self._prefilling):
-            if self._accounts.heavy(request.tenant):
-                heavy.append(request)
+            if self._accounts.heavy(request.tenant) or self._waiting.importance(request) > waiting:
+                later.append(request)
             elif request.status is Status.RUNNING:
                 self._prefill(request, draft)
-        return heavy
+        return later
 
     def _most(self, tenant: str, draft: Draft) -> int:
         """Prompt tokens that a tenant may still have in this step."""
@@ -209,6 +214,7 @@ class Scheduler:
         if draft.chunks[request].samples:
             del self._prefilling[request]
             self._decoding[request] = None
+            request.capacity = request.computed  # so that the next plan makes the prompt's blocks findable at once
 
     def _extend(self, request: Request, end: int, draft: Draft) -> bool:
         """Get the blocks for tokens up to `end`; False if the request was preempted itself to make room."""
@@ -226,9 +232,8 @@ class Scheduler:
 
     # Admission.
 
-    def _admit(self, draft: Draft, now: float) -> None:
+    def _admit(self, draft: Draft, now: float, sated: set[str]) -> None:
         blocked: list[Request] = []
-        sated: set[str] = set()
         while draft.budget > 0 and len(blocked) < _LOOK_AHEAD:
             request = self._waiting.next(now, blocked, sated)
             if request is None:
@@ -334,9 +339,8 @@ class Scheduler:
         self.stats.preemptions += 1
         victim.preemptions += 1
         victim.reached = victim.computed
-        blocks = self.memory.held(victim)
         if self.memory.can_swap_out(victim) and swap_is_cheaper(
-            blocks, self.settings.swap_block_seconds, victim.computed, self._token_seconds
+            self.memory.worth_saving(victim), self.settings.swap_block_seconds, victim.computed, self._token_seconds
         ):
             self.memory.swap_out(victim)
         self._release(victim)

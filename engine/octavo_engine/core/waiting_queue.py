@@ -37,6 +37,10 @@ class WaitingQueue:
         """The lane a request belongs to; low numbers matter most."""
         return request.priority if self._settings.policy == "priority" else 0
 
+    def most_important(self) -> float:
+        """The lowest number of all that wait; infinity if nobody does."""
+        return min(self._lanes, default=float("inf"))
+
     def add(self, request: Request, *, first: bool = False) -> None:
         """Wait behind, or before, the tenant's other requests."""
         lane = self._lanes.setdefault(self.importance(request), {})
