@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.config import EngineConfig
+from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import SamplingParams
@@ -153,6 +154,20 @@ def test_requests_that_can_never_run_are_a_defect_that_is_said(monkeypatch: pyte
     monkeypatch.setattr(loop._scheduler, "plan", lambda now: None)
     with pytest.raises(RuntimeError, match="no step can be planned"):
         drain(loop)
+
+
+def test_a_target_that_cannot_be_met_is_said_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
+    loop, _ = recorded()
+    adaptive = loop._scheduler.adaptive = AdaptiveLimits(4, 64, ttft_p90=0.01)
+    loop.add("a", [1] * 10, GREEDY)
+    with caplog.at_level(logging.INFO):
+        for met in (True, False, False, True, True):
+            adaptive.target_met, adaptive.message = met, "--target-ttft-p90 cannot be met"
+            loop.step()
+    assert [record.message for record in caplog.records] == [
+        "--target-ttft-p90 cannot be met",
+        "the latency targets are met again",
+    ]
 
 
 def test_all_that_runs_is_told_when_everything_is_aborted() -> None:

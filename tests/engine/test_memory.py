@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo_engine.config import parse_size
-from octavo_engine.errors import DoesNotFitError
-from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, plan_memory
+from octavo_engine.errors import ConfigurationError, DoesNotFitError
+from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, check_swap_space, plan_memory
 
 GIB = 1 << 30
 LLAMA_8B = MemoryNeed(weights=15 * GIB, step=1 * GIB, kv_per_token=128 << 10)
@@ -47,6 +47,34 @@ def test_on_cpu_the_kv_cache_stays_modest_unless_one_sequence_needs_more() -> No
     machine = DeviceMemory(500 * GIB, 480 * GIB, "this machine's memory")
     assert plan_memory(LLAMA_8B, machine, limits(on_cpu=True, max_model_len=8192)).kv_bytes == 4 * GIB
     assert plan_memory(LLAMA_8B, machine, limits(on_cpu=True)).kv_bytes == 16 * GIB
+
+
+def test_swap_space_of_a_gpu_is_the_cpus_memory() -> None:
+    machine = DeviceMemory(80 * GIB, 80 * GIB, "a GPU")
+    plan = plan_memory(LLAMA_8B, machine, limits(swap_space=4 * GIB))
+    assert plan.kv_bytes == plan_memory(LLAMA_8B, machine, limits()).kv_bytes
+    assert plan.swap_blocks == 4 * GIB // (16 * (128 << 10))
+    check_swap_space(plan, DeviceMemory(16 * GIB, 5 * GIB, "this machine's memory"))
+    with pytest.raises(DoesNotFitError, match=r"3\.0 GiB of 16\.0 GiB are free. Try --swap-space 1536MiB"):
+        check_swap_space(plan, DeviceMemory(16 * GIB, 3 * GIB, "this machine's memory"))
+
+
+def test_swap_space_on_the_cpu_is_taken_from_the_same_memory() -> None:
+    machine = DeviceMemory(20 * GIB, 20 * GIB, "this machine's memory")
+    fixed = {"on_cpu": True, "max_model_len": 4096, "kv_cache_memory": GIB}
+    plan = plan_memory(LLAMA_8B, machine, limits(**fixed, swap_space=GIB // 2))
+    assert plan.swap_bytes == GIB // 2
+    assert "512.0 MiB of CPU memory to swap to" in plan.describe()
+    with pytest.raises(DoesNotFitError, match=r"swap space 2\.0 GiB") as error:
+        plan_memory(LLAMA_8B, machine, limits(**fixed, swap_space=2 * GIB))
+    tip = re.search(r"--swap-space (\S+) \(fits\)", str(error.value))
+    assert tip is not None
+    assert plan_memory(LLAMA_8B, machine, limits(**fixed, swap_space=parse_size(tip[1]))).swap_blocks > 0
+
+
+def test_a_swap_space_that_holds_no_block_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"holds no block: one takes 2\.0 MiB"):
+        plan_memory(LLAMA_8B, DeviceMemory(80 * GIB, 80 * GIB, "a GPU"), limits(swap_space=1 << 20))
 
 
 @pytest.mark.parametrize(

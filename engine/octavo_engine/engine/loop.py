@@ -43,6 +43,7 @@ class EngineLoop:
         self._ended: list[RequestOutput] = []
         self._next_expiry = float("inf")
         self._empty_turns = 0
+        self._targets_met = True
 
     def add(
         self,
@@ -125,12 +126,23 @@ class EngineLoop:
         result = self._executor.collect()
         outputs = self._scheduler.update(self._launched.popleft(), result, self._clock())
         outputs.events[:0] = events
+        self._say_whether_targets_are_met()
         return outputs
 
     def _check_patience(self) -> None:
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0
         if self._empty_turns > _PATIENCE:
             raise RuntimeError("requests wait, nothing runs, and no step can be planned")
+
+    def _say_whether_targets_are_met(self) -> None:
+        adaptive = self._scheduler.adaptive
+        if adaptive is None or adaptive.target_met == self._targets_met:
+            return
+        self._targets_met = adaptive.target_met
+        if adaptive.target_met:
+            log.info("the latency targets are met again")
+        else:
+            log.warning("%s", adaptive.message)
 
     def _expire(self) -> list[RequestOutput]:
         now = self._clock()
