@@ -182,7 +182,7 @@ def test_a_key_with_long_answers_pays_for_them() -> None:
     assert ended["b"] > 3 * ended["a"] > 0
 
 
-def flooded(light_every: int) -> list[tuple[bool, int, int]]:
+def flooded(light_every: int, prompt: int = 40) -> list[tuple[bool, int, int]]:
     """A flood of long prompts beside a key with short ones: (flood is heavy, its prompt tokens, the other's) a step."""
     scheduler, device = make_engine(blocks=512, seqs=8, tokens=512, watermark=0.0)
     scheduler.add(make_request("l", 4, max_tokens=200, tenant="light"))
@@ -191,7 +191,7 @@ def flooded(light_every: int) -> list[tuple[bool, int, int]]:
     steps = []
     for number in range(60):
         if light_every and number % light_every == light_every - 1:
-            scheduler.add(make_request(f"l{number}", 40, max_tokens=2, tenant="light"))
+            scheduler.add(make_request(f"l{number}", prompt, max_tokens=2, tenant="light"))
         heavy = scheduler._accounts.heavy("flood")
         tenants = {request.row: request.tenant for request in scheduler._running()}
         plan = scheduler.plan(number * 0.01)
@@ -218,6 +218,13 @@ def test_a_key_beyond_its_share_brings_no_step_above_its_cap_and_moves_in_every_
     assert max(beside) <= 128
     assert Counter(beside).most_common(1)[0][0] == LEFTOVER == 16
     assert min(alone + beside) >= LEFTOVER
+
+
+def test_a_key_beyond_its_share_moves_even_beside_others_long_prompts() -> None:
+    steps = flooded(light_every=20, prompt=600)
+    beside = [flood for heavy, flood, light in steps if heavy and light > 100]
+    assert len(beside) > 2
+    assert min(beside) >= LEFTOVER
 
 
 def test_a_flood_is_bounded_from_its_first_step_while_others_are_here() -> None:
@@ -387,3 +394,18 @@ def test_a_new_request_leaves_some_blocks_for_the_others_to_grow_into() -> None:
     scheduler.add(fits := make_request("fits", 170, max_tokens=2))  # 11
     step(scheduler, device)
     assert (tight.status, fits.status) == (Status.WAITING, Status.RUNNING)
+
+
+@pytest.mark.parametrize("tokens", [2, 8, 16, 64])
+def test_a_more_important_prompt_does_not_wait_for_one_that_has_begun(tokens: int) -> None:
+    """However small the budget: it is admitted in the next step, and the other one goes on beside it."""
+    scheduler, device = make_engine(blocks=64, seqs=2, tokens=tokens, policy="priority")
+    scheduler.add(long := make_request("long", 500, max_tokens=2, priority=1))
+    step(scheduler, device)
+    scheduler.add(urgent := make_request("urgent", 100, max_tokens=2))
+    for _ in range(2):
+        before = long.computed, urgent.computed
+        step(scheduler, device)
+        assert urgent.computed > before[1]
+        assert long.computed > before[0]
+    finish(scheduler, device, [long, urgent])

@@ -302,10 +302,14 @@ class Histories(RuleBasedStateMachine):
         """One turn of the loop; False if there was nothing to do."""
         self.now += 0.01
         self._expire()
+        decoding = [request for request in self.scheduler._decoding if request.known < request.final_len]
         plan = self.scheduler.plan(self.now)
         if plan is not None:
             check_plan(self.scheduler, plan)
             self._look_at(plan)
+            rows = {*plan.decode_rows, *(chunk.row for chunk in plan.chunks)}
+            left_out = [r.request_id for r in decoding if r.status is Status.RUNNING and r.row not in rows]
+            assert not left_out, f"{left_out} could decode and got no token"
             self.launched.append((plan, self._fail(self.device.execute(plan))))
             self.scheduler.check_integrity()
             FIGURES["steps"] += 1
@@ -327,6 +331,7 @@ class Histories(RuleBasedStateMachine):
             FIGURES["preemptions"] += request.preemptions - asked.preemptions
             asked.preemptions = request.preemptions
             assert request.preemptions <= self.world.max_preemptions, "preempted beyond the cap"
+            assert request.passed <= self.world.max_skips, "passed by beyond the bound"
 
     def _fail(self, result: StepResult) -> StepResult:
         if self.failing is None or not result.token_ids:

@@ -56,7 +56,10 @@ WAYS = {
 LEAST = {
     "schedules": SCHEDULES,
     "compared": 6_000,
+    "whole answers": 4_000,
     "steps beside another": 15_000,
+    "steps that were launched ahead": 15_000,
+    "cut chunks": 3_000,
     "preemptions": 500,
     "recomputed_tokens": 1_500,
     "swapped_out_blocks": 1_500,
@@ -143,8 +146,11 @@ class InlineExecutor:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._launched: deque[LaunchedStep] = deque()
+        self.cut = 0
+        """Chunks that were only a part of what their request had to compute."""
 
     def submit(self, plan: StepPlan) -> None:
+        self.cut += sum(not chunk.samples for chunk in plan.chunks)
         self._launched.append(self._worker.launch(plan))
 
     def collect(self) -> StepResult:
@@ -207,7 +213,8 @@ class Schedule:
         )
         # The device's own thread now and then; it changes nothing but when results are there.
         threaded = number % 10 == 0
-        executor: Executor = ThreadExecutor(worker, DeviceThread()) if threaded else InlineExecutor(worker)
+        self.inline = InlineExecutor(worker)
+        executor: Executor = ThreadExecutor(worker, DeviceThread()) if threaded else self.inline
         info = EngineInfo(
             max_model_len=self.longest,
             vocab_size=VOCABULARY,
@@ -303,6 +310,7 @@ class Schedule:
                 asked.end = output
         figures["steps"] += 1
         figures["steps beside another"] += running > 1
+        figures["steps that were launched ahead"] += bool(self.loop._launched)
         self.now += 0.01
 
     def _count(self, figures: Counter[str]) -> None:
@@ -310,6 +318,7 @@ class Schedule:
         for name in ("preemptions", "swapped_out_blocks", "swapped_in_blocks", "copied_blocks", "recomputed_tokens"):
             figures[name] += getattr(stats, name)
         figures["schedules"] += 1
+        figures["cut chunks"] += self.inline.cut
         figures["requests"] += len(self.asked)
         for asked in self.asked.values():
             assert asked.end is not None
@@ -328,6 +337,7 @@ def compare(schedule: Schedule, figures: Counter[str]) -> None:
             figures["ties, not compared"] += 1
             continue
         figures["compared"] += 1
+        figures["whole answers"] += asked.end.finish_reason == "length"
         assert asked.answer == asked.expected[: len(asked.answer)], f"{name} ({asked.way}, {asked.kind}) differs"
         if asked.end.finish_reason == "length":
             assert len(asked.answer) == len(asked.expected)

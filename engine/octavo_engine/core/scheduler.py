@@ -134,9 +134,12 @@ class Scheduler:
         draft = Draft(self.settings.max_num_batched_tokens)
         self._decode(draft)
         draft.budget = min(draft.budget, self._chunk_limit())
-        later = self._continue_prompts(draft)
-        kept = min(LEFTOVER, draft.budget) if later else 0
+        first, later = self._begun_prompts()
+        kept = min(LEFTOVER, draft.budget // 2) if later else 0  # half, or a small budget would leave newcomers none
         draft.budget -= kept
+        for request in first:
+            if request.status is Status.RUNNING:
+                self._prefill(request, draft)
         if not draft.preempted:
             # What a heavy tenant has begun goes on before it begins more.
             self._admit(draft, now, {r.tenant for r in later if self._accounts.heavy(r.tenant)})
@@ -176,19 +179,18 @@ class Scheduler:
                 if self._extend(request, request.computed + 1, draft):
                     draft.add_decode(request)
 
-    def _continue_prompts(self, draft: Draft) -> list[Request]:
-        """Chunks of the prompts that have begun, but for those that come after newly admitted ones, which are returned.
+    def _begun_prompts(self) -> tuple[list[Request], list[Request]]:
+        """The prompts that have begun: those that go on at once, and those that come after newly admitted ones.
 
-        These are the prompts of heavy tenants, and what matters less than somebody who waits.
+        The second are those of heavy tenants, and what matters less than somebody who waits or has begun as well.
         """
-        waiting = self._waiting.most_important()
-        later = []
-        for request in list(self._prefilling):
-            if self._accounts.heavy(request.tenant) or self._waiting.importance(request) > waiting:
-                later.append(request)
-            elif request.status is Status.RUNNING:
-                self._prefill(request, draft)
-        return later
+        most = min([self._waiting.most_important(), *map(self._waiting.importance, self._prefilling)])
+        first: list[Request] = []
+        later: list[Request] = []
+        for request in self._prefilling:
+            comes_later = self._accounts.heavy(request.tenant) or self._waiting.importance(request) > most
+            (later if comes_later else first).append(request)
+        return first, later
 
     def _most(self, tenant: str, draft: Draft) -> int:
         """Prompt tokens that a tenant may still have in this step."""
