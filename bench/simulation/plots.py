@@ -30,7 +30,7 @@ def draw(recordings: dict[str, Recording], title: str, file: Path) -> None:
         panels[1].plot(times, usage, color=colour, label=name)
         panels[2].plot(times, [state.preemptions for state in states], color=colour, label=name)
         _draw_ttft(panels[3], recording, name, colour)
-    labels = ("requests", "KV blocks used, %", "preemptions so far", "TTFT by arrival, s")
+    labels = ("requests", "KV blocks used, %", "preemptions so far", "TTFT by arrival, s: p50 .. p90 – p99 --")
     for panel, label in zip(panels, labels, strict=True):
         panel.set_ylabel(label)
         panel.grid(alpha=0.3)
@@ -51,4 +51,4 @@ def _draw_ttft(panel: Axes, recording: Recording, name: str, colour: object) -> 
     times = [(edges[place] + edges[place + 1]) / 2 for place in filled]
     for percent, style in ((50, ":"), (90, "-"), (99, "--")):
         values = [np.percentile(seconds[places == place], percent) for place in filled]
-        panel.plot(times, values, style, color=colour, lw=1, label=f"{name}: p{percent}")
+        panel.plot(times, values, style, color=colour, lw=1, label=name if percent == 90 else None)

@@ -104,7 +104,7 @@ def poisson(load: Load) -> list[Ask]:
 
 
 def bursts(load: Load) -> list[Ask]:
-    """The same, but four times the rate for 10 s, then a quarter of it for 40 s, and so on."""
+    """The same, but in ten cycles: for a fifth of each four times the rate, then a quarter of it."""
     return _independent(load, SINGLE_TURN, _bursty)
 
 
@@ -118,21 +118,21 @@ def prefix(load: Load) -> list[Ask]:
     rng = random.Random(load.seed)
     systems = [_tokens(rng, _SYSTEM_PROMPT.draw(rng, load.model_len // 4)) for _ in range(8)]
     popularity = [1 / rank for rank in range(1, 9)]  # Zipf's law
-    mean_turns = 4
+    mean_turns, most_turns, mean_pause = 4, 10, 5.0
     asks: list[Ask] = []
     start = 0.0
     while len(asks) < load.count:
         start += rng.expovariate(load.rate / mean_turns)
         history = list(rng.choices(systems, popularity)[0])
         previous, at = None, start
-        while len(asks) < load.count:
+        for _ in range(min(most_turns, load.count - len(asks))):
             prompt, answer = _TURN.draw(rng, load.model_len)
             if len(history) + prompt + answer > load.model_len:
                 break
             shared, history = len(history), history + _tokens(rng, prompt)
             ask = Ask(f"r{len(asks)}", at, history, _answer(rng, answer), after=previous, shared=shared)
             asks.append(ask)
-            history, previous, at = history + ask.answer, ask.name, rng.expovariate(1 / 10)
+            history, previous, at = history + ask.answer, ask.name, rng.expovariate(1 / mean_pause)
             if rng.random() < 1 / mean_turns:
                 break
     return asks
@@ -162,24 +162,24 @@ TRACES: dict[str, Callable[[Load], list[Ask]]] = {
     trace.__name__: trace for trace in (poisson, bursts, sharegpt, prefix, tenants, flood)
 }
 
-Arrivals = Callable[[random.Random, float, float], float]
-"""The next arrival after one, at a mean rate."""
+Arrivals = Callable[[random.Random, float, Load], float]
+"""The next arrival after one."""
 
 
-def _steady(rng: random.Random, now: float, rate: float) -> float:
-    return now + rng.expovariate(rate)
+def _steady(rng: random.Random, now: float, load: Load) -> float:
+    return now + rng.expovariate(load.rate)
 
 
-def _bursty(rng: random.Random, now: float, rate: float) -> float:
-    factor = 4.0 if now % 50 < 10 else 0.25
-    return now + rng.expovariate(rate * factor)
+def _bursty(rng: random.Random, now: float, load: Load) -> float:
+    cycle = load.count / load.rate / 10
+    return now + rng.expovariate(load.rate * (4.0 if now % cycle < cycle / 5 else 0.25))
 
 
 def _independent(load: Load, mix: Mix, arrivals: Arrivals, tenant: str = "") -> list[Ask]:
     rng = random.Random(load.seed)
     asks, now = [], 0.0
     for number in range(load.count):
-        now = arrivals(rng, now, load.rate)
+        now = arrivals(rng, now, load)
         prompt, answer = mix.draw(rng, load.model_len)
         name = f"{tenant or 'r'}-{number}"
         asks.append(Ask(name, now, _tokens(rng, prompt), _answer(rng, answer), tenant))
