@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -394,7 +395,7 @@ def _state(request: Request) -> str:
 
 
 IN_CI = settings(
-    max_examples=450,
+    max_examples=300,
     stateful_step_count=50,
     derandomize=True,
     database=None,
@@ -424,6 +425,7 @@ LEAST = {
 """What the histories must contain, lest the test shrink without anybody noticing."""
 
 
+@pytest.mark.timeout(900)
 def test_any_history_in_any_world_keeps_the_books_and_every_answer() -> None:
     FIGURES.clear()
     long = settings.get_current_profile_name() == "long"

@@ -12,15 +12,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from octavo_engine.core.step_cost import FEW_TOKENS
+
 QUANTUM = 512
 """Tokens a round."""
-LEFTOVER = 16
+LEFTOVER = FEW_TOKENS
 """Prefill tokens that even a heavy tenant gets in every step."""
 _HALF_LIFE = 10.0
 """Seconds after which recent use counts half."""
 _FORGOTTEN = 1.0
 """Tokens of recent use below which a tenant without requests is forgotten."""
-_SMALLEST_CAP = 64
 _RESERVE = 0.25
 
 
@@ -43,8 +44,8 @@ _NOBODY = Account()
 class Accounts:
     """All tenants that are or were lately here.
 
-    A tenant is *heavy* while it has used far more than its share of what all have used lately. Then its prompts come
-    last in a step and are cut short, and it leaves others some room: whoever comes next is to wait for little.
+    A tenant is *heavy* while it has used clearly more than its share of what all have used lately. Then its prompts
+    come last in a step and are cut short, and it leaves others some room: whoever comes next is to wait for little.
     """
 
     def __init__(self) -> None:
@@ -111,20 +112,23 @@ class Accounts:
         return self._accounts[tenant].weight / self._weights
 
     def heavy(self, tenant: str) -> bool:
-        """Whether a tenant has lately used twice its share of all that was used, or, of few tenants, nearly all."""
+        """Whether a tenant has lately used clearly more than its share of all that was used."""
         share = self.share(tenant)
-        return self.several and self._accounts[tenant].used > self._used * min(2 * share, (1 + share) / 2)
+        return self.several and self._accounts[tenant].used > self._used * min(1.2 * share, (1 + share) / 2)
 
     def light_cap(self, tenant: str, budget: int) -> int:
         """Prompt tokens of a tenant in a step; while others have requests here, a flood is bounded from the start."""
         return max(QUANTUM, int(budget * self.share(tenant))) if self._present > 1 else budget
 
-    def heavy_cap(self, tenant: str, budget: int, light_tokens: int) -> int:
-        """Prefill tokens of a heavy tenant in a step that computes `light_tokens` of others' prompts.
+    def heavy_cap(self, tenant: str, budget: int, light_tokens: int, doubling_tokens: int) -> int:
+        """Prompt tokens of a heavy tenant in a step that computes `light_tokens` of others' prompts.
 
-        Half its share: whoever comes meanwhile waits for the rest of such a step before one of its own.
+        It may make a step twice as long as it is without it (`doubling_tokens`), so that whoever comes meanwhile waits
+        at most twice as long, and never gets more than its share of the budget.
         """
-        return LEFTOVER if light_tokens else max(_SMALLEST_CAP, int(budget * self.share(tenant) / 2))
+        if light_tokens:
+            return LEFTOVER
+        return max(LEFTOVER, min(doubling_tokens, int(budget * self.share(tenant))))
 
     def reserve(self, tenant: str) -> float:
         """The part of seats and memory that a heavy tenant's new request must leave free."""

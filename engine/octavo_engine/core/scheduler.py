@@ -30,6 +30,7 @@ from octavo_engine.core.step import (
     StepPlan,
     StepResult,
 )
+from octavo_engine.core.step_cost import StepCost
 from octavo_engine.core.waiting_queue import WaitingQueue
 
 _LOOK_AHEAD = 4
@@ -38,7 +39,6 @@ _TRY_EVERY = 8
 """Steps after which a blocked request is tried again though no blocks came back: its beginning may be known now."""
 _WASTE_EVERY = 16
 """Reports between two counts of wasted slots: a count looks at every running request."""
-_TOKEN_SECONDS_WEIGHT = 0.1
 
 
 class Scheduler:
@@ -62,7 +62,7 @@ class Scheduler:
         self._next_step = 0
         self._reports = 0
         self._fewest_blocks = min(pool.num_blocks for pool in memory.pools)
-        self._token_seconds = 0.0
+        self._cost = StepCost()
         self._updated_at: float | None = None
 
     # Requests come and go.
@@ -197,7 +197,7 @@ class Scheduler:
         budget = self.settings.max_num_batched_tokens
         if self._accounts.heavy(tenant):
             light_tokens = sum(n for other, n in draft.prompt_tokens.items() if not self._accounts.heavy(other))
-            cap = self._accounts.heavy_cap(tenant, budget, light_tokens)
+            cap = self._accounts.heavy_cap(tenant, budget, light_tokens, self._cost.doubling_tokens(budget))
         else:
             cap = self._accounts.light_cap(tenant, budget)
         return min(draft.budget, cap - draft.prompt_tokens.get(tenant, 0))
@@ -342,7 +342,10 @@ class Scheduler:
         victim.preemptions += 1
         victim.reached = victim.computed
         if self.memory.can_swap_out(victim) and swap_is_cheaper(
-            self.memory.worth_saving(victim), self.settings.swap_block_seconds, victim.computed, self._token_seconds
+            self.memory.worth_saving(victim),
+            self.settings.swap_block_seconds,
+            victim.computed,
+            self._cost.token_seconds,
         ):
             self.memory.swap_out(victim)
         self._release(victim)
@@ -442,10 +445,7 @@ class Scheduler:
     def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Learn from a step how long things take."""
         self.stats.step_seconds.append(result.seconds)
-        if plan.chunks:
-            seconds = result.seconds / plan.num_tokens
-            weight = _TOKEN_SECONDS_WEIGHT if self._token_seconds else 1.0
-            self._token_seconds += weight * (seconds - self._token_seconds)
+        self._cost.observe(plan.num_tokens - len(plan.decode_rows), result.seconds)
         if self.adaptive:
             if self._updated_at is not None and plan.decode_rows:
                 self.adaptive.on_token_gap(now - self._updated_at, len(plan.decode_rows))

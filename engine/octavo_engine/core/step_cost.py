@@ -1,0 +1,41 @@
+"""What steps cost, learned from those that have run: so much without prompts, so much more for a prompt's token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FEW_TOKENS = 16
+"""Up to so many prompt tokens a step is as good as one without."""
+_WEIGHT = 0.1
+_WEIGHTY_CHUNK = 128
+"""Prompt tokens from which a step tells all it can about a token's time."""
+
+
+@dataclass(slots=True)
+class StepCost:
+    """Moving averages; 0 until there is something to learn from."""
+
+    decode_seconds: float = 0.0
+    """A step without prompts."""
+    token_seconds: float = 0.0
+    """A prompt's token, in addition."""
+
+    def observe(self, prompt_tokens: int, seconds: float) -> None:
+        """A step has taken so long."""
+        if prompt_tokens <= FEW_TOKENS:
+            rest = max(0.0, seconds - prompt_tokens * self.token_seconds)
+            self.decode_seconds = _moved(self.decode_seconds, rest, _WEIGHT)
+            return
+        token_seconds = max(0.0, seconds - self.decode_seconds) / prompt_tokens
+        weight = _WEIGHT * min(1.0, prompt_tokens / _WEIGHTY_CHUNK)
+        self.token_seconds = _moved(self.token_seconds, token_seconds, weight)
+
+    def doubling_tokens(self, budget: int) -> int:
+        """Prompt tokens that take as long as a step without them; few until that is known, so that it will be."""
+        if not self.decode_seconds:
+            return FEW_TOKENS
+        return int(self.decode_seconds / self.token_seconds) if self.token_seconds else budget
+
+
+def _moved(average: float, value: float, weight: float) -> float:
+    return average + weight * (value - average) if average else value
