@@ -25,7 +25,7 @@ class SchedulerSettings:
     """How often a request may be preempted; after that it runs only with all its blocks promised, to its end."""
     max_skips: int = 32
     """How many requests may pass one whose blocks are not there."""
-    watermark: float = 0.01
+    watermark: float = 0.03
     """Share of the blocks that is left for running requests to grow into when a new one is admitted."""
     swap_block_seconds: float = float("inf")
     """Moving one block of every group to CPU memory and back; infinite where there is no swap space."""
