@@ -6,6 +6,7 @@ and so is the reason to live.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -93,6 +94,7 @@ def serve_loop(loop: EngineLoop, connection: Connection) -> None:
             checked = False
         elif not checked:
             loop.check_integrity()
+            gc.collect()
             checked = True
 
 
@@ -129,11 +131,22 @@ def _run(config: EngineConfig, connection: Connection) -> None:
             last_sent, last_phase = now, phase
 
     loop = start_engine(config, progress)
+    _collect_garbage_when_idle()
     connection.send(Ready(loop.info))
     try:
         serve_loop(loop, connection)
     finally:
         loop.close()
+
+
+def _collect_garbage_when_idle() -> None:
+    """What is loaded stays; what requests leave is looked through while nobody waits, or once there is very much of it.
+
+    Else a collection of the oldest generation walks every token of every request between two steps: 28 ms at 1,024.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 1000)
 
 
 def _die_with_parent() -> None:
