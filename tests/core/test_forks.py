@@ -15,9 +15,9 @@ from octavo_engine.core.scheduler import Scheduler
 FULL = [KVGroup(32)]
 GROUPS = {
     "full": FULL,
-    "sliding": [KVGroup(32, "sliding", 24)],
+    "sliding": [KVGroup(32, "sliding", 18)],
     "recurrent": [KVGroup(32, "recurrent")],
-    "all": [KVGroup(32), KVGroup(32, "sliding", 24), KVGroup(32, "recurrent")],
+    "all": [KVGroup(32), KVGroup(32, "sliding", 18), KVGroup(32, "recurrent")],
 }
 
 

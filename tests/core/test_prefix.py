@@ -10,9 +10,9 @@ from octavo_engine.core.prefix_cache import chain_hash, root_hash
 
 GROUPS = {
     "full": [KVGroup(32)],
-    "sliding": [KVGroup(32, "sliding", 20)],
+    "sliding": [KVGroup(32, "sliding", 18)],
     "recurrent": [KVGroup(32, "recurrent")],
-    "all": [KVGroup(32), KVGroup(32, "sliding", 20), KVGroup(32, "recurrent")],
+    "all": [KVGroup(32), KVGroup(32, "sliding", 18), KVGroup(32, "recurrent")],
 }
 SHARED = list(range(48))
 
@@ -63,7 +63,7 @@ def test_answers_are_found_again_as_part_of_the_next_prompt() -> None:
 
 
 def test_a_sliding_group_adopts_its_window_only() -> None:
-    """A window of 20 before token 48 begins at token 29, in the second block."""
+    """A window of 18 before token 48 begins at token 31, the last of the second block."""
     scheduler, device = make_engine(groups=GROUPS["sliding"], blocks=32)
     scheduler.add(make_request("a", [*SHARED, 1], max_tokens=2))
     run(scheduler, device=device)
