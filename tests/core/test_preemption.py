@@ -258,3 +258,26 @@ def test_what_the_prefix_cache_still_has_is_not_moved() -> None:
     finish(scheduler, device, [slow, urgent])
     stats = scheduler.report()
     assert (stats.swapped_out_blocks, stats.swapped_in_blocks, stats.recomputed_tokens) == (3, 0, 0)
+
+
+def test_a_preempted_request_waits_for_its_token_that_is_on_the_way() -> None:
+    scheduler, device = make_engine(seqs=1, policy="priority")
+    scheduler.add(slow := make_request("slow", 20, max_tokens=5, priority=1))
+    first = scheduler.plan(0.0)
+    assert first is not None
+    result = device.execute(first)
+    scheduler.add(make_request("urgent", 10, max_tokens=5))
+    second = scheduler.plan(0.0)
+    assert second is not None
+    urgent_result = device.execute(second)
+    assert (slow.status, slow.in_flight) == (Status.PREEMPTED, 1)
+    scheduler.abort("urgent")
+    assert scheduler.plan(0.0) is None, "the seat is free, but its last token is not known yet"
+    scheduler.update(first, result, 0.0)
+    third = scheduler.plan(0.0)
+    assert third is not None
+    assert third.new_rows[0].token_ids == tuple(slow.token_ids)
+    scheduler.update(second, urgent_result, 0.0)
+    scheduler.update(third, device.execute(third), 0.0)
+    told = slow.num_output
+    assert answer_of(run(scheduler, device=device), "slow") == expected(slow)[told:]
