@@ -281,3 +281,21 @@ def test_a_preempted_request_waits_for_its_token_that_is_on_the_way() -> None:
     scheduler.update(third, device.execute(third), 0.0)
     told = slow.num_output
     assert answer_of(run(scheduler, device=device), "slow") == expected(slow)[told:]
+
+
+def test_what_others_computed_meanwhile_is_better_than_what_was_swapped_out() -> None:
+    scheduler, device = make_engine(seqs=1, tokens=32, swap_blocks=8, swap_block_seconds=0.0, policy="priority")
+    tokens = list(range(60))
+    scheduler.add(slow := make_request("slow", tokens, max_tokens=3, priority=1, seed=1))
+    step(scheduler, device)
+    scheduler.add(urgent := make_request("urgent", tokens, max_tokens=2, seed=2))
+    step(scheduler, device)
+    assert slow.swapped is not None
+    assert slow.swapped.computed == 32
+    while slow.status is not Status.RUNNING:
+        plan, _ = step(scheduler, device)
+    assert [chunk.start for chunk in plan.chunks] == [48]
+    finish(scheduler, device, [slow, urgent])
+    stats = scheduler.report()
+    assert (stats.swapped_out_blocks, stats.swapped_in_blocks, stats.recomputed_tokens) == (2, 0, 0)
+    assert scheduler.memory.swap[0].available == 8
