@@ -37,7 +37,7 @@ class Reply:
     tokens: int = 0
     """Of a whole answer; not counted in streams."""
     code: str | None = None
-    """Of the error."""
+    """Of the error, or what kept an answer from being read whole."""
 
 
 def body_of(prompt: str | list[int], max_tokens: int, *, stream: bool = False) -> bytes:
@@ -67,8 +67,8 @@ class Client:
         try:
             async with asyncio.timeout(self.timeout):
                 await self._exchange(body, key, reply)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            reply.status = 0
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            reply.status, reply.code = 0, type(error).__name__
         reply.ended = time.monotonic()
         return reply
 

@@ -32,6 +32,9 @@ log = logging.getLogger("octavo.server")
 
 _RELOAD_INTERVAL = 5.0
 _TICK = 0.05
+_KEEP_ALIVE = 75
+"""Seconds that an idle connection is kept: longer than clients and proxies do, so that it is they who close it. Whoever
+closes may cut off a request that is just being sent."""
 _FAREWELL = 2.0
 """Seconds in which clients are told that their streams end."""
 
@@ -105,6 +108,7 @@ class Server:
                 log_config=None,
                 server_header=False,
                 proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE,
                 timeout_graceful_shutdown=int(_FAREWELL),
             )
         )
