@@ -21,13 +21,14 @@ FROM build AS build-operator
 RUN /opt/octavo/bin/uv pip install --no-cache --python /opt/octavo --constraint constraints.txt '.[operator]'
 
 FROM ${BASE} AS engine
-# Triton compiles a small launcher in C for each kernel at run time.
+# Triton compiles a small launcher in C for each kernel at run time; the kernels for CPUs are compiled here.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --no-install-recommends --yes gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build-engine /opt/octavo /opt/octavo
 ENV PATH=/opt/octavo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+RUN python -m octavo_engine.kernels.cpu.build
 USER 10001:10001
 EXPOSE 8000
 ENTRYPOINT ["octavo-engine"]

@@ -10,8 +10,10 @@ from stepper import Sequence, Stepper
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
+from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.spec import ModelSpec, RopeSpec
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.sampler import SampleRow, sample
@@ -52,7 +54,10 @@ def make_decoder(dtype: torch.dtype, **changes: int) -> Decoder:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("lens", "computed"), [((700, 200, 100), 0), ((300,) * 20, 299)], ids=["prefill", "decode"])
-def test_step_bytes_bounds_a_step(shape, dtype, lens, computed):
+@pytest.mark.parametrize("compute", [TorchCompute, None], ids=["torch", "auto"])
+def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, compute, monkeypatch):
+    if compute:
+        monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: compute())
     decoder = make_decoder(dtype, **shape)
     stepper = Stepper(decoder, num_blocks=640)
     sequences = [Sequence([7] * n) for n in lens]
@@ -67,7 +72,8 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed):
     scratch = stepper.backend.scratch_bytes(group, decoder.spec.num_heads, tokens, len(lens), max(lens))
     bound = footprint.step_bytes(decoder.spec, dtype, tokens, len(lens), scratch)
     assert peak.bytes <= bound
-    assert peak.bytes > bound / 8
+    if compute:  # kernels of our own need less
+        assert peak.bytes > bound / 8
 
 
 EVERYTHING = {"top_p": 0.9, "min_p": 0.01, "logprobs": 20, "repetition_penalty": 1.2, "frequency_penalty": 0.1}

@@ -30,6 +30,15 @@ class KVGroupSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionTask:
+    """What a backend is chosen for."""
+
+    groups: tuple[KVGroupSpec, ...]
+    block_size: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class LayerCache:
     """One layer's keys and values; the backend chooses the layout in `allocate`."""
 

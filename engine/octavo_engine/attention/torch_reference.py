@@ -9,6 +9,7 @@ those that prefill go one by one, in tiles.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 import torch.nn.functional as F
@@ -80,9 +81,7 @@ class TorchAttention:
         slots = slots if whole else slots[written]
         first_of_block = slots[slots % block_size == 0]
         lens = list(zip(inputs.query_lens_host, inputs.context_lens_host, strict=True))
-        starts = [0]
-        for query_len, _ in lens:
-            starts.append(starts[-1] + query_len)
+        starts = [0, *accumulate(inputs.query_lens_host)]
         decoding = [s for s, (query_len, context) in enumerate(lens) if query_len == 1 and context > 0]
         table = inputs.block_tables[group].long()
         plan = _Plan(table, lens, starts, block_size, window)
@@ -91,7 +90,7 @@ class TorchAttention:
             slot_rows=None if whole else written.nonzero().flatten(),
             new_blocks=first_of_block // block_size,
             decodes=tuple(plan.bucket(sequences) for sequences in plan.by_length(decoding)),
-            prefills=tuple(tile for s, (query_len, _) in enumerate(lens) if query_len > 1 for tile in plan.tiles(s)),
+            prefills=prefill_tiles(inputs, group, block_size, window, longer_than=1),
             window=window,
         )
 
@@ -112,7 +111,7 @@ class TorchAttention:
             output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, scale)
         for tile in metadata.prefills:
             rows = slice(tile.first_row, tile.first_row + tile.num_rows)
-            output[rows] = _prefill(query[rows], cache, tile, metadata.window, scale)
+            output[rows] = attend_tile(query[rows], cache, tile, metadata.window, scale)
         return output
 
     def scratch_bytes(
@@ -226,7 +225,17 @@ def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, scale: float
     return output.reshape(count, heads, head_dim)
 
 
-def _prefill(query: Tensor, cache: LayerCache, tile: PrefillTile, window: int | None, scale: float) -> Tensor:
+def prefill_tiles(
+    inputs: StepInputs, group: int, block_size: int, window: int | None, longer_than: int
+) -> tuple[PrefillTile, ...]:
+    """The sequences with more than `longer_than` tokens in the step, cut into tiles."""
+    lens = list(zip(inputs.query_lens_host, inputs.context_lens_host, strict=True))
+    starts = [0, *accumulate(inputs.query_lens_host)]
+    plan = _Plan(inputs.block_tables[group].long(), lens, starts, block_size, window)
+    return tuple(tile for s, (query_len, _) in enumerate(lens) if query_len > longer_than for tile in plan.tiles(s))
+
+
+def attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, window: int | None, scale: float) -> Tensor:
     """The query tokens [Q, H, D] of one tile."""
     count, heads, kv_heads = *query.shape[:2], cache.key.shape[2]
     length = tile.query_offset + count

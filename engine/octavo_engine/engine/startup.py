@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-from octavo_engine.attention.backend import AttentionBackend
+from octavo_engine.attention.backend import AttentionBackend, AttentionTask
 from octavo_engine.attention.select import select_backend
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.adaptive import AdaptiveLimits
@@ -63,7 +63,8 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     spec = read_spec(files)
     report("sizing", 0.0, "")
     dtype = choose_dtype(config.dtype, spec, device)
-    backend = select_backend(config.attention_backend, device)
+    task = AttentionTask(spec.kv_groups, config.block_size, dtype)
+    backend = select_backend(config.attention_backend, device, task)
     need = memory_need(spec, dtype, config, backend)
     plan = plan_memory(need, device_memory(device), memory_limits(config, spec, device))
     if device.type != "cpu":

@@ -5,56 +5,66 @@ The order of operations is Hugging Face transformers', so that float32 answers a
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.model.layers.compute import TorchCompute, choose_compute
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.mlp import GatedMLP
 from octavo_engine.model.layers.norm import RMSNorm
-from octavo_engine.model.layers.rope import RotaryEmbedding, rotate
+from octavo_engine.model.layers.rope import RotaryEmbedding
 from octavo_engine.model.spec import ModelSpec
 
 
 class Attention(nn.Module):
     """Grouped-query attention over the paged cache (arXiv 2305.13245)."""
 
-    def __init__(self, spec: ModelSpec, layer: int, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, spec: ModelSpec, layer: int, *, compute: TorchCompute, dtype: torch.dtype, device: torch.device
+    ) -> None:
         super().__init__()
+        self.compute = compute
         self.layer, self.head_dim, self.scale = layer, spec.head_dim, spec.head_dim**-0.5
         self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
         query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        self.qkv = Linear(spec.hidden_size, (query, key, key), bias=spec.attention_bias, dtype=dtype, device=device)
-        self.output = Linear(query, (spec.hidden_size,), bias=spec.attention_output_bias, dtype=dtype, device=device)
+        linear = partial(Linear, compute=compute, dtype=dtype, device=device)
+        self.qkv = linear(spec.hidden_size, (query, key, key), bias=spec.attention_bias)
+        self.output = linear(query, (spec.hidden_size,), bias=spec.attention_output_bias)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
-        """[T, hidden] to the same."""
+    def forward(self, x: Tensor, addend: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
+        """[T, hidden] to the same, added to `addend`."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        turned = rotate(heads[:, : self.num_heads + self.num_kv_heads], cos, sin)
+        turned = self.compute.rotate(heads[:, : self.num_heads + self.num_kv_heads], cos, sin)
         query, key = turned[:, : self.num_heads], turned[:, self.num_heads :]
         value = heads[:, self.num_heads + self.num_kv_heads :]
         attended = attention.attend(self.layer, query, key, value, self.scale)
-        output: Tensor = self.output(attended.reshape(x.shape[0], -1))
+        output: Tensor = self.output(attended.reshape(x.shape[0], -1), addend)
         return output
 
 
 class DecoderLayer(nn.Module):
     """Attention and feed-forward, each normalised before and added to what came in."""
 
-    def __init__(self, spec: ModelSpec, layer: int, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, spec: ModelSpec, layer: int, *, compute: TorchCompute, dtype: torch.dtype, device: torch.device
+    ) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, dtype=dtype, device=device)
-        self.attention = Attention(spec, layer, dtype=dtype, device=device)
-        self.mlp_norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, dtype=dtype, device=device)
-        self.mlp = GatedMLP(spec, dtype=dtype, device=device)
+        size, eps = spec.hidden_size, spec.rms_norm_eps
+        self.attention_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
+        self.attention = Attention(spec, layer, compute=compute, dtype=dtype, device=device)
+        self.mlp_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
+        self.mlp = GatedMLP(spec, compute=compute, dtype=dtype, device=device)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
         """[T, hidden] to the same."""
-        x = x + self.attention(self.attention_norm(x), cos, sin, attention)
-        mixed: Tensor = self.mlp(self.mlp_norm(x))
-        return x + mixed
+        x = self.attention(self.attention_norm(x), x, cos, sin, attention)
+        output: Tensor = self.mlp(self.mlp_norm(x), x)
+        return output
 
 
 class Decoder(nn.Module):
@@ -63,14 +73,15 @@ class Decoder(nn.Module):
     def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
         self.spec = spec
+        self.compute = compute = choose_compute(spec, dtype, device)
         self.embedding = nn.Parameter(
             torch.empty(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device), requires_grad=False
         )
         self.rope = RotaryEmbedding(spec.rope, spec.head_dim, device)
         self.layers = nn.ModuleList(
-            DecoderLayer(spec, layer, dtype=dtype, device=device) for layer in range(spec.num_layers)
+            DecoderLayer(spec, layer, compute=compute, dtype=dtype, device=device) for layer in range(spec.num_layers)
         )
-        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, dtype=dtype, device=device)
+        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
         self.lm_head = (
             self.embedding
             if spec.tie_word_embeddings
@@ -88,4 +99,4 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]."""
-        return F.linear(hidden, self.lm_head).float()
+        return self.compute.linear(hidden, self.lm_head).float()

@@ -21,6 +21,9 @@ _GREEDY_BELOW = 1e-5
 _CANDIDATES = 1024
 """So many of the likeliest tokens are sorted for top-p before all are."""
 
+_GROUP = 256
+"""Logits whose maximum is looked for together."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
@@ -76,13 +79,29 @@ def sample(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor |
     """
     raw = logits
     logits = _adjust(logits, rows, history)
-    best, tokens = logits.max(dim=-1)
+    best, tokens = _likeliest(logits)
     drawing = [index for index, row in enumerate(rows) if row.params.temperature >= _GREEDY_BELOW]
     if drawing:
         tokens = tokens.clone()
         index = torch.tensor(drawing, device=logits.device)
         tokens[index] = _draw(logits[index], [rows[i] for i in drawing])
     return Sampled(tokens, torch.isfinite(best), _logprobs(raw, tokens, rows))
+
+
+def _likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit of each row and the first place it is at, as `max` finds them.
+
+    By groups: PyTorch's CPU kernel for the maximum alone is many times quicker than the one that also says where.
+    """
+    vocab = logits.shape[-1]
+    if vocab % _GROUP:
+        best, tokens = logits.max(dim=-1)
+        return best, tokens
+    groups = logits.view(len(logits), -1, _GROUP)
+    best, group = groups.amax(dim=-1).max(dim=-1, keepdim=True)
+    members = groups.gather(1, group.unsqueeze(-1).expand(-1, 1, _GROUP)).squeeze(1)
+    tokens = group * _GROUP + members.argmax(dim=-1, keepdim=True)
+    return best.squeeze(1), tokens.squeeze(1)
 
 
 def _adjust(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor | None]) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from octavo_engine.model.layers.compute import TorchCompute
 
 
 class Linear(nn.Module):
@@ -14,14 +15,22 @@ class Linear(nn.Module):
     """
 
     def __init__(
-        self, in_features: int, parts: tuple[int, ...], *, bias: bool, dtype: torch.dtype, device: torch.device
+        self,
+        in_features: int,
+        parts: tuple[int, ...],
+        *,
+        bias: bool,
+        compute: TorchCompute,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         super().__init__()
         self.parts = parts
+        self.compute = compute
         rows = sum(parts)
         self.weight = nn.Parameter(torch.empty(rows, in_features, dtype=dtype, device=device), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(rows, dtype=dtype, device=device), requires_grad=False) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, in] to [T, sum(parts)]."""
-        return F.linear(x, self.weight, self.bias)
+    def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
+        """[T, in] to [T, sum(parts)], added to `addend` of that shape."""
+        return self.compute.linear(x, self.weight, self.bias, addend)

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.spec import ModelSpec
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
-}
 
 
 class GatedMLP(nn.Module):
     """down(act(gate(x)) * up(x)), gate and up fused."""
 
-    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, *, compute: TorchCompute, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__()
-        size = spec.intermediate_size
-        self.gate_up = Linear(spec.hidden_size, (size, size), bias=spec.mlp_bias, dtype=dtype, device=device)
-        self.down = Linear(size, (spec.hidden_size,), bias=spec.mlp_bias, dtype=dtype, device=device)
-        self.activation = _ACTIVATIONS[spec.hidden_act]
+        size, bias = spec.intermediate_size, spec.mlp_bias
+        self.gate_up = Linear(spec.hidden_size, (size, size), bias=bias, compute=compute, dtype=dtype, device=device)
+        self.down = Linear(size, (spec.hidden_size,), bias=bias, compute=compute, dtype=dtype, device=device)
+        self.compute = compute
+        self.activation = spec.hidden_act
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, hidden] to the same."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        down: Tensor = self.down(self.activation(gate).mul_(up))
-        return down
+    def forward(self, x: Tensor, addend: Tensor) -> Tensor:
+        """[T, hidden] to the same, added to `addend`."""
+        inner = self.compute.gated(x, self.gate_up.weight, self.gate_up.bias, self.activation)
+        output: Tensor = self.down(inner, addend)
+        return output

@@ -5,17 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.model.layers.compute import TorchCompute
+
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight, the first part in float32, then cast, as Hugging Face's Llama does it."""
+    """x / rms(x) * weight."""
 
-    def __init__(self, size: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, size: int, eps: float, *, compute: TorchCompute, dtype: torch.dtype, device: torch.device
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size, dtype=dtype, device=device), requires_grad=False)
         self.eps = eps
+        self.compute = compute
 
     def forward(self, x: Tensor) -> Tensor:
         """[T, size] to the same."""
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * (wide * scale).to(x.dtype)
+        return self.compute.rms_norm(x, self.weight, self.eps)

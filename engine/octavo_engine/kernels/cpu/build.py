@@ -1,0 +1,94 @@
+"""Compiles the C files of this folder for an instruction set, once: the result is kept.
+
+    python -m octavo_engine.kernels.cpu.build
+
+compiles for all of them into this folder, as an image's build does; otherwise it happens at the first start (5 s), into
+the user's cache. Nothing of torch is compiled in: the functions take pointers and numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+_COMPILER = "gcc"
+_OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+LEVELS = {
+    "avx512_bf16": (("avx512_bf16", "avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4", "-mavx512bf16")),
+    "avx512": (("avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4",)),
+}
+"""Instruction sets, the best first: the flags of /proc/cpuinfo that each needs, and the compiler's options for it."""
+
+
+class BuildError(Exception):
+    """There is no compiler, or it failed; the message says which."""
+
+
+def built_library() -> Path:
+    """The compiled kernels for this machine, compiled now if they are not there yet; BuildError if that fails."""
+    level = _level()
+    for folder in (HERE, _cache()):
+        if (found := folder / _file_name(level)).exists():
+            return found
+    try:
+        folder = _cache()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:  # a read-only file system: compiled again at the next start
+        folder = Path(tempfile.mkdtemp(prefix="octavo-kernels-"))
+    return compile_to(folder, level)
+
+
+def compile_to(folder: Path, level: str) -> Path:
+    """The kernels for instruction set `level`, in `folder`; BuildError if the compiler refuses."""
+    target = folder / _file_name(level)
+    partial = folder / f".{os.getpid()}-{target.name}"
+    command = (_COMPILER, *_OPTIONS, *LEVELS[level][1], "-o", str(partial), *map(str, _sources("*.c")))
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{_COMPILER} cannot be run: {error}") from None
+    if result.returncode:
+        raise BuildError(f"{_COMPILER} failed: {result.stderr.strip()[-2000:]}")
+    partial.replace(target)  # at once: another process may be looking
+    return target
+
+
+def _sources(pattern: str) -> list[Path]:
+    return sorted(HERE.glob(pattern))
+
+
+def _file_name(level: str) -> str:
+    """Changes whenever a source or an option does."""
+    digest = hashlib.sha256(repr((_OPTIONS, LEVELS[level])).encode())
+    for source in _sources("*.[ch]"):
+        digest.update(source.read_bytes())
+    return f"kernels-{level}-{digest.hexdigest()[:16]}.so"
+
+
+def _level() -> str:
+    """The best of LEVELS that this machine has; BuildError if it has none."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = set(next((line for line in lines if line.startswith("flags")), "").split())
+    for level, (needed, _) in LEVELS.items():
+        if flags.issuperset(needed):
+            return level
+    raise BuildError("it has no AVX-512")
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo" / "kernels"
+
+
+def main() -> None:
+    """Compile for all LEVELS, into this folder."""
+    for level in LEVELS:
+        sys.stdout.write(f"{compile_to(HERE, level)}\n")
+
+
+if __name__ == "__main__":
+    main()

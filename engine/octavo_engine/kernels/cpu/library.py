@@ -1,0 +1,174 @@
+"""The C kernels as functions of tensors. Callers keep what is said of shapes; only what is cheap is checked.
+
+Tensors are on the CPU, float32 or bfloat16, the last dimension contiguous. Each function uses as many threads as torch
+does; those are the same threads, as both use the one OpenMP library that torch brings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.cpu.build import BuildError, built_library
+
+log = logging.getLogger(__name__)
+
+LANES = 16
+"""Sizes must be multiples of this where it is said."""
+HEAD_DIMS = (32, 64, 96, 128)
+"""Head sizes that `attend` is compiled for."""
+DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+_DOT_TOKENS = 8
+"""Up to so many tokens `linear` needs no scratch memory (linear.c)."""
+_GROUP = 32
+_PLAIN, _SILU_MUL = 0, 1
+
+_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+_SIGNATURES: dict[str, tuple[object, ...]] = {
+    "linear": (*[_POINTER] * 6, *[_LONG] * 3, _INT, _INT),
+    "rms_norm": (*[_POINTER] * 3, *[_LONG] * 2, _FLOAT, _INT, _INT),
+    "rotate": (*[_POINTER] * 3, *[_LONG] * 4, _INT, _INT),
+    "silu_mul": (*[_POINTER] * 2, *[_LONG] * 2, _INT, _INT),
+    "write_kv": (*[_POINTER] * 5, *[_LONG] * 3),
+    "attend": (*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _INT, _INT),
+}
+
+
+@functools.cache
+def cpu_kernels() -> CPUKernels | None:
+    """The kernels for this machine, or None (and a log line says why) where they cannot be compiled."""
+    try:
+        path = built_library()
+        kernels = load(path)
+    except (BuildError, OSError) as error:
+        log.warning("no kernels of our own on this CPU, so it is computed in plain PyTorch, which is slower: %s", error)
+        return None
+    log.info("CPU kernels: %s", path.name)
+    return kernels
+
+
+def load(path: Path) -> CPUKernels:
+    """The kernels compiled to `path`; OSError if it cannot be loaded."""
+    library = ctypes.CDLL(str(path))
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, None
+    return CPUKernels(library)
+
+
+@dataclass(frozen=True, slots=True)
+class CPUKernels:
+    """The functions of the C files beside this one; calls let go of the interpreter."""
+
+    library: ctypes.CDLL
+
+    def linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None, *, silu: bool = False
+    ) -> Tensor:
+        """x [T, in] weight [out, in]^T + bias + addend [T, out], all bfloat16 and contiguous; `in` is even.
+
+        With `silu` the weight is that of a gate and what it gates, [2 * out, in], and the result silu(gate) * other.
+        Sums are float32 and rounded once, at the very end.
+        """
+        tokens, inner = x.shape
+        rows = weight.shape[0]
+        output = x.new_empty(tokens, rows // 2 if silu else rows)
+        packed = None if tokens <= _DOT_TOKENS else x.new_empty(-(-tokens // _GROUP) * _GROUP, inner)
+        self.library.linear(
+            x.data_ptr(),
+            weight.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            None if addend is None else addend.data_ptr(),
+            output.data_ptr(),
+            None if packed is None else packed.data_ptr(),
+            tokens,
+            inner,
+            rows,
+            _SILU_MUL if silu else _PLAIN,
+            torch.get_num_threads(),
+        )
+        return output
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x [T, size] / rms(x) * weight [size], contiguous; size a multiple of LANES."""
+        output = torch.empty_like(x)
+        tokens, size = x.shape
+        pointers = x.data_ptr(), weight.data_ptr(), output.data_ptr()
+        self.library.rms_norm(*pointers, tokens, size, eps, DTYPES[x.dtype], torch.get_num_threads())
+        return output
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
+        """Turn the heads of x [T, heads, D] in place by the angles of cos and sin, float32 [T, D / 2].
+
+        A token's heads lie in one piece, tokens any distance apart; D is a multiple of 2 * LANES.
+        """
+        tokens, heads, head_dim = x.shape
+        pointers = x.data_ptr(), cos.data_ptr(), sin.data_ptr()
+        sizes = tokens, x.stride(0), heads, head_dim
+        self.library.rotate(*pointers, *sizes, DTYPES[x.dtype], torch.get_num_threads())
+
+    def silu_mul(self, x: Tensor) -> Tensor:
+        """silu(a) * b of x [T, 2 * size] = [a b], contiguous; size a multiple of LANES."""
+        tokens, size = x.shape[0], x.shape[1] // 2
+        output = x.new_empty(tokens, size)
+        self.library.silu_mul(x.data_ptr(), output.data_ptr(), tokens, size, DTYPES[x.dtype], torch.get_num_threads())
+        return output
+
+    def write_kv(self, key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slots: Tensor) -> None:
+        """Copy keys and values [T, K, D] to `slots` [T] int64 of caches [num_blocks, B, K, D]; slot -1 is skipped.
+
+        A token's heads lie in one piece, tokens of both the same distance apart.
+        """
+        size = key.element_size()
+        self.library.write_kv(
+            key.data_ptr(),
+            value.data_ptr(),
+            key_cache.data_ptr(),
+            value_cache.data_ptr(),
+            slots.data_ptr(),
+            key.shape[0],
+            key.stride(0) * size,
+            key.shape[1] * key.shape[2] * size,
+        )
+
+    def attend(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        table: Tensor,
+        parts: Tensor,
+        first_part: Tensor,
+        scale: float,
+    ) -> Tensor:
+        """Attention of queries [T, H, D] to their parts of the cache; [T, H, D].
+
+        `parts` [P, 4] int32 are (query, row of the block table, first token, end), those of a query one after another
+        from `first_part` [T + 1] int64 on; `table` [S, blocks] int32. D is one of HEAD_DIMS, the block size a multiple
+        of LANES, a query's heads lie in one piece.
+        """
+        queries, heads, head_dim = query.shape
+        _, block_size, kv_heads, _ = key_cache.shape
+        output = query.new_empty(query.shape)
+        partial = query.new_empty(parts.shape[0], heads, head_dim + 2, dtype=torch.float32)
+        tensors = query, key_cache, value_cache, output, table, parts, first_part, partial
+        self.library.attend(
+            *[tensor.data_ptr() for tensor in tensors],
+            queries,
+            query.stride(0),
+            table.stride(0),
+            block_size,
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+            DTYPES[query.dtype],
+            torch.get_num_threads(),
+        )
+        return output

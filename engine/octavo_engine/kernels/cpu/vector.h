@@ -1,0 +1,118 @@
+/* Sixteen lanes of float: an AVX-512 register, in GCC's vector extension where that says it, else by intrinsics. */
+#pragma once
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16") /* so that arrays of vectors stay in registers and shuffles are constants */
+
+typedef float floats __attribute__((vector_size(64)));
+typedef uint32_t words __attribute__((vector_size(64)));
+typedef int32_t ints __attribute__((vector_size(64)));
+typedef uint16_t halves __attribute__((vector_size(32)));
+typedef floats floats_at __attribute__((aligned(4), may_alias));
+typedef words words_at __attribute__((aligned(2), may_alias));
+typedef halves halves_at __attribute__((aligned(2), may_alias));
+
+/* What a tensor holds; the numbers are those of library.py. */
+enum dtype { FLOAT32 = 0, BFLOAT16 = 1 };
+
+INLINE floats all(float x) { return x - (floats){0}; }
+
+INLINE float wide(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* a where the mask is set, else b. */
+INLINE floats choose(ints mask, floats a, floats b) {
+    return (floats)(((words)mask & (words)a) | (~(words)mask & (words)b));
+}
+
+/* 16 bits to 32 and back; GCC 12 alone would do it in halves of a register. */
+INLINE words widen(halves x) { return (words)_mm512_cvtepu16_epi32((__m256i)x); }
+
+INLINE halves lower(words x) { return (halves)_mm512_cvtepi32_epi16((__m512i)x); }
+
+INLINE floats load(const void *from, long index, enum dtype dtype) {
+    if (dtype == FLOAT32) return *(const floats_at *)((const float *)from + index);
+    return (floats)(widen(*(const halves_at *)((const uint16_t *)from + index)) << 16);
+}
+
+/* bfloat16 to nearest, ties to even; a NaN stays one. */
+INLINE void store(void *to, long index, floats x, enum dtype dtype) {
+    if (dtype == FLOAT32) {
+        *(floats_at *)((float *)to + index) = x;
+        return;
+    }
+    words bits = (words)x;
+    words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    rounded = (words)choose(x == x, (floats)rounded, (floats)((words){0} + 0x7fc0));
+    *(halves_at *)((uint16_t *)to + index) = lower(rounded);
+}
+
+/* The sum of all lanes, in a fixed order. */
+INLINE float total(floats x) { return _mm512_reduce_add_ps((__m512)x); }
+
+INLINE float largest(floats x) { return _mm512_reduce_max_ps((__m512)x); }
+
+#define LANE_NUMBERS ((ints){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+
+/* Two rows change places in half of the lanes: the upper `size` of a's go where the lower of b's were. */
+INLINE void exchange(floats *a, floats *b, int size) {
+    ints upper = (LANE_NUMBERS & size) != 0; /* -1 in these lanes */
+    floats low = __builtin_shuffle(*a, *b, LANE_NUMBERS + (upper & (LANES - size)));
+    *b = __builtin_shuffle(*a, *b, LANE_NUMBERS + ((~upper & size) | (upper & LANES)));
+    *a = low;
+}
+
+/* rows[i][j] becomes rows[j][i]. */
+INLINE void transpose(floats rows[LANES]) {
+    UNROLL for (int size = 1; size < LANES; size *= 2)
+        UNROLL for (int i = 0; i < LANES; i++)
+            if (!(i & size)) exchange(&rows[i], &rows[i + size], size);
+}
+
+/* Lane i holds the sum of rows[i], which are overwritten. */
+INLINE floats totals(floats rows[LANES]) {
+    UNROLL for (int size = LANES / 2; size; size /= 2)
+        UNROLL for (int i = 0; i < size; i++) {
+            exchange(&rows[i], &rows[i + size], size);
+            rows[i] += rows[i + size];
+        }
+    return rows[0];
+}
+
+/* sum + the products of 32 pairs of bfloat16, two in each lane. */
+INLINE floats dot_pairs(floats sum, words a, words b) {
+#if defined(__AVX512BF16__)
+    return (floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+#else
+    sum += (floats)(a << 16) * (floats)(b << 16);
+    return sum + (floats)(a & 0xffff0000u) * (floats)(b & 0xffff0000u);
+#endif
+}
+
+/* e to the x, held between e^-87 and e^88; NaN stays. The polynomial is that of Cephes' expf. */
+INLINE floats exponential(floats x) {
+    x = choose(x < -87.0f, all(-87.0f), choose(x > 88.0f, all(88.0f), x));
+    floats shifted = x * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: the integer is in the low bits */
+    floats n = shifted - 12582912.0f;
+    floats r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    floats p = all(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    ints exponent = __builtin_convertvector(n, ints);
+    return p * (floats)((exponent + 127) << 23);
+}
+
+INLINE floats silu(floats x) { return x / (1.0f + exponential(-x)); }

@@ -1,0 +1,162 @@
+"""The C kernels against the same arithmetic in PyTorch's float64, and against plain attention.
+
+They are compiled for each instruction set that this machine has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from paging import make_batch, plain_attention, run
+from test_attention import BATCHES
+
+from octavo_engine.attention.backend import AttentionTask, KVGroupSpec
+from octavo_engine.attention.cpu import CPUAttention
+from octavo_engine.attention.select import select_backend
+from octavo_engine.kernels.cpu import build, library
+from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
+from octavo_engine.model.layers.compute import CPUCompute, TorchCompute
+from octavo_engine.model.layers.rope import rotate
+
+FLAGS = set(Path("/proc/cpuinfo").read_text().split())
+LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed)]
+REASON = "the kernels need AVX-512 and gcc"
+needs_kernels = pytest.mark.skipif(shutil.which("gcc") is None or not LEVELS, reason=REASON)
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(scope="module", params=LEVELS or [pytest.param("none", marks=pytest.mark.skip(REASON))])
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CPUKernels:
+    if shutil.which("gcc") is None:
+        pytest.skip(REASON)
+    return library.load(build.compile_to(tmp_path_factory.mktemp("kernels"), request.param))
+
+
+def random(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def assert_rounded(ours: torch.Tensor, exact: torch.Tensor) -> None:
+    """Equal but for one rounding to bfloat16 and float32's in the sums."""
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.double(), exact, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 32, 33, 70])
+@pytest.mark.parametrize(("inner", "rows"), [(64, 24), (576, 100), (34, 7), (96, 12), (130, 50)])
+def test_linear(kernels: CPUKernels, tokens: int, inner: int, rows: int) -> None:
+    x, weight = random(tokens, inner), random(rows, inner, seed=1)
+    bias, addend = random(rows, seed=2), random(tokens, rows, seed=3)
+    product = x.double() @ weight.double().T
+    assert_rounded(kernels.linear(x, weight), product)
+    assert_rounded(kernels.linear(x, weight, bias, addend), product + bias.double() + addend.double())
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 7, 16, 40])
+@pytest.mark.parametrize(("inner", "rows"), [(64, 48), (130, 26)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_gated_linear(kernels: CPUKernels, tokens: int, inner: int, rows: int, with_bias: bool) -> None:
+    x, weight = random(tokens, inner), random(rows, inner, seed=1) * 0.3
+    bias = random(rows, seed=2) if with_bias else None
+    gate, up = F.linear(x.double(), weight.double(), None if bias is None else bias.double()).chunk(2, dim=-1)
+    assert_rounded(kernels.linear(x, weight, bias, silu=True), F.silu(gate) * up)
+
+
+def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:
+    x, weight = random(40, 576), random(100, 576, seed=1)
+    for few in (x[:12], x[:16], x[:33]):
+        torch.testing.assert_close(kernels.linear(few, weight), kernels.linear(x, weight)[: len(few)])
+
+
+def test_extreme_gates(kernels: CPUKernels) -> None:
+    """Where e to the gate leaves float32's range, and where there is no number."""
+    gate = torch.tensor([-1000.0, -90.0, -1.0, 0.0, 1.0, 90.0, 1000.0, torch.nan] * 2)
+    both = torch.cat((gate, torch.ones(16)))[None]
+    torch.testing.assert_close(kernels.silu_mul(both)[0], F.silu(gate), rtol=1e-6, atol=1e-30, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [1, 300])
+def test_pointwise(kernels: CPUKernels, tokens: int, dtype: torch.dtype) -> None:
+    ours, theirs = CPUCompute(kernels), TorchCompute()
+    x, weight = random(tokens, 96, dtype=dtype), random(96, dtype=dtype, seed=1)
+    torch.testing.assert_close(ours.rms_norm(x, weight, 1e-5), theirs.rms_norm(x, weight, 1e-5))
+    wide = random(tokens, 192, dtype=dtype, seed=2)
+    gate, up = wide.float().chunk(2, dim=-1)
+    torch.testing.assert_close(kernels.silu_mul(wide), (F.silu(gate) * up).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "head_dim"), [(1, 64), (7, 32), (200, 96)])
+def test_rotation_of_some_heads(kernels: CPUKernels, tokens: int, head_dim: int, dtype: torch.dtype) -> None:
+    heads = random(tokens, 5, head_dim, dtype=dtype)
+    angles = random(tokens, 1, head_dim // 2, dtype=torch.float32, seed=1)
+    expected = torch.cat((rotate(heads[:, :3], angles.cos(), angles.sin()), heads[:, 3:]), dim=1)
+    kernels.rotate(heads[:, :3], angles.cos(), angles.sin())
+    torch.testing.assert_close(heads, expected)
+
+
+@pytest.mark.parametrize("lens", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 4, 32), (9, 3, 64), (12, 2, 128), (5, 1, 96)])
+@pytest.mark.parametrize("window", [None, 1, 10, 16, 40])
+def test_attention(kernels: CPUKernels, lens, heads: int, kv_heads: int, head_dim: int, window: int | None) -> None:
+    batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window)
+    output = run(CPUAttention(kernels), batch)
+    torch.testing.assert_close(output.double(), plain_attention(batch), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_long_contexts_in_parts(kernels: CPUKernels, block_size: int, dtype: torch.dtype) -> None:
+    lens = [(1, 1025), (1, 2100), (40, 300), (1, 64), (1, 65), (513, 600)]
+    batch = make_batch(lens, heads=4, kv_heads=2, head_dim=64, block_size=block_size, dtype=dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    output = run(CPUAttention(kernels), batch)
+    assert output.dtype == dtype
+    torch.testing.assert_close(output.double(), plain_attention(batch), rtol=tolerance, atol=tolerance)
+
+
+@needs_kernels
+def test_auto_takes_the_kernels_for_what_they_compute() -> None:
+    cpu = torch.device("cpu")
+
+    def chosen(head_dim: int, block_size: int, dtype: torch.dtype) -> str:
+        task = AttentionTask((KVGroupSpec("full", (0,), 2, head_dim),), block_size, dtype)
+        return select_backend("auto", cpu, task).name
+
+    assert chosen(64, 16, torch.bfloat16) == "cpu"
+    assert chosen(24, 16, torch.bfloat16) == "torch"
+    assert chosen(64, 8, torch.bfloat16) == "torch"
+    assert chosen(64, 16, torch.float16) == "torch"
+    task = AttentionTask((KVGroupSpec("full", (0,), 2, 64),), 16, torch.float32)
+    assert select_backend("torch", cpu, task).name == "torch"
+
+
+@needs_kernels
+def test_without_a_compiler_pytorch_computes(monkeypatch, tmp_path, caplog) -> None:
+    monkeypatch.setattr(build, "_COMPILER", "no-such-compiler")
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cpu_kernels.__wrapped__() is None
+    assert "no-such-compiler cannot be run" in caplog.text
+
+
+@needs_kernels
+def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(build, "_OPTIONS", ("-no-such-option",))
+    with pytest.raises(build.BuildError, match="no-such-option"):
+        build.compile_to(tmp_path, "avx512")
+
+
+@needs_kernels
+def test_the_compiled_file_is_kept(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = build.built_library()
+    monkeypatch.setattr(build, "_COMPILER", "no-such-compiler")
+    assert build.built_library() == first
+    assert ctypes.CDLL(str(first)).attend
