@@ -55,7 +55,7 @@ def ask(client: Client) -> str:
 
 PRE_STOP = 10  # seconds that a pod still takes requests after its deletion began
 NEW_POD = 8  # seconds before that in which the new pod may have taken some already, by minReadySeconds and a little
-LONG_ANSWER = 900  # tokens: three users of such answers, a third apart, so that some answer spans all of that time
+LONG_ANSWER = 1700  # tokens: three users of such answers, a third apart, so that some answer spans all of that time
 # Two pods share two cores while one replaces the other: threads that wait must not spin. And an answer may take long.
 SHARING = {
     "engine": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}]},
@@ -79,7 +79,7 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
 
     start_load(namespace, url)
     drained = []
-    for length in (1024, 1536, 2000):
+    for length in (1800, 1900, 2000):
         (old,) = [pod["metadata"]["name"] for pod in running(namespace)]
         change = json.dumps({"spec": {"engine": {"maxModelLength": length}}})
         namespace.kubectl("patch", "llms", NAME, "--type=merge", "-p", change)
