@@ -99,7 +99,9 @@ class Load:
     def __init__(self, args: argparse.Namespace, serving: Serving) -> None:
         self._args = args
         self._serving = serving
-        self._bodies = cycle(body_of(prompt, args.output_len) for prompt in prompts(_BODIES, args.input_len, 1))
+        chance, shortest = random.Random(3), args.output_len // 2
+        lengths = (chance.randint(shortest, args.output_len + shortest) for _ in range(_BODIES))  # no lockstep
+        self._bodies = cycle(map(body_of, prompts(_BODIES, args.input_len, 1), lengths))
 
     async def phase(
         self, name: str, seconds: float, send: Callable[[Client, float, list[Reply]], Awaitable[None]]
@@ -187,7 +189,7 @@ def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
     lines = [
         f"# {title}\n",
         f"`python -m bench.overload` on {psutil.cpu_count()} cores, client included: smollm2, bfloat16,"
-        f" {args.input_len} words in, {args.output_len} tokens out, --max-num-seqs {args.max_num_seqs},"
+        f" {args.input_len} words in, {args.output_len} tokens out on average, --max-num-seqs {args.max_num_seqs},"
         f" --max-queued-requests {args.max_queued}, {args.users} users at saturation.\n",
         "| phase | answered/s | tokens/s | answer p50 ms | refused/s | refused p50 / p99 / max ms | hung | "
         "cores: engine, http, client |",
@@ -216,7 +218,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm-up", type=float, default=15, help="seconds of each phase before those that count")
     parser.add_argument("--factor", type=float, default=5, help="how many times the rate of saturation")
     parser.add_argument("--input-len", type=int, default=64, help="words in a prompt")
-    parser.add_argument("--output-len", type=int, default=32, help="tokens of an answer")
+    parser.add_argument("--output-len", type=int, default=32, help="tokens of an answer on average")
     parser.add_argument("--max-num-seqs", type=int, default=32)
     parser.add_argument("--max-queued", type=int, default=32, help="--max-queued-requests")
     parser.add_argument("--users", type=int, default=48, help="at saturation")
