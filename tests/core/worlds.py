@@ -53,6 +53,7 @@ class World:
             block_size=self.block_size,
             seqs=self.seqs,
             tokens=max(self.seqs, self.tokens),
+            model_len=2 * self.blocks * self.block_size,
             prefix=self.prefix,
             eviction=self.eviction,
             ttl=self.ttl,
