@@ -164,14 +164,15 @@ class EngineConfig:
     target_ttft_p90: float | None = setting(
         None,
         "float",
-        "seconds to the first token that nine of ten requests should keep; moves how many run at once",
+        "seconds to the first token that nine of ten requests should keep; takes back what "
+        "--target-itl-p90 lowered as far as that allows, and tells when it is not kept",
         minimum=0.001,
         maximum=3600,
     )
     target_itl_p90: float | None = setting(
         None,
         "float",
-        "seconds between tokens that nine of ten should keep; moves how many run at once and the prefill chunk",
+        "seconds between tokens that nine of ten should keep; lowers a step's prefill tokens and how many run at once",
         minimum=0.001,
         maximum=3600,
     )

@@ -36,19 +36,28 @@ def test_requests_a_minute_and_exactly_when_the_next_may_come() -> None:
     meter, key = Meter(), Key("a", requests_per_minute=10)
     for _ in range(10):
         meter.look(key)
-        meter.accept(0)
+        meter.begin()
     assert meter.refuses(key) == ("requests_per_minute", 6)
     meter.now += 4.5
     assert meter.refuses(key) == ("requests_per_minute", 2)  # 1.5 s
     meter.now += 1.5
     meter.look(key)
-    meter.accept(0)
+    meter.begin()
     assert meter.refuses(key) == ("requests_per_minute", 6)
     meter.now += 3600  # no more than a minute's worth is saved up
     for _ in range(10):
         meter.look(key)
-        meter.accept(0)
+        meter.begin()
     meter.refuses(key)
+
+
+def test_a_request_counts_before_it_is_accepted_and_costs_nothing_if_it_is_not() -> None:
+    meter, key = Meter(), Key("a", requests_per_minute=1)
+    meter.look(key)
+    meter.begin()
+    assert meter.refuses(key) == ("requests_per_minute", 60)
+    meter.end(accepted=False)
+    meter.look(key)
 
 
 def test_tokens_a_minute_are_paid_for_as_they_come() -> None:
@@ -69,12 +78,12 @@ def test_requests_at_once() -> None:
     meter.begin()
     reason, seconds = meter.refuses(key)
     assert (reason, 1 <= seconds <= 3) == ("max_concurrent_requests", True)
-    meter.end()
+    meter.end(accepted=True)
     meter.look(key)
     for _ in range(10):  # one ends every ten seconds
         meter.begin()
         meter.now += 10
-        meter.end()
+        meter.end(accepted=True)
     meter.begin()
     reason, seconds = meter.refuses(key)
     assert 5 <= seconds <= 12
@@ -84,7 +93,7 @@ def test_without_limits_a_key_may_do_anything() -> None:
     meter, key = Meter(), Key("a")
     for _ in range(1000):
         meter.look(key)
-        meter.accept(0)
+        meter.begin()
         meter.tokens.take(10**9)
 
 
@@ -92,11 +101,11 @@ def test_another_limit_keeps_what_was_left() -> None:
     meter = Meter()
     meter.look(Key("a", requests_per_minute=10))
     for _ in range(10):
-        meter.accept(0)
+        meter.begin()
     assert meter.refuses(Key("a", requests_per_minute=60)) == ("requests_per_minute", 1)
     meter.look(Key("a"))
     meter.look(Key("a", requests_per_minute=1))  # new again, and full
-    meter.accept(0)
+    meter.begin()
     assert meter.refuses(Key("a", requests_per_minute=1)) == ("requests_per_minute", 60)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from octavo_engine.core.step import SchedulerStats
 from octavo_engine.server.auth import ANYONE, Key
+from octavo_engine.server.budget import Budget
 from octavo_engine.server.limits import Admission, QueueLimits, Ticket
 from octavo_engine.server.refusal import RefusedError
 from tests.api.scripted_engine import READY
@@ -397,3 +398,17 @@ def test_a_key_that_fills_its_share_gets_429(start: Callable[..., Served], tmp_p
         assert (first.result().status_code, second.result().status_code) == (200, 200)
     assert [request.tenant for request in server.engine.requests] == ["alice", "bob"]
     assert 'reason="key_share"} 1.0' in server.http.get("/metrics").text
+
+
+def test_what_was_never_served_says_nothing_of_the_drain_rate() -> None:
+    now = 1000.0
+    budget = Budget(lambda: now)
+    budget.take(100)
+    for _ in range(50):
+        now += 1
+        budget.give_back(1, served=False)
+    assert budget.seconds_to_free(5) is None
+    for _ in range(10):
+        now += 1
+        budget.give_back(1)
+    assert budget.seconds_to_free(5) > 5

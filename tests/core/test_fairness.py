@@ -29,7 +29,7 @@ def wait(waiting: WaitingQueue, accounts: Accounts, request: Request, weight: fl
 
 
 def take(waiting: WaitingQueue, now: float = 0.0) -> Request:
-    request = waiting.next(now, ())
+    request = waiting.next(waiting.order(now), ())
     assert request is not None
     waiting.take(request)
     return request
@@ -122,7 +122,7 @@ def test_a_lane_moves_up_one_level_for_every_ageing_time_its_oldest_has_waited()
     wait(waiting, accounts, make_request("low", 10, priority=3, arrival=0.0))
     wait(waiting, accounts, make_request("high", 10, priority=0, arrival=25.0))
     for now, first in ((25.0, "high"), (29.9, "high"), (30.0, "low"), (35.0, "high"), (40.0, "low")):
-        request = waiting.next(now, ())
+        request = waiting.next(waiting.order(now), ())
         assert request is not None
         assert request.request_id == first, now
 
@@ -204,7 +204,9 @@ def flooded(light_every: int, prompt: int = 40) -> list[tuple[bool, int, int]]:
             tokens[tenants[chunk.row]] += chunk.num_tokens
         result = replace(device.execute(plan), seconds=0.010 + 0.0002 * tokens.total())
         scheduler.update(plan, result, number * 0.01)
-        if any(request.tenant == "flood" and request.computed < 1_000 for request in scheduler._requests.values()):
+        ends = any(chunk.samples and tenants[chunk.row] == "flood" for chunk in plan.chunks)  # with what was left of it
+        going_on = any(r.tenant == "flood" and r.computed < 1_000 for r in scheduler._requests.values())
+        if going_on and not ends:
             steps.append((heavy, tokens["flood"], tokens["light"]))
     return steps
 
@@ -353,3 +355,40 @@ def test_a_more_important_prompt_does_not_wait_for_one_that_has_begun(tokens: in
         assert urgent.computed > before[1]
         assert long.computed > before[0]
     finish(scheduler, device, [long, urgent])
+
+
+def test_who_left_leaves_nobody_heavy() -> None:
+    """Beside a key that has gone, a lone busy one is not held back for longer than ten seconds."""
+    accounts = Accounts()
+    accounts.open("busy", 1.0)
+    accounts.open("gone", 1.0)
+    accounts.computed("gone", 3_000)
+    accounts.close("gone")
+    heavy = []
+    for second in range(1, 40):
+        accounts.computed("busy", 40_000)
+        accounts.fade(float(second))
+        heavy.append(accounts.heavy("busy"))
+    assert heavy[2]
+    assert not any(heavy[12:])
+
+
+def test_use_that_has_faded_makes_nobody_heavy() -> None:
+    """Both are here, neither uses anything: what one used long ago does not hold it back for ever."""
+    accounts = Accounts()
+    for tenant in "ab":
+        accounts.open(tenant, 1.0)
+    accounts.computed("a", 500_000)
+    accounts.fade(1.0)
+    assert accounts.heavy("a")
+    for second in range(2, 62):
+        accounts.fade(float(second))
+    assert not accounts.heavy("a")
+
+
+def test_answers_are_charged_while_they_grow() -> None:
+    scheduler, device = make_engine(blocks=64, seqs=4, tokens=64)
+    scheduler.add(make_request("long", 4, max_tokens=500, tenant="a"))
+    for number in range(60):
+        step(scheduler, device, number * 0.1)
+    assert scheduler._accounts["a"].deficit < -40

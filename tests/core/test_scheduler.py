@@ -24,6 +24,7 @@ from simulation import (
 
 from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.admission import NotAdmissibleError
+from octavo_engine.core.draft import Draft
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
@@ -301,3 +302,18 @@ def test_any_crowd_is_answered_as_if_each_were_alone(
     for name, request in asked.items():
         if name not in aborted:
             assert answer_of(outputs, name) == expected(request)
+
+
+def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_error() -> None:
+    """Two plans are made at once: the second preempts the request whose first one's result is an error."""
+    scheduler, device = make_scheduler(blocks=8), Device(16)
+    scheduler.add(make_request("broken", range(33), max_tokens=60))
+    first = scheduler.plan(0.0)
+    assert first is not None
+    result = replace(device.execute(first), errors={0: "no"})
+    draft = Draft(64)
+    scheduler._preempt(scheduler._requests["broken"], draft)
+    assert news(scheduler.update(first, result, 0.0))[0].error == "no"
+    scheduler.check_integrity()
+    scheduler.add(make_request("next", range(33), max_tokens=2))
+    assert run(scheduler, device=device)[0].cached_tokens == 0

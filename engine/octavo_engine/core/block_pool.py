@@ -67,6 +67,15 @@ class BlockPool:
             else:
                 self._free.append(block)
 
+    def forget(self, digest: bytes) -> None:
+        """The block under `digest` is not to be found any more, whoever uses it."""
+        if self.cache is None or (block := self.cache.get(digest)) is None:
+            return
+        if self._references[block] == 0:
+            self.cache.wake(block)
+            self._free.append(block)
+        self.cache.forget(block)
+
     def tick(self, now: float) -> None:
         """Time passes: cached blocks that rested too long become free."""
         self.now = now

@@ -18,10 +18,12 @@ QUANTUM = 512
 """Tokens a round."""
 LEFTOVER = FEW_TOKENS
 """Prefill tokens that even a heavy tenant gets in every step."""
-_HALF_LIFE = 10.0
+_HALF_LIFE = 5.0
 """Seconds after which recent use counts half."""
-_FORGOTTEN = 1.0
-"""Tokens of recent use below which a tenant without requests is forgotten."""
+_FORGOTTEN = 10.0
+"""Seconds after its last request for which a tenant still counts."""
+_LITTLE = QUANTUM
+"""Tokens of recent use that make nobody heavy."""
 _RESERVE = 0.25
 
 
@@ -36,6 +38,8 @@ class Account:
     """Waiting and running."""
     used: float = 0.0
     """Tokens computed lately, fading away."""
+    left_at: float = 0.0
+    """When its last request ended, as of the last `fade`."""
 
 
 _NOBODY = Account()
@@ -68,15 +72,16 @@ class Accounts:
         """One request less."""
         account = self._accounts[tenant]
         account.requests -= 1
+        account.left_at = self._faded_at
         self._present -= account.requests == 0
 
     def __getitem__(self, tenant: str) -> Account:
         return self._accounts[tenant]
 
-    @property
-    def requests(self) -> int:
-        """Of all tenants."""
-        return sum(account.requests for account in self._accounts.values())
+    def check_integrity(self, requests: int) -> None:
+        """RuntimeError unless the tenants have so many requests together."""
+        if sum(account.requests for account in self._accounts.values()) != requests:
+            raise RuntimeError("a request is on nobody's account, or one that has ended still is")
 
     @property
     def several(self) -> bool:
@@ -93,16 +98,18 @@ class Accounts:
         self._accounts[tenant].used += tokens
         self._used += tokens
 
+    def due(self, now: float) -> bool:
+        """Whether it is time to `fade`, and to charge before what was generated since."""
+        return now - self._faded_at >= _HALF_LIFE / 10
+
     def fade(self, now: float) -> None:
-        """Time passes, and use is forgotten."""
+        """Time passes: use fades, and tenants that have left are forgotten."""
         passed = now - self._faded_at
-        if passed < _HALF_LIFE / 20:
-            return
         self._faded_at = now
         factor = 0.5 ** (passed / _HALF_LIFE)
         for tenant, account in list(self._accounts.items()):
             account.used *= factor
-            if account.requests == 0 and account.used < _FORGOTTEN:
+            if account.requests == 0 and now - account.left_at >= _FORGOTTEN:
                 del self._accounts[tenant]
         self._weights = sum(account.weight for account in self._accounts.values())
         self._used = sum(account.used for account in self._accounts.values())
@@ -114,7 +121,8 @@ class Accounts:
     def heavy(self, tenant: str) -> bool:
         """Whether a tenant has lately used clearly more than its share of all that was used."""
         share = self.share(tenant)
-        return self.several and self._accounts[tenant].used > self._used * min(1.2 * share, (1 + share) / 2)
+        used = self._accounts[tenant].used
+        return self.several and used > _LITTLE and used > self._used * min(1.2 * share, (1 + share) / 2)
 
     def light_cap(self, tenant: str, budget: int) -> int:
         """Prompt tokens of a tenant in a step; while others have requests here, a flood is bounded from the start."""

@@ -200,12 +200,11 @@ class KVMemory:
             group.remember(table, hashes, request.remembered, request.computed, request.priority)
         request.remembered = full
 
-    def forget(self, request: Request) -> None:
-        """Nobody is to find the request's blocks any more: what they hold may be wrong."""
-        for pool, table in zip(self.pools, request.block_tables, strict=True):
-            if pool.cache is not None:
-                for block in table:
-                    pool.cache.forget(block)
+    def disown(self, request: Request) -> None:
+        """Nobody is to find any more what a closed request has computed: it may be wrong."""
+        for pool in self.pools:
+            for digest in request.block_hashes:
+                pool.forget(digest)
 
     def close(self, request: Request) -> None:
         """Give everything back but what is in the swap space. A closed request may be closed again."""

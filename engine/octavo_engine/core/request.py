@@ -129,6 +129,10 @@ class Request:
     """Tokens that were computed before its last preemption."""
     passed: int = 0
     """Requests that were admitted before it because its blocks were not there."""
+    charged: int = 0
+    """Tokens of its answer that its tenant has paid for."""
+    turned_down: bool = False
+    """Whether no running request gave way to it when it was first its turn."""
     worth_trying: int = 0
     """Available blocks below which admitting it would fail as it did before."""
     finish_reason: FinishReason | None = None

@@ -128,7 +128,9 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None if there is nothing to compute before a launched step's results are in."""
         self.memory.tick(now)
-        self._accounts.fade(now)
+        if self._accounts.due(now):
+            self._charge(self._running())
+            self._accounts.fade(now)
         if self._forking:
             self._wake_forks()
         draft = Draft(self.settings.max_num_batched_tokens)
@@ -153,6 +155,12 @@ class Scheduler:
         self._next_step += 1
         self._launched.append(draft.sampling)
         return draft.plan(self._next_step, self.memory.take_operations())
+
+    def _charge(self, requests: Iterable[Request]) -> None:
+        """Let tenants pay for what was generated since they last did."""
+        for request in requests:
+            self._accounts.generated(request.tenant, request.num_output - request.charged)
+            request.charged = request.num_output
 
     def _chunk_limit(self) -> int:
         return self.adaptive.chunk_limit if self.adaptive else self.settings.max_num_batched_tokens
@@ -235,9 +243,12 @@ class Scheduler:
     # Admission.
 
     def _admit(self, draft: Draft, now: float, sated: set[str]) -> None:
+        if not self._waiting:
+            return
+        order = self._waiting.order(now)
         blocked: list[Request] = []
         while draft.budget > 0 and len(blocked) < _LOOK_AHEAD:
-            request = self._waiting.next(now, blocked, sated)
+            request = self._waiting.next(order, blocked, sated)
             if request is None:
                 return
             if self._most(request.tenant, draft) <= 0:
@@ -260,34 +271,38 @@ class Scheduler:
         limit = self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
         reserve = self._accounts.reserve(request.tenant)
         seated = self.num_running < max(1, int(limit * (1 - reserve)))
-        if (not seated and not self._could_yield) or not self._worth_trying(request):
+        yielding = [] if seated else self._yielding_to(request)
+        if not (yielding or (seated and self._worth_trying(request))):
             return False
         shortage = self._open(request, draft)
         if seated and shortage <= 0:
             return True
         self.memory.close(request)
         request.worth_trying = self.memory.available + shortage
-        victims: list[Request] = []
-        if self._could_yield:
-            running = [r for r in self._running() if self._preemptible(r)]
-            yielding = yielding_to(request, running, self._waiting.importance, self._accounts, self._share_of)
-            victims = choose_victims(yielding, self._waiting.importance, self.memory.held_alone, max(0, shortage))
+        yielding = yielding or self._yielding_to(request)
+        victims = choose_victims(yielding, self._waiting.importance, self.memory.held_alone, max(0, shortage))
         for victim in victims:
             self._preempt(victim, draft)
         if victims and self._open(request, draft) <= 0:
             return True
+        request.turned_down = True
         self.memory.close(request)
         return False
+
+    def _yielding_to(self, request: Request) -> list[Request]:
+        """Who gives way to a waiting request. To one that was turned down, this is asked only now and then."""
+        if not (self.settings.policy == "priority" or self._accounts.several):
+            return []
+        if request.turned_down and self._next_step % _TRY_EVERY:
+            return []
+        running = [r for r in self._running() if self._preemptible(r)]
+        return yielding_to(request, running, self._waiting.importance, self._accounts, self._share_of)
 
     def _worth_trying(self, request: Request) -> bool:
         """Whether blocks have come back since it last failed. Now and then it is tried in any case: rules change."""
         return (
             self.memory.available >= request.worth_trying or self.num_running == 0 or self._next_step % _TRY_EVERY == 0
         )
-
-    @property
-    def _could_yield(self) -> bool:
-        return self.settings.policy == "priority" or self._accounts.several
 
     def _share_of(self, request: Request) -> float:
         """What part of the engine a request takes: of the memory or of the seats, whichever is more."""
@@ -352,12 +367,9 @@ class Scheduler:
         victim.status = Status.PREEMPTED
         self._waiting.add(victim, first=True)
 
-    def _release(self, request: Request, *, trusted: bool = True) -> None:
-        """Give back a running request's row and blocks; what is not `trusted` must not be found by others."""
-        if trusted:
-            self.memory.remember(request)
-        else:
-            self.memory.forget(request)
+    def _release(self, request: Request) -> None:
+        """Give back a running request's row and blocks."""
+        self.memory.remember(request)
         self.memory.close(request)
         self._decoding.pop(request, None)
         self._prefilling.pop(request, None)
@@ -372,6 +384,7 @@ class Scheduler:
             ready = [r for r in forks if parent is None or parent.computed >= r.prompt_len - 1]
             for request in reversed(ready):
                 request.status = Status.WAITING
+                request.fork_of = parent_id if parent is not None else None
                 self._waiting.add(request, first=True)
             if len(ready) < len(forks):
                 self._forking[parent_id] = [request for request in forks if request not in ready]
@@ -417,13 +430,15 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason, *, error: str | None = None) -> RequestOutput:
         if request.status is Status.RUNNING:
-            self._release(request, trusted=reason is not FinishReason.ERROR)
+            self._release(request)
         elif request.status is Status.FORKING:
             self._forking[request.fork_of or ""].remove(request)
         else:
             self._waiting.remove(request)
+        if reason is FinishReason.ERROR:
+            self.memory.disown(request)
         self.memory.drop_swapped(request)
-        self._accounts.generated(request.tenant, request.num_output)
+        self._charge([request])
         self._accounts.close(request.tenant)
         request.status = Status.FINISHED
         request.finish_reason = reason
@@ -461,7 +476,7 @@ class Scheduler:
             stats.kv_wasted_slots = memory.wasted_slots(self._running())
         self._reports += 1
         stats.running = self.num_running
-        stats.waiting = len(self._requests) - self.num_running
+        stats.waiting = len(self._waiting)
         stats.waiting_tokens = self._waiting.tokens
         stats.kv_blocks_used = memory.blocks_used
         stats.copied_blocks = memory.copied_blocks
@@ -482,8 +497,7 @@ class Scheduler:
         forking = sum(map(len, self._forking.values()))
         if self.num_running + len(self._waiting) + forking != len(self._requests):
             raise RuntimeError("a request is neither waiting nor running")
-        if self._accounts.requests != len(self._requests):
-            raise RuntimeError("a request is on nobody's account, or one that has ended still is")
+        self._accounts.check_integrity(len(self._requests))
         self._check_held(self._running())
 
     def _check_held(self, running: Iterable[Request]) -> None:

@@ -9,7 +9,7 @@ that requests which had already run (preempted ones, forks) come first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Container
 
 from octavo_engine.core.fairness import Account, Accounts, next_turn
 from octavo_engine.core.request import Request
@@ -29,9 +29,6 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._members)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._members)
 
     def importance(self, request: Request) -> int:
         """The lane a request belongs to; low numbers matter most."""
@@ -69,12 +66,16 @@ class WaitingQueue:
         if request.scheduled_at is None:
             self.tokens -= request.prompt_len
 
-    def next(self, now: float, blocked: Container[Request], sated: Container[str] = ()) -> Request | None:
+    def order(self, now: float) -> list[int]:
+        """The lanes by their rank now."""
+        return sorted(self._lanes, key=lambda priority: self._rank(priority, self._lanes[priority], now))
+
+    def next(self, order: list[int], blocked: Container[Request], sated: Container[str] = ()) -> Request | None:
         """Whose turn it is, but for `blocked` requests, tenants that are `sated`, and what waits for its token."""
-        for _, lane in sorted(self._lanes.items(), key=lambda item: self._rank(item[0], item[1], now)):
+        for priority in order:
             heads = [
                 head
-                for tenant, requests in lane.items()
+                for tenant, requests in self._lanes.get(priority, {}).items()
                 if tenant not in sated and (head := _head(requests, blocked)) is not None
             ]
             if heads:

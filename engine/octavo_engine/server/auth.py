@@ -64,7 +64,7 @@ class KeyEntry(BaseModel):
     tokensPerMinute: Annotated[int, Field(ge=1, le=1 << 40)] | None = None  # noqa: N815
     maxConcurrentRequests: Annotated[int, Field(ge=1, le=1 << 40)] | None = None  # noqa: N815
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
-    weight: Annotated[float, Field(gt=0, le=1000)] | None = None
+    weight: Annotated[float, Field(ge=0.001, le=1000)] | None = None
 
     @model_validator(mode="after")
     def _one_secret(self) -> KeyEntry:

@@ -33,13 +33,13 @@ class Budget:
         self._pass_time()
         self.used += amount
 
-    def give_back(self, amount: int) -> None:
-        """So much is free again."""
+    def give_back(self, amount: int, *, served: bool = True) -> None:
+        """So much is free again. What was not served says nothing of how fast work is done."""
         if amount:
             self._pass_time()
             self.used -= amount
-            self._freed += amount
-            self._returns += 1
+            self._freed += amount * served
+            self._returns += served
 
     def seconds_to_free(self, amount: int) -> float | None:
         """How long it takes at the present rate until so much has come free; None while no rate is known."""

@@ -112,7 +112,7 @@ _ROWS = (
         _GAUGE,
         "octavo_running_limit",
         (),
-        "Requests that may run at once now (--target-ttft-p90 moves it)",
+        "Requests that may run at once now (--target-itl-p90 lowers it, --target-ttft-p90 raises it again)",
         _running_limit,
     ),
     _Row(

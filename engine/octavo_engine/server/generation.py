@@ -103,7 +103,7 @@ class Sequence:
         """What the engine's news mean for the reader; None if nothing can be shown yet. APIError if it failed."""
         if output.finish_reason in (FinishReason.ABORT, FinishReason.TIMEOUT, FinishReason.ERROR):
             raise self._failure(output)
-        self.cached_tokens = output.cached_tokens
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)  # told with the first token and the last
         self._observe(output)
         shown = output.token_ids[:-1] if output.stop_token is not None else output.token_ids
         delta = self._detokenizer.push(shown, last=output.finish_reason is not None)

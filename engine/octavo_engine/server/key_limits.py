@@ -1,8 +1,8 @@
 """What one API key may do: requestsPerMinute, tokensPerMinute and maxConcurrentRequests of --api-key-file.
 
-Token buckets hold a minute's worth and fill evenly. A request takes one from the first bucket when it is accepted; the
-second pays for tokens as they are read and written, and may fall below zero by what was accepted before: no answer is
-cut short, and over time the rate holds exactly. So both are judged before the body is read.
+Token buckets hold a minute's worth and fill evenly. A request takes one from the first bucket when it comes, and gives
+it back if it is refused. The second pays for tokens as they are read and written, and may fall below zero by what was
+accepted before: no answer is cut short, and over time the rate holds exactly. Both are judged before the body is read.
 """
 
 from __future__ import annotations
@@ -89,17 +89,15 @@ class KeyMeter:
             raise RefusedError(429, "max_concurrent_requests", detail, wait)
 
     def begin(self) -> None:
-        """A request is under way: it is being tokenized."""
+        """A request is under way: it is being tokenized. It counts at once, or many could come at the same moment."""
         self.running.take(1)
-
-    def accept(self, prompt: int) -> None:
-        """A request was accepted with so many prompt tokens; what is refused costs nothing."""
         self.requests.take(1)
-        self.tokens.take(prompt)
 
-    def end(self) -> None:
-        """A request has ended."""
+    def end(self, *, accepted: bool) -> None:
+        """A request has ended. One that was refused costs nothing."""
         self.running.give_back(1)
+        if not accepted:
+            self.requests.take(-1)
 
 
 class KeyLimits:

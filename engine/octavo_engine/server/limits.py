@@ -74,6 +74,8 @@ class Ticket:
     """Sequences that have begun and not ended."""
     tokens_each: int = 0
     kv_each: int = 0
+    accepted: bool = False
+    """Whether it passed all of admission."""
     _left: bool = False
 
     def add_tokens(self, prompt: int, answer: int) -> None:
@@ -81,7 +83,8 @@ class Ticket:
         kv = prompt + self.waiting * self.admission.likely(answer)
         self.admission.check_tokens(self.key, prompt)
         self.admission.check_kv(self.key, kv, self.admission.queued)
-        self.meter.accept(prompt)
+        self.meter.tokens.take(prompt)
+        self.accepted = True
         self.tokens_each, self.kv_each = prompt // self.waiting, kv // self.waiting
         for books in self.books:
             books.tokens.take(self.tokens_each * self.waiting)
@@ -89,7 +92,7 @@ class Ticket:
 
     def begin(self) -> None:
         """One of the sequences has given its first token."""
-        self._leave_queue(1)
+        self._leave_queue(1, served=True)
         self.begun += 1
         self.admission.begun += 1
 
@@ -103,30 +106,30 @@ class Ticket:
             self.begun -= 1
             self.admission.begun -= 1
         else:
-            self._leave_queue(1)
-        self._give_back_kv(1)
+            self._leave_queue(1, served=False)
+        self._give_back_kv(1, served=begun)
 
     def leave(self) -> None:
         """The request has ended, whatever way, and with it all its sequences. May be called more than once."""
         if self._left:
             return
         self._left = True
-        self._give_back_kv(self.waiting + self.begun)
-        self._leave_queue(self.waiting)
+        self._give_back_kv(self.waiting + self.begun, served=False)
+        self._leave_queue(self.waiting, served=False)
         self.admission.begun -= self.begun
         self.begun = 0
-        self.meter.end()
+        self.meter.end(accepted=self.accepted)
 
-    def _leave_queue(self, sequences: int) -> None:
+    def _leave_queue(self, sequences: int, *, served: bool) -> None:
         self.waiting -= sequences
         self.admission.leave_lane(self.key, self.priority, sequences)
         for books in self.books:
-            books.requests.give_back(sequences)
-            books.tokens.give_back(sequences * self.tokens_each)
+            books.requests.give_back(sequences, served=served)
+            books.tokens.give_back(sequences * self.tokens_each, served=served)
 
-    def _give_back_kv(self, sequences: int) -> None:
+    def _give_back_kv(self, sequences: int, *, served: bool) -> None:
         for books in self.books:
-            books.kv.give_back(sequences * self.kv_each)
+            books.kv.give_back(sequences * self.kv_each, served=served)
 
 
 class Admission:

@@ -26,7 +26,7 @@ RepetitionPenalty = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)
 MIN_TIMEOUT, MAX_TIMEOUT = 0.001, 86_400
 """Seconds."""
 Timeout = Annotated[float, Field(ge=MIN_TIMEOUT, le=MAX_TIMEOUT, allow_inf_nan=False)]
-Priority = Annotated[int, Field(ge=-(1 << 31), le=(1 << 31) - 1)]
+Priority = Annotated[int, Field(ge=-1000, le=1000)]
 Seed = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
 TopLogprobs = Annotated[int, Field(ge=0, le=20)]
 
