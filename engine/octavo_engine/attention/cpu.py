@@ -24,7 +24,7 @@ from octavo_engine.kernels.cpu.library import DTYPES, HEAD_DIMS, LANES, CPUKerne
 
 _LONG_CHUNK = 512
 """Chunks above so many tokens are PyTorch's."""
-_SHORTEST_PART = 64
+_SHORTEST_PART = 128
 _MOST_PARTS = 16
 
 
