@@ -25,7 +25,7 @@ PROMPT = list(range(40))
 @pytest.fixture
 async def client(tiny_model: Path) -> AsyncIterator[EngineClient]:
     config = EngineConfig(
-        model=str(tiny_model), device="cpu", dtype="float32", num_kv_blocks=64, max_model_len=1000, watchdog_timeout=2
+        model=str(tiny_model), device="cpu", dtype="float32", num_kv_blocks=64, max_model_len=1000, watchdog_timeout=10
     )
     client = EngineClient(config)
     await client.start()
