@@ -14,6 +14,8 @@ from octavo_engine.model.spec import ModelSpec
 
 _FLOAT32_BYTES = 4
 _INT32_BYTES = 4
+_COUNTING_BYTES = 1024 * (4 + 8)
+"""The numbers 0, 1, 2 ... that steps are put together with are kept (int32 and int64)."""
 _SAMPLER_BYTES = 32
 """Most that is alive for one logit at once: the count of possible tokens so far (int64, twice) beside probabilities,
 their sums, and the logits as they were adjusted and scaled."""
@@ -93,6 +95,6 @@ def sampler_bytes(vocab_size: int, max_seqs: int) -> int:
 
 
 def state_table_bytes(max_seqs: int, max_model_len: int, block_size: int, groups: int) -> int:
-    """Bytes of the state table, and of the copy of its block tables that a step of all rows gathers."""
+    """Bytes of the state table, of the copy of its block tables that a step of all rows gathers, and of what counts."""
     blocks = -(-max_model_len // block_size)
-    return max_seqs * _INT32_BYTES * (max_model_len + 1 + 2 * groups * blocks)
+    return _COUNTING_BYTES + max_seqs * _INT32_BYTES * (max_model_len + 1 + 2 * groups * blocks)
