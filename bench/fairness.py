@@ -17,16 +17,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 
 import psutil
 import uvloop
 
 from bench.load import Client, Reply, body_of, percentile, prompts
+from bench.report import save
 from bench.server import octavo
 
-RESULTS = Path(__file__).parent / "results"
 _SHORT_KEYS = [f"short-{number}" for number in range(10)]
 _FLOOD_KEY = "flood"
 _TOKENS = range(1000, 40_000)
@@ -181,8 +179,6 @@ def main() -> None:
             bench = Bench(args, serving.port)
             runner.run(bench.run())
     seen = (bench.quiet, bench.flooded)
-    stem = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{args.name}"
-    RESULTS.mkdir(exist_ok=True)
     result = {
         "machine": {"cores": psutil.cpu_count(), "python": platform.python_version()},
         "arguments": vars(args),
@@ -190,9 +186,7 @@ def main() -> None:
         "flood": asdict(bench.flood),
         **{each.name: each.row() for each in seen},
     }
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(page(stem.name, args, seen, bench.flood))
-    print(page(stem.name, args, seen, bench.flood))
+    save(args.name, result, lambda title: page(title, args, seen, bench.flood))
 
 
 if __name__ == "__main__":

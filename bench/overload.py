@@ -18,18 +18,16 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import psutil
 import uvloop
 
 from bench.load import Client, Reply, body_of, percentile, prompts
+from bench.report import save
 from bench.server import Serving, octavo
 
-RESULTS = Path(__file__).parent / "results"
 _BODIES = 4096
 
 
@@ -235,17 +233,13 @@ def main() -> None:
     )  # fmt: skip
     with octavo("smollm2", *flags) as serving, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         phases = runner.run(measure(args, serving))
-    stem = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{args.name}"
-    RESULTS.mkdir(exist_ok=True)
     result = {
         "machine": {"cores": psutil.cpu_count(), "python": platform.python_version()},
         "arguments": vars(args),
         "verdict": verdict(phases),
         "phases": [asdict(phase) for phase in phases],
     }
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(page(stem.name, args, phases))
-    print(page(stem.name, args, phases))
+    save(args.name, result, lambda title: page(title, args, phases))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+_READY_WITHIN = 300.0
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -29,12 +31,14 @@ def free_port() -> int:
 
 
 def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path | None = None) -> None:
-    """Until the server answers `url` with success; RuntimeError, with the end of its log, if it ends instead."""
-    while process.poll() is None:
+    """Until the server answers `url` with success; RuntimeError, with its log's end, if it ends or takes too long."""
+    limit = time.monotonic() + _READY_WITHIN
+    while process.poll() is None and time.monotonic() < limit:
         try:
             with urllib.request.urlopen(url, timeout=2):  # noqa: S310  (a server of ours)
                 return
         except (OSError, urllib.error.URLError):
             time.sleep(0.05)
     said = "" if log is None else f":\n{log.read_text()[-3000:]}"
-    raise RuntimeError(f"the server ended with exit code {process.returncode}{said}")
+    what = "did not get ready" if process.returncode is None else f"ended with exit code {process.returncode}"
+    raise RuntimeError(f"the server {what}{said}")

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import platform
 import random
-from datetime import UTC, datetime
-from pathlib import Path
 
 import psutil
 import uvloop
 
 from bench.load import Client, body_of, percentile
+from bench.report import save
 from bench.server import octavo
 
-RESULTS = Path(__file__).parent / "results"
 _TOKENS = range(1000, 40_000)
 """Ordinary tokens of the vocabulary."""
 
@@ -77,13 +74,9 @@ def main() -> None:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         cold, warm = runner.run(measure(args, serving.port))
-    stem = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{args.name}"
-    RESULTS.mkdir(exist_ok=True)
     machine = {"cores": psutil.cpu_count(), "python": platform.python_version()}
     result = {"machine": machine, "arguments": vars(args), "unknown_ttft_ms": cold, "known_ttft_ms": warm}
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(page(stem.name, args, cold, warm))
-    print(page(stem.name, args, cold, warm))
+    save(args.name, result, lambda title: page(title, args, cold, warm))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ times are CPU time of the one thread that does it, of the best of some repetitio
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -16,9 +15,8 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
+from bench.report import save
 from bench.simulation.cost_model import COSTS
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
@@ -27,7 +25,6 @@ from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import StepPlan, StepResult
 
-RESULTS = Path(__file__).parent / "results"
 BLOCK = 16
 _TARGETS = {256: 0.3, 1024: 1.0}
 """Milliseconds, median."""
@@ -200,15 +197,11 @@ def main() -> None:
     args = parser.parse_args()
     levels = [measure(int(running), args.steps, args.repeats) for running in args.running.split(",")]
     prefill = measure_prefill(args.repeats)
-    print(table(levels, prefill))
     machine = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version()}
     result = {"machine": machine, "steps": args.steps, "levels": list(map(asdict, levels)), "prefill": asdict(prefill)}
-    RESULTS.mkdir(exist_ok=True)
-    stem = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{args.name}"
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     said = f"`make bench-scheduler`: {args.steps} steps a line, CPU time, the best of {args.repeats} repetitions. "
     said += f"Python {machine['python']}, {machine['cores']} cores."
-    stem.with_suffix(".md").write_text(f"# {stem.name}\n\n{said}\n\n{table(levels, prefill)}\n")
+    save(args.name, result, lambda title: f"# {title}\n\n{said}\n\n{table(levels, prefill)}\n")
 
 
 if __name__ == "__main__":

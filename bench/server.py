@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +14,9 @@ from pathlib import Path
 
 import psutil
 
+from bench.peers import free_port, wait_ready
+
 ENGINE = Path(sys.executable).parent / "octavo-engine"
-_READY_WITHIN = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +39,11 @@ class Serving:
 @contextmanager
 def octavo(model: str, *flags: str) -> Iterator[Serving]:
     """Serve `model` until the end of the block; what it logs is shown only if it ends by itself."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [str(ENGINE), "serve", model, "--host=127.0.0.1", f"--port={port}", *flags]
     with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stderr=log) as process:
         try:
-            if not _ready(process, port):
-                raise RuntimeError("octavo-engine did not get ready")
+            wait_ready(process, f"http://127.0.0.1:{port}/health/ready")
             http = psutil.Process(process.pid)
             [engine] = http.children()
             yield Serving(port, http, engine)
@@ -57,14 +52,3 @@ def octavo(model: str, *flags: str) -> Iterator[Serving]:
                 log.seek(0)
                 print(f"octavo-engine ended with exit code {process.returncode}:\n{log.read()[-3000:]}")
             process.terminate()
-
-
-def _ready(process: subprocess.Popen[bytes], port: int) -> bool:
-    limit = time.monotonic() + _READY_WITHIN
-    while process.poll() is None and time.monotonic() < limit:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=2):
-                return True
-        except (OSError, urllib.error.URLError):
-            time.sleep(0.1)
-    return False

@@ -17,7 +17,7 @@ from octavo_engine.attention.torch_reference import (
     PrefillTile,
     TorchAttention,
     allocate_blocks,
-    attend_tile,
+    attend_tiles,
     prefill_tiles,
 )
 from octavo_engine.kernels.cpu.library import DTYPES, HEAD_DIMS, LANES, CPUKernels
@@ -92,9 +92,7 @@ class CPUAttention:
         output = self._kernels.attend(
             query, cache.key, cache.value, metadata.table, metadata.parts, metadata.first_part, scale
         )
-        for tile in metadata.tiles:
-            rows = slice(tile.first_row, tile.first_row + tile.num_rows)
-            output[rows] = attend_tile(query[rows], cache, tile, metadata.window, scale)
+        attend_tiles(output, query, cache, metadata.tiles, metadata.window, scale)
         return output
 
     def scratch_bytes(

@@ -8,6 +8,7 @@ those that prefill go one by one, in tiles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -109,9 +110,7 @@ class TorchAttention:
         output = torch.zeros_like(query)
         for bucket in metadata.decodes:
             output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, scale)
-        for tile in metadata.prefills:
-            rows = slice(tile.first_row, tile.first_row + tile.num_rows)
-            output[rows] = attend_tile(query[rows], cache, tile, metadata.window, scale)
+        attend_tiles(output, query, cache, metadata.prefills, metadata.window, scale)
         return output
 
     def scratch_bytes(
@@ -235,7 +234,16 @@ def prefill_tiles(
     return tuple(tile for s, (query_len, _) in enumerate(lens) if query_len > longer_than for tile in plan.tiles(s))
 
 
-def attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, window: int | None, scale: float) -> Tensor:
+def attend_tiles(
+    output: Tensor, query: Tensor, cache: LayerCache, tiles: Sequence[PrefillTile], window: int | None, scale: float
+) -> None:
+    """Attend with the query tokens of some tiles, one after the other, into their rows of `output` [T, H, D]."""
+    for tile in tiles:
+        rows = slice(tile.first_row, tile.first_row + tile.num_rows)
+        output[rows] = _attend_tile(query[rows], cache, tile, window, scale)
+
+
+def _attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, window: int | None, scale: float) -> Tensor:
     """The query tokens [Q, H, D] of one tile."""
     count, heads, kv_heads = *query.shape[:2], cache.key.shape[2]
     length = tile.query_offset + count

@@ -2,7 +2,7 @@
 
 Waiting requests are taken in deficit round robin (Shreedhar, Varghese, SIGCOMM 1995) with tokens as the measure: a
 round gives each waiting tenant a quantum times its weight, and a request is admitted when its tenant's deficit covers
-its prompt. Tokens that are generated are charged as they end up in answers, as in fair serving with virtual token
+its prompt. Tokens that are generated are charged while answers grow, as in fair serving with virtual token
 counters (Sheng et al., OSDI 2024), so that long answers count like long prompts.
 """
 
@@ -42,9 +42,6 @@ class Account:
     """When its last request ended, as of the last `fade`."""
 
 
-_NOBODY = Account()
-
-
 class Accounts:
     """All tenants that are or were lately here.
 
@@ -62,8 +59,8 @@ class Accounts:
 
     def open(self, tenant: str, weight: float) -> None:
         """One more request of a tenant's."""
-        self._present += self._accounts.get(tenant, _NOBODY).requests == 0
         account = self._accounts.setdefault(tenant, Account(weight=0.0))
+        self._present += account.requests == 0
         self._weights += weight - account.weight
         account.weight = weight
         account.requests += 1
@@ -89,7 +86,7 @@ class Accounts:
         return len(self._accounts) > 1
 
     def generated(self, tenant: str, tokens: int) -> None:
-        """Tokens of a tenant's answer: they are paid for when it ends."""
+        """Tokens of a tenant's answers that it has not paid for yet."""
         self._accounts[tenant].deficit -= tokens
         self.computed(tenant, tokens)
 

@@ -162,6 +162,9 @@ class Scheduler:
             self._accounts.generated(request.tenant, request.num_output - request.charged)
             request.charged = request.num_output
 
+    def _running_limit(self) -> int:
+        return self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
+
     def _chunk_limit(self) -> int:
         return self.adaptive.chunk_limit if self.adaptive else self.settings.max_num_batched_tokens
 
@@ -268,9 +271,8 @@ class Scheduler:
 
     def _make_room(self, request: Request, draft: Draft) -> bool:
         """Open a waiting request if there are a seat and blocks for it, if need be taken from those that must yield."""
-        limit = self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
         reserve = self._accounts.reserve(request.tenant)
-        seated = self.num_running < max(1, int(limit * (1 - reserve)))
+        seated = self.num_running < max(1, int(self._running_limit() * (1 - reserve)))
         yielding = [] if seated else self._yielding_to(request)
         if not (yielding or (seated and self._worth_trying(request))):
             return False
@@ -481,7 +483,7 @@ class Scheduler:
         stats.kv_blocks_used = memory.blocks_used
         stats.copied_blocks = memory.copied_blocks
         stats.swapped_out_blocks, stats.swapped_in_blocks = memory.swapped_out_blocks, memory.swapped_in_blocks
-        stats.running_limit = self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
+        stats.running_limit = self._running_limit()
         stats.chunk_limit = self._chunk_limit()
         stats.target_met = self.adaptive.target_met if self.adaptive else True
         reported = replace(stats)
