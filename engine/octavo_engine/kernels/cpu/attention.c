@@ -3,10 +3,12 @@
    Each query has its own context, cut into parts that are computed independently with a running softmax and then joined
    (arXiv 2205.14135; flash decoding). How a context is cut depends on nothing but its length. Caches are
    [num_blocks, block, kv_heads, head_dim]; block is a multiple of LANES, head_dim 32, 64, 96 or 128. */
+#include "kernels.h"
 #include "vector.h"
 
 #define MAX_HEADS 3 /* that are computed together because they share keys and values */
 #define MAX_VECTORS 8
+#define PIECE 128 /* tokens whose scores are known before one is weighed */
 
 struct part {
     int32_t query, row, start, end; /* of the context of query `query`, whose blocks are in `row` of the table */
@@ -22,8 +24,6 @@ struct attention {
     float scale;
     enum dtype dtype;
 };
-
-INLINE long bytes_of(enum dtype dtype) { return dtype == FLOAT32 ? 4 : 2; }
 
 /* Scores of one query head and LANES tokens; `step` is the distance of tokens in the cache. */
 INLINE floats scores_of(const char *query, const char *keys, long step, int vectors, enum dtype dtype) {
@@ -41,47 +41,108 @@ INLINE floats scores_of(const char *query, const char *keys, long step, int vect
     return totals(sums);
 }
 
-/* One tile of LANES tokens, of which those in [low, high) count, for `heads` query heads that share a KV head.
+/* Some tokens of a context: where in a cache, in heads, every LANES of them begin, and which count, from the first. */
+struct piece {
+    long at[PIECE / LANES], low, high;
+};
 
-   Meanwhile the tile `ahead` bytes further is fetched, a little with each token: blocks lie anywhere, so that the
-   processor cannot guess which is next, and all at once would hold up the loads of this one. To the second level of
-   cache: misses of the first are few at a time, and this saves 3 ms of 10 in a step of 32 sequences. */
-INLINE void tile(const struct attention *a, const char *query, const char *keys, const char *values, long ahead, long low,
-                 long high, int heads, int vectors, enum dtype dtype, float *state) {
-    long step = a->kv_heads * a->head_dim * bytes_of(dtype), row = a->head_dim + 2;
-    ints inside = (LANE_NUMBERS >= (int)low) & (LANE_NUMBERS < (int)high);
-    float weights[MAX_HEADS][LANES];
+INLINE struct piece piece_of(const struct attention *a, const struct part *part, long first) {
+    struct piece piece = {.low = part->start > first ? part->start - first : 0,
+                          .high = part->end - first < PIECE ? part->end - first : PIECE};
+    for (long t = 0; t * LANES < piece.high; t++) {
+        long token = first + t * LANES;
+        long block = a->table[part->row * a->table_width + token / a->block];
+        piece.at[t] = (block * a->block + token % a->block) * a->kv_heads;
+    }
+    return piece;
+}
+
+/* What `pass` works on: one KV head of a piece, and of the heads that share it the first few. */
+struct pass {
+    const struct piece *piece, *next; /* the next pass's, whose keys are fetched meanwhile */
+    const char *query, *keys, *values, *next_keys;
+    long head, step; /* bytes of a head, and from token to token */
+};
+
+/* Asks for LANES tokens of one head. Blocks lie anywhere, so that the processor cannot guess which is next. */
+INLINE void fetch(const char *from, const struct pass *p, int vectors, enum dtype dtype) {
+    for (int j = 0; j < LANES; j++)
+        for (long line = 0; line < vectors * LANES * bytes_of(dtype); line += 64)
+            __builtin_prefetch(from + j * p->step + line, 0, 2);
+}
+
+/* Scores to weights with one look for the largest; the state's are brought to the same measure. */
+INLINE float weigh(float *scores, long count, float *best, float *weight, enum dtype dtype) {
+    floats top = all(*best), sum = {0};
+    for (long j = 0; j < count; j += LANES) {
+        floats one = *(floats_at *)(scores + j);
+        top = choose(one > top, one, top);
+    }
+    float most = largest(top), before = exponential(all(*best - most))[0];
+    for (long j = 0; j < count; j += LANES) {
+        floats one = exponential(*(floats_at *)(scores + j) - most);
+        sum += one;
+        store(scores, j, one, dtype); /* bfloat16 overtakes nothing: it is shorter than what was read */
+    }
+    *best = most;
+    *weight = *weight * before + total(sum);
+    return before;
+}
+
+/* sums += the weights of two tokens (of one, if float32) times their values. bfloat16 values of both are paired by
+   interleaving halves of each 128 bits, which `in_order` undoes. */
+INLINE void add_values(floats sums[MAX_HEADS][MAX_VECTORS], float weights[MAX_HEADS][PIECE], const char *values, long step,
+                       long j, int first, int second, int heads, int vectors, enum dtype dtype) {
+    if (dtype == FLOAT32) {
+        UNROLL for (int v = 0; v < vectors; v++)
+            UNROLL for (int h = 0; h < heads; h++) sums[h][v] += load(values, v * LANES, FLOAT32) * weights[h][j];
+        return;
+    }
+    UNROLL for (int v = 0; v < vectors; v += 2) {
+        __m512i even = first ? _mm512_loadu_si512(values + v * 32) : _mm512_setzero_si512();
+        __m512i odd = second ? _mm512_loadu_si512(values + step + v * 32) : _mm512_setzero_si512();
+        words low = (words)_mm512_unpacklo_epi16(even, odd), high = (words)_mm512_unpackhi_epi16(even, odd);
+        UNROLL for (int h = 0; h < heads; h++) {
+            uint32_t pair;
+            memcpy(&pair, (const uint16_t *)weights[h] + j, sizeof pair);
+            sums[h][v] = dot_pairs(sums[h][v], (words){0} + pair, low);
+            sums[h][v + 1] = dot_pairs(sums[h][v + 1], (words){0} + pair, high);
+        }
+    }
+}
+
+INLINE void pass(const struct attention *a, const struct pass *p, int heads, int vectors, enum dtype dtype, float *state) {
+    const struct piece *piece = p->piece;
+    long row = a->head_dim + 2, low = piece->low, high = piece->high;
+    float weights[MAX_HEADS][PIECE];
     floats sums[MAX_HEADS][MAX_VECTORS];
+    for (long t = 0; t * LANES < high; t++) {
+        fetch(p->values + piece->at[t] * p->head, p, vectors, dtype);
+        ints inside = (LANE_NUMBERS >= (int)(low - t * LANES)) & (LANE_NUMBERS < (int)(high - t * LANES));
+        UNROLL for (int h = 0; h < heads; h++) {
+            floats scores = scores_of(p->query + h * p->head, p->keys + piece->at[t] * p->head, p->step, vectors, dtype);
+            *(floats_at *)&weights[h][t * LANES] = choose(inside, scores * a->scale, all(-__builtin_inff()));
+        }
+    }
     UNROLL for (int h = 0; h < heads; h++) {
-        float *best = state + h * row + a->head_dim, *weight = best + 1;
-        floats scores = scores_of(query + h * a->head_dim * bytes_of(dtype), keys, step, vectors, dtype) * a->scale;
-        scores = choose(inside, scores, all(-__builtin_inff()));
-        float top = largest(scores);
-        top = top > *best ? top : *best;
-        floats now = choose(inside, exponential(scores - top), all(0));
-        float before = exponential(all(*best - top))[0];
-        *weight = *weight * before + total(now);
-        *best = top;
-        *(floats_at *)weights[h] = now;
+        float *best = state + h * row + a->head_dim;
+        float before = weigh(weights[h], high, best, best + 1, dtype);
         UNROLL for (int v = 0; v < vectors; v++) sums[h][v] = load(state, h * row + v * LANES, FLOAT32) * before;
     }
-    for (long j = low; j < high; j++) {
-        for (long line = 0; line < vectors * LANES * bytes_of(dtype); line += 64) {
-            __builtin_prefetch(keys + ahead + j * step + line, 0, 2);
-            __builtin_prefetch(values + ahead + j * step + line, 0, 2);
-        }
-        UNROLL for (int v = 0; v < vectors; v++) {
-            floats value = load(values + j * step, v * LANES, dtype);
-            UNROLL for (int h = 0; h < heads; h++) sums[h][v] += value * weights[h][j];
-        }
+    int together = dtype == FLOAT32 ? 1 : 2;
+    for (long t = 0; t * LANES < high; t++) {
+        if (t * LANES < p->next->high) fetch(p->next_keys + p->next->at[t] * p->head, p, vectors, dtype);
+        const char *values = p->values + piece->at[t] * p->head - t * LANES * p->step;
+        long j = low > t * LANES ? low & -together : t * LANES, end = high < (t + 1) * LANES ? high : (t + 1) * LANES;
+        for (; j < end; j += together)
+            add_values(sums, weights, values + j * p->step, p->step, j, j >= low, j + 1 < end, heads, vectors, dtype);
     }
     UNROLL for (int h = 0; h < heads; h++)
         UNROLL for (int v = 0; v < vectors; v++) store(state, h * row + v * LANES, sums[h][v], FLOAT32);
 }
 
-INLINE void tile_of(const struct attention *a, const char *query, const char *keys, const char *values, long ahead,
-                    long low, long high, int heads, float *state, enum dtype dtype) {
-#define CASE(H, D) case 1000 * H + D: tile(a, query, keys, values, ahead, low, high, H, D / LANES, dtype, state); return;
+INLINE void pass_of(const struct attention *a, const struct pass *p, int heads, float *state, enum dtype dtype) {
+#define CASE(H, D) case 1000 * H + D: pass(a, p, H, D / LANES, dtype, state); return;
     switch (1000 * heads + a->head_dim) {
         CASE(1, 32) CASE(1, 64) CASE(2, 64) CASE(3, 64) CASE(1, 96) CASE(1, 128) CASE(2, 128) CASE(3, 128)
     }
@@ -93,39 +154,42 @@ INLINE long together(const struct attention *a, long left) {
     return left == 4 ? 2 : left < MAX_HEADS ? left : MAX_HEADS;
 }
 
-/* Where in a cache, in heads, the token at `position` of a sequence is. */
-INLINE long token_at(const struct attention *a, long row, long position) {
-    long block = a->table[row * a->table_width + position / a->block];
-    return (block * a->block + position % a->block) * a->kv_heads;
-}
-
 INLINE void part_of(const struct attention *a, long index, enum dtype dtype) {
     const struct part *part = &a->parts[index];
-    long group = a->heads / a->kv_heads, row = a->head_dim + 2, bytes = bytes_of(dtype);
+    long group = a->heads / a->kv_heads, row = a->head_dim + 2, head = a->head_dim * bytes_of(dtype);
     float *state = a->partial + index * a->heads * row;
     for (long h = 0; h < a->heads; h++) {
         memset(state + h * row, 0, a->head_dim * sizeof *state);
         state[h * row + a->head_dim] = -__builtin_inff();
         state[h * row + a->head_dim + 1] = 0;
     }
-    for (long first = part->start & -LANES; first < part->end; first += LANES) {
-        long low = part->start > first ? part->start - first : 0;
-        long high = part->end - first < LANES ? part->end - first : LANES;
-        long token = token_at(a, part->row, first);
-        long next = first + LANES < part->end ? token_at(a, part->row, first + LANES)
-                    : index + 1 < a->count    ? token_at(a, part[1].row, part[1].start & -LANES)
-                                              : token;
-        long ahead = (next - token) * a->head_dim * bytes;
+    const char *query = (const char *)a->query + part->query * a->query_stride * bytes_of(dtype);
+    long first = part->start & -LANES;
+    for (struct piece piece = piece_of(a, part, first), next; first < part->end; piece = next) {
+        first += PIECE;
+        next = first < part->end      ? piece_of(a, part, first)
+               : index + 1 < a->count ? piece_of(a, part + 1, part[1].start & -LANES)
+                                      : piece;
         for (long kv = 0; kv < a->kv_heads; kv++) {
-            long cache = (token + kv) * a->head_dim * bytes;
+            int last = kv + 1 == a->kv_heads;
+            struct pass p = {&piece, last ? &next : &piece, query, (const char *)a->keys + kv * head,
+                             (const char *)a->values + kv * head, (const char *)a->keys + (last ? 0 : kv + 1) * head,
+                             head, a->kv_heads * head};
             for (long h = kv * group, count; h < (kv + 1) * group; h += count) {
                 count = together(a, (kv + 1) * group - h);
-                const char *query = (const char *)a->query + (part->query * a->query_stride + h * a->head_dim) * bytes;
-                tile_of(a, query, (const char *)a->keys + cache, (const char *)a->values + cache, ahead, low, high,
-                        count, state + h * row, dtype);
+                p.query = query + h * head;
+                pass_of(a, &p, count, state + h * row, dtype);
             }
         }
     }
+}
+
+/* The values of two vectors that `add_values` left interleaved. */
+INLINE void in_order(floats *low, floats *high) {
+    ints first = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
+    floats one = __builtin_shuffle(*low, *high, first), other = __builtin_shuffle(*low, *high, first + 8);
+    *low = one;
+    *high = other;
 }
 
 /* Weighted values of the parts [first, last) into the output of their query. */
@@ -146,6 +210,8 @@ INLINE void join(const struct attention *a, long query, long first, long last, e
             weight += one[a->head_dim + 1] * share;
             for (int v = 0; v < a->head_dim / LANES; v++) sums[v] += load(one, v * LANES, FLOAT32) * share;
         }
+        if (dtype == BFLOAT16)
+            for (int v = 0; v < a->head_dim / LANES; v += 2) in_order(&sums[v], &sums[v + 1]);
         for (int v = 0; v < a->head_dim / LANES; v++)
             store(a->output, (query * a->heads + h) * a->head_dim + v * LANES, last > first ? sums[v] / weight : all(0),
                   dtype);

@@ -27,7 +27,11 @@ DTYPES = {torch.float32: 0, torch.bfloat16: 1}
 _DOT_TOKENS = 8
 """Up to so many tokens `linear` needs no scratch memory (linear.c)."""
 _GROUP = 32
-_PLAIN, _SILU_MUL = 0, 1
+_PART_TOKENS = 256
+"""`linear` computes so many tokens at once (linear.c)."""
+NO_WINDOW = 2**31 - 1
+"""A window that no sequence fills."""
+_PLAIN, _SILU_MUL, _WIDE = 0, 1, 2
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, tuple[object, ...]] = {
@@ -37,7 +41,31 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "silu_mul": (*[_POINTER] * 2, *[_LONG] * 2, _INT, _INT),
     "write_kv": (*[_POINTER] * 5, *[_LONG] * 3),
     "attend": (*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _INT, _INT),
+    "attend_chunks": (*[_POINTER] * 6, *[_LONG] * 8, _FLOAT, _INT, _INT),
+    "decoder_layers": (*[_POINTER] * 9, _LONG, _INT),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionStep:
+    """How a step attends, the same for all layers of a KV group: each query either to parts or in a chunk."""
+
+    slots: Tensor
+    """[T] int64, where keys and values are written; -1: nowhere."""
+    table: Tensor
+    """[S, blocks] int32."""
+    parts: Tensor
+    """[P, 4] int32: query, sequence, first token, end."""
+    first_part: Tensor
+    """[T + 1] int64; queries of chunks have no parts."""
+    chunks: Tensor
+    """[C, 4] int32: first query, sequence, its position, queries."""
+    window: int | None
+
+
+def packed_words(tokens: int, inner: int) -> int:
+    """Scratch memory of `linear` with an input of [tokens, inner], in words of 32 bits (linear.c)."""
+    return 0 if tokens <= _DOT_TOKENS else -(-min(tokens, _PART_TOKENS) // _GROUP) * _GROUP * inner // 2
 
 
 @functools.cache
@@ -76,24 +104,34 @@ class CPUKernels:
         With `silu` the weight is that of a gate and what it gates, [2 * out, in], and the result silu(gate) * other.
         Sums are float32 and rounded once, at the very end.
         """
+        output = x.new_empty(x.shape[0], weight.shape[0] // 2 if silu else weight.shape[0])
+        self._linear(x, weight, bias, addend, output, _SILU_MUL if silu else _PLAIN)
+        return output
+
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [T, in] weight [out, in]^T, both bfloat16; the sums as they are, float32 [T, out]."""
+        output = x.new_empty(x.shape[0], weight.shape[0], dtype=torch.float32)
+        self._linear(x, weight, None, None, output, _WIDE)
+        return output
+
+    def _linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None, output: Tensor, epilogue: int
+    ) -> None:
         tokens, inner = x.shape
-        rows = weight.shape[0]
-        output = x.new_empty(tokens, rows // 2 if silu else rows)
-        packed = None if tokens <= _DOT_TOKENS else x.new_empty(-(-tokens // _GROUP) * _GROUP, inner)
+        packed = x.new_empty(packed_words(tokens, inner), dtype=torch.int32)
         self.library.linear(
             x.data_ptr(),
             weight.data_ptr(),
             None if bias is None else bias.data_ptr(),
             None if addend is None else addend.data_ptr(),
             output.data_ptr(),
-            None if packed is None else packed.data_ptr(),
+            packed.data_ptr(),
             tokens,
             inner,
-            rows,
-            _SILU_MUL if silu else _PLAIN,
+            weight.shape[0],
+            epilogue,
             torch.get_num_threads(),
         )
-        return output
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x [T, size] / rms(x) * weight [size], contiguous; size a multiple of LANES."""
@@ -147,7 +185,7 @@ class CPUKernels:
         first_part: Tensor,
         scale: float,
     ) -> Tensor:
-        """Attention of queries [T, H, D] to their parts of the cache; [T, H, D].
+        """Attention of queries [T, H, D] to their parts of the cache; [T, H, D], zero for a query without any.
 
         `parts` [P, 4] int32 are (query, row of the block table, first token, end), those of a query one after another
         from `first_part` [T + 1] int64 on; `table` [S, blocks] int32. D is one of HEAD_DIMS, the block size a multiple
@@ -172,3 +210,36 @@ class CPUKernels:
             torch.get_num_threads(),
         )
         return output
+
+    def attend_chunks(
+        self,
+        query: Tensor,
+        key_cache: Tensor,
+        value_cache: Tensor,
+        output: Tensor,
+        table: Tensor,
+        chunks: Tensor,
+        window: int | None,
+        scale: float,
+    ) -> None:
+        """Causal attention of the queries [T, H, D] of `chunks` into `output` [T, H, D], contiguous.
+
+        `chunks` [C, 4] int32 are (first query, row of the block table, its position in the sequence, queries); a query
+        sees `window` tokens, its own among them. Other sizes are as for `attend`.
+        """
+        _, block_size, kv_heads, head_dim = key_cache.shape
+        tensors = query, key_cache, value_cache, output, table, chunks
+        self.library.attend_chunks(
+            *[tensor.data_ptr() for tensor in tensors],
+            chunks.shape[0],
+            query.stride(0),
+            table.stride(0),
+            block_size,
+            query.shape[1],
+            kv_heads,
+            head_dim,
+            window or NO_WINDOW,
+            scale,
+            DTYPES[query.dtype],
+            torch.get_num_threads(),
+        )

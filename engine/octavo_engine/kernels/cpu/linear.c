@@ -1,11 +1,10 @@
 /* y = x W^T: bfloat16 in and out, sums in float32, the weights [rows, inner] as checkpoints have them.
 
-   Up to four tokens: each weight row is multiplied along itself ("dots"), which takes no longer than to read the
+   Up to eight tokens: each weight row is multiplied along itself ("dots"), which takes no longer than to read the
    weights. More: tokens lie in the lanes, 16 or 32 at once, and a pair of weights is broadcast to all of them
    ("lanes"), so that sums need no adding up across lanes and a tile of them fills the registers. */
+#include "kernels.h"
 #include "vector.h"
-
-enum epilogue { PLAIN = 0, SILU_MUL = 1 };
 
 struct linear {
     const uint16_t *x, *weight, *bias, *addend;
@@ -20,6 +19,9 @@ struct linear {
 #define DOT_SUMS 4
 #define TILE_ROWS 12
 #define MAX_WIDTH 32
+#define PART_TOKENS 256
+#define MAX_GROUPS (PART_TOKENS / MAX_WIDTH)
+#define DEPTH 384 /* inputs multiplied at once where there are many tokens */
 
 INLINE uint32_t pair(const uint16_t *from) {
     uint32_t value;
@@ -39,6 +41,10 @@ INLINE void finish(const struct linear *a, long token, long row, int count, floa
     if (a->bias) sum += some(a->bias, row + (a->epilogue == SILU_MUL ? a->outputs : 0), count);
     if (a->epilogue == SILU_MUL) sum *= silu(gate);
     if (a->addend) sum += some(a->addend, token * a->outputs + row, count);
+    if (a->epilogue == WIDE) {
+        memcpy((float *)a->y + token * a->outputs + row, &sum, 4 * count);
+        return;
+    }
     uint16_t values[LANES];
     store(values, 0, sum, BFLOAT16);
     memcpy(a->y + token * a->outputs + row, values, 2 * count);
@@ -99,14 +105,14 @@ static void dot_tile_of(const struct linear *a, long row) {
     }
 }
 
-/* The sums of `count` weight rows with one group of tokens, `vectors` * LANES of them. */
-INLINE void lanes(const struct linear *a, const uint16_t *weight, const uint32_t *x, int count, int vectors,
-                  floats out[2][LANES]) {
+/* Adds to the sums of `count` weight rows with one group of tokens, `vectors` * LANES of them, `depth` products each. */
+INLINE void lanes(const struct linear *a, const uint16_t *weight, const uint16_t *ahead, const uint32_t *x, long depth,
+                  int count, int vectors, floats out[TILE_ROWS][2]) {
     floats sums[TILE_ROWS][2];
-    for (int r = 0; r < count; r++)
-        for (int v = 0; v < vectors; v++) sums[r][v] = (floats){0};
-    for (long k = 0; k < a->inner; k += 2, x += vectors * LANES) {
-        __builtin_prefetch(weight + count * (a->inner + k)); /* the next tile, as quickly as this one is used */
+    UNROLL for (int r = 0; r < count; r++)
+        for (int v = 0; v < vectors; v++) sums[r][v] = out[r][v];
+    for (long k = 0; k < depth; k += 2, x += vectors * LANES) {
+        __builtin_prefetch(ahead + count * k, 0, 2); /* the next tile, as quickly as this one is used */
         words x0 = *(const words_at *)x, x1 = *(const words_at *)(x + (vectors - 1) * LANES);
         UNROLL for (int r = 0; r < count; r++) {
             words w = (words){0} + pair(weight + r * a->inner + k);
@@ -114,26 +120,73 @@ INLINE void lanes(const struct linear *a, const uint16_t *weight, const uint32_t
             if (vectors == 2) sums[r][1] = dot_pairs(sums[r][1], w, x1);
         }
     }
-    for (int r = 0; r < count; r++)
-        for (int v = 0; v < vectors; v++) out[v][r] = sums[r][v];
+    UNROLL for (int r = 0; r < count; r++)
+        for (int v = 0; v < vectors; v++) out[r][v] = sums[r][v];
+}
+
+/* The sums of `count` weight rows with all tokens. A block of the weights stays in the first level of cache while the
+   groups of tokens pass by. */
+INLINE void lane_sums(const struct linear *a, const uint16_t *weight, int count, int vectors,
+                      floats sums[MAX_GROUPS][TILE_ROWS][2]) {
+    long width = vectors * LANES, groups = (a->tokens + width - 1) / width;
+    for (long g = 0; g < groups; g++)
+        for (int r = 0; r < count; r++) sums[g][r][0] = sums[g][r][1] = (floats){0};
+    long block = groups == 1 ? a->inner : DEPTH;
+    for (long k = 0; k < a->inner; k += block) {
+        long depth = a->inner - k < block ? a->inner - k : block;
+        for (long g = 0; g < groups; g++) {
+            const uint16_t *ahead = weight + count * (g ? k : a->inner + k);
+            const uint32_t *x = a->packed + (g * (a->inner / 2) + k / 2) * width;
+            lanes(a, weight + k, ahead, x, depth, count, vectors, sums[g]);
+        }
+    }
+}
+
+/* The outputs [row, row + count) of LANES tokens from `token` on: bias, gate, addend, rounding. Tokens stay in lanes;
+   only the words of two outputs change places. */
+INLINE void finish_lanes(const struct linear *a, long token, long row, int count, floats sums[TILE_ROWS],
+                         const floats gates[TILE_ROWS]) {
+    uint32_t pairs[TILE_ROWS / 2][LANES] = {0};
+    long tokens = a->tokens - token < LANES ? a->tokens - token : LANES, at = token * a->outputs + row;
+    if (a->addend)
+        for (long t = 0; t < tokens; t++)
+            UNROLL for (int i = 0; i < count; i += 2)
+                memcpy(&pairs[i / 2][t], a->addend + at + t * a->outputs + i, count - i == 1 ? 2 : 4);
+    UNROLL for (int r = 0; r < count; r++) {
+        floats sum = sums[r];
+        if (a->bias) sum += wide(a->bias[row + r + (a->epilogue == SILU_MUL ? a->outputs : 0)]);
+        if (a->epilogue == SILU_MUL) sum *= silu(a->bias ? gates[r] + wide(a->bias[row + r]) : gates[r]);
+        if (a->addend) {
+            words both = *(const words_at *)pairs[r / 2];
+            sum += (floats)(r % 2 ? both & 0xffff0000u : both << 16);
+        }
+        sums[r] = sum;
+    }
+    if (a->epilogue == WIDE) {
+        for (long t = 0; t < tokens; t++)
+            for (int r = 0; r < count; r++) ((float *)a->y)[at + t * a->outputs + r] = ((const float *)&sums[r])[t];
+        return;
+    }
+    UNROLL for (int i = 0; i < count; i += 2)
+        *(words_at *)pairs[i / 2] = bfloat16(sums[i]) | (i + 1 < count ? bfloat16(sums[i + 1]) << 16 : (words){0});
+    for (long t = 0; t < tokens; t++)
+        UNROLL for (int i = 0; i < count; i += 2)
+            memcpy(a->y + at + t * a->outputs + i, &pairs[i / 2][t], count - i == 1 ? 2 : 4);
 }
 
 INLINE void lane_rows(const struct linear *a, long row, int count, int vectors) {
-    floats sums[2][LANES] = {0}, gates[2][LANES] = {0};
+    floats sums[MAX_GROUPS][TILE_ROWS][2], gates[MAX_GROUPS][TILE_ROWS][2];
     const uint16_t *weight = a->weight + row * a->inner;
-    long width = vectors * LANES;
-    for (long first = 0; first < a->tokens; first += width) {
-        const uint32_t *x = a->packed + first * (a->inner / 2);
-        if (a->epilogue == SILU_MUL) {
-            lanes(a, weight, x, count, vectors, gates);
-            lanes(a, weight + a->outputs * a->inner, x, count, vectors, sums);
-        } else lanes(a, weight, x, count, vectors, sums);
-        for (int v = 0; v < vectors; v++) {
-            transpose(sums[v]);
-            if (a->epilogue == SILU_MUL) transpose(gates[v]);
-            for (int t = 0; t < LANES && first + v * LANES + t < a->tokens; t++)
-                finish(a, first + v * LANES + t, row, count, sums[v][t], gates[v][t]);
+    if (a->epilogue == SILU_MUL) lane_sums(a, weight, count, vectors, gates);
+    lane_sums(a, weight + (a->rows - a->outputs) * a->inner, count, vectors, sums);
+    for (long first = 0; first < a->tokens; first += LANES) {
+        long g = first / LANES / vectors, v = first / LANES % vectors;
+        floats one[TILE_ROWS], gate[TILE_ROWS] = {0};
+        UNROLL for (int r = 0; r < count; r++) {
+            one[r] = sums[g][r][v];
+            if (a->epilogue == SILU_MUL) gate[r] = gates[g][r][v];
         }
+        finish_lanes(a, first, row, count, one, gate);
     }
 }
 
@@ -151,19 +204,30 @@ static void pack(const struct linear *a, long k, long width) {
     }
 }
 
-/* `packed` has room for round_up(tokens, 32) * inner / 2 words; it is not used for up to 4 tokens. */
+/* Some tokens of all, few enough to stay in a core's own cache while every weight passes by. */
+INLINE struct linear part_of(const struct linear *all, long first) {
+    struct linear part = *all;
+    part.tokens = all->tokens - first < PART_TOKENS ? all->tokens - first : PART_TOKENS;
+    part.x += first * all->inner;
+    part.y += first * all->outputs * (all->epilogue == WIDE ? 2 : 1);
+    if (part.addend) part.addend += first * all->outputs;
+    return part;
+}
+
+/* `packed` has room for round_up(min(tokens, 256), 32) * inner / 2 words; it is not used for up to 8 tokens. */
 void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
             uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads) {
-    struct linear a = {x, weight, bias, addend, y, packed, tokens, inner, rows, rows / (epilogue == SILU_MUL ? 2 : 1),
-                       epilogue};
+    struct linear all = {x, weight, bias, addend, y, packed, tokens, inner, rows,
+                         rows / (epilogue == SILU_MUL ? 2 : 1), epilogue};
     if (tokens <= DOT_TOKENS) {
 #pragma omp parallel for schedule(static) num_threads(threads)
-        for (long row = 0; row < a.outputs; row += DOT_ROWS) dot_tile_of(&a, row);
+        for (long row = 0; row < all.outputs; row += DOT_ROWS) dot_tile_of(&all, row);
         return;
     }
 #pragma omp parallel num_threads(threads)
-    {
-        long width = tokens <= LANES ? LANES : MAX_WIDTH;
+    for (long first = 0; first < tokens; first += PART_TOKENS) {
+        struct linear a = part_of(&all, first);
+        long width = a.tokens <= LANES ? LANES : MAX_WIDTH;
 #pragma omp for schedule(static)
         for (long k = 0; k < inner / 2; k++) pack(&a, k, width);
 #pragma omp for schedule(static)

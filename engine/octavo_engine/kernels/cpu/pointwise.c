@@ -1,4 +1,5 @@
 /* What lies between matrix multiplications, each in one pass over its tokens. Widths are multiples of LANES. */
+#include "kernels.h"
 #include "vector.h"
 
 #define PARALLEL_FROM 16384 /* elements; less is done before a second thread has begun */
@@ -18,7 +19,7 @@ INLINE void norm_row(const void *x, const void *weight, void *y, long size, floa
 }
 
 void rms_norm(const void *x, const void *weight, void *y, long tokens, long size, float eps, int dtype, int threads) {
-    long bytes = dtype == FLOAT32 ? 4 : 2;
+    long bytes = bytes_of(dtype);
 #pragma omp parallel for schedule(static) num_threads(threads) if (tokens * size >= PARALLEL_FROM)
     for (long t = 0; t < tokens; t++) {
         const char *from = (const char *)x + t * size * bytes;

@@ -19,6 +19,8 @@ typedef halves halves_at __attribute__((aligned(2), may_alias));
 /* What a tensor holds; the numbers are those of library.py. */
 enum dtype { FLOAT32 = 0, BFLOAT16 = 1 };
 
+INLINE long bytes_of(enum dtype dtype) { return dtype == FLOAT32 ? 4 : 2; }
+
 INLINE floats all(float x) { return x - (floats){0}; }
 
 INLINE float wide(uint16_t x) {
@@ -43,16 +45,23 @@ INLINE floats load(const void *from, long index, enum dtype dtype) {
     return (floats)(widen(*(const halves_at *)((const uint16_t *)from + index)) << 16);
 }
 
-/* bfloat16 to nearest, ties to even; a NaN stays one. */
+/* A float whose upper half is the nearest bfloat16, ties to even; not for NaN. */
+INLINE words rounded(floats x) {
+    words bits = (words)x;
+    return bits + 0x7fff + ((bits >> 16) & 1);
+}
+
+/* bfloat16 in the lower half of each word; a NaN stays one. */
+INLINE words bfloat16(floats x) {
+    return (words)choose(x == x, (floats)(rounded(x) >> 16), (floats)((words){0} + 0x7fc0));
+}
+
 INLINE void store(void *to, long index, floats x, enum dtype dtype) {
     if (dtype == FLOAT32) {
         *(floats_at *)((float *)to + index) = x;
         return;
     }
-    words bits = (words)x;
-    words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    rounded = (words)choose(x == x, (floats)rounded, (floats)((words){0} + 0x7fc0));
-    *(halves_at *)((uint16_t *)to + index) = lower(rounded);
+    *(halves_at *)((uint16_t *)to + index) = lower(bfloat16(x));
 }
 
 /* The sum of all lanes, in a fixed order. */
@@ -97,9 +106,10 @@ INLINE floats dot_pairs(floats sum, words a, words b) {
 #endif
 }
 
-/* e to the x, held between e^-87 and e^88; NaN stays. The polynomial is that of Cephes' expf. */
+/* e to the x, 0 below e^-87 and at most e^88; NaN stays. The polynomial is that of Cephes' expf. */
 INLINE floats exponential(floats x) {
-    x = choose(x < -87.0f, all(-87.0f), choose(x > 88.0f, all(88.0f), x));
+    ints nothing = x < -87.0f;
+    x = choose(x > 88.0f, all(88.0f), x);
     floats shifted = x * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: the integer is in the low bits */
     floats n = shifted - 12582912.0f;
     floats r = x - n * 0.693359375f;
@@ -112,7 +122,7 @@ INLINE floats exponential(floats x) {
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
     ints exponent = __builtin_convertvector(n, ints);
-    return p * (floats)((exponent + 127) << 23);
+    return choose(nothing, all(0), p * (floats)((exponent + 127) << 23));
 }
 
 INLINE floats silu(floats x) { return x / (1.0f + exponential(-x)); }

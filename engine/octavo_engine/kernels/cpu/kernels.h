@@ -1,0 +1,24 @@
+/* What the C files have for each other and for Python; library.py says what the arguments are. */
+#pragma once
+#include <stdint.h>
+
+enum epilogue { PLAIN = 0, SILU_MUL = 1, WIDE = 2 /* y is float32, not rounded */ };
+
+void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
+            uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads);
+
+void rms_norm(const void *x, const void *weight, void *y, long tokens, long size, float eps, int dtype, int threads);
+
+void rotate(void *x, const float *cos, const float *sin, long tokens, long stride, long heads, long head_dim, int dtype,
+            int threads);
+
+void write_kv(const char *key, const char *value, char *keys, char *values, const int64_t *slots, long tokens, long stride,
+              long row);
+
+void attend(const void *query, const void *keys, const void *values, void *output, const int32_t *table,
+            const int32_t *parts, const int64_t *first_part, float *partial, long queries, long query_stride,
+            long table_width, long block, long heads, long kv_heads, long head_dim, float scale, int dtype, int threads);
+
+void attend_chunks(const void *query, const void *keys, const void *values, void *output, const int32_t *table,
+                   const int32_t *chunks, long count, long query_stride, long table_width, long block, long heads,
+                   long kv_heads, long head_dim, long window, float scale, int dtype, int threads);

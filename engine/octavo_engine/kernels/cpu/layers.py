@@ -1,0 +1,109 @@
+"""All layers of a decoder by one call of the C kernels (layers.c), bfloat16."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.cpu.library import NO_WINDOW, AttentionStep, CPUKernels, packed_words
+
+_POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTensors:
+    """What one layer reads, bfloat16 and contiguous; linears are [out, in]."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    output: Tensor
+    output_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+    keys: Tensor
+    """[num_blocks, B, K, D], as values."""
+    values: Tensor
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (*((name, _POINTER) for name in LayerTensors.__slots__), ("group", _LONG))
+
+
+class _Group(ctypes.Structure):
+    _fields_ = (
+        *((name, _POINTER) for name in ("slots", "first_part", "table", "parts", "chunks")),
+        *((name, _LONG) for name in ("table_width", "num_chunks", "window")),
+    )
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        *((name, _LONG) for name in ("layers", "hidden", "inner", "heads", "kv_heads", "head_dim", "block")),
+        ("eps", _FLOAT),
+        ("scale", _FLOAT),
+    )
+
+
+class CPULayers:
+    """Layers whose tensors stay where they are."""
+
+    def __init__(
+        self, kernels: CPUKernels, layers: Sequence[LayerTensors], group_of_layer: Sequence[int], eps: float
+    ) -> None:
+        """Of the Llama kind: SiLU, scale D^-0.5; all layers of one shape. `group_of_layer`: each one's KV group."""
+        self._kernels = kernels
+        self._kept = tuple(layers)
+        self._layers = (_Layer * len(layers))(
+            *(
+                _Layer(*(_pointer(getattr(layer, name)) for name in LayerTensors.__slots__), group)
+                for layer, group in zip(layers, group_of_layer, strict=True)
+            )
+        )
+        first = layers[0]
+        _, block, kv_heads, head_dim = first.keys.shape
+        hidden, inner = first.down.shape
+        heads = first.output.shape[1] // head_dim
+        self._shape = _Shape(len(layers), hidden, inner, heads, kv_heads, head_dim, block, eps, head_dim**-0.5)
+        self._scratch_width = hidden + max(2 * (heads + kv_heads) * head_dim, inner)
+        self._widest = max(hidden, heads * head_dim, inner)
+        self._partial_width = heads * (head_dim + 2)
+
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, groups: Sequence[AttentionStep]) -> Tensor:
+        """x [T, hidden] through all layers, in place; angles float32 [T, 1, D / 2], attention for each KV group."""
+        tokens = x.shape[0]
+        parts = max(group.parts.shape[0] for group in groups)
+        scratch = x.new_empty(tokens * self._scratch_width)
+        packed = x.new_empty(packed_words(tokens, self._widest), dtype=torch.int32)
+        partial = x.new_empty(parts * self._partial_width, dtype=torch.float32)
+        self._kernels.library.decoder_layers(
+            ctypes.byref(self._shape),
+            self._layers,
+            (_Group * len(groups))(*map(_group, groups)),
+            x.data_ptr(),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            scratch.data_ptr(),
+            packed.data_ptr(),
+            partial.data_ptr(),
+            tokens,
+            torch.get_num_threads(),
+        )
+        return x
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _group(step: AttentionStep) -> _Group:
+    tensors = step.slots, step.first_part, step.table, step.parts, step.chunks
+    pointers = (tensor.data_ptr() for tensor in tensors)
+    return _Group(*pointers, step.table.stride(0), step.chunks.shape[0], step.window or NO_WINDOW)
