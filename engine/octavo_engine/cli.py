@@ -15,7 +15,9 @@ from octavo_engine.cli_config import read_engine_config, read_server_config
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, format_size, settings_of
 from octavo_engine.errors import ConfigurationError, OctavoError
 
-_MODEL_HELP = "a Hugging Face id, a directory in its layout, a .gguf file, or smollm2 (the demo model)"
+_MODEL_HELP = (
+    "a Hugging Face id, a directory in its layout, a .gguf file, s3://bucket/prefix, or smollm2 (the demo model)"
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,12 +58,23 @@ def build_parser() -> argparse.ArgumentParser:
     _add_model(plan)
     plan.add_argument("--gpu-memory", required=True, metavar="SIZE", help="memory of one GPU, as in 80GiB")
     _add_settings(plan, "engine", EngineConfig)
-    pull = commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False)
-    _add_model(pull)
-    pull.add_argument("--revision", default=None, help="branch, tag or commit")
+    _add_pull(commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False))
     chat.add_arguments(commands.add_parser("chat", help="talk to a running server", allow_abbrev=False))
     bench.add_arguments(commands.add_parser("bench", help="measure a running server", allow_abbrev=False))
     return parser
+
+
+def _add_pull(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    parser.add_argument("--link", type=Path, metavar="PATH", help="make PATH a link to what was downloaded")
+    parser.add_argument(
+        "--check-memory", action="store_true", help="first see whether it fits here with the settings below, or exit 4"
+    )
+    parser.add_argument("--max-size", metavar="SIZE", help="fetch nothing if it is more than this, but exit with 3")
+    parser.add_argument(
+        "--progress-port", type=int, metavar="N", help="answer /health/startup and /metrics there meanwhile"
+    )
+    _add_settings(parser, "engine", EngineConfig)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -105,9 +118,9 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _pull(args: argparse.Namespace) -> int:
-    from octavo_engine.plan import pull
+    from octavo_engine.pull import run
 
-    return pull(args.model, args.revision)
+    return run(args, os.environ)
 
 
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {

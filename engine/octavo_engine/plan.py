@@ -1,4 +1,4 @@
-"""`octavo-engine plan`: what a model needs and whether it fits, from its config and headers alone; and `pull`."""
+"""`octavo-engine plan`: what a model needs and whether it fits, from its config and headers alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from octavo_engine.attention.select import select_backend
 from octavo_engine.cli_config import read_engine_config
 from octavo_engine.config import EngineConfig, Setting, format_size
 from octavo_engine.engine.startup import choose_dtype, memory_limits, memory_need
-from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
@@ -26,7 +25,8 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     ranks = Setting("int", "", minimum=1, maximum=64).parse("tensor-parallel-size", args.tensor_parallel_size or "1")
     args.tensor_parallel_size = None  # a plan is arithmetic: it may look further than this version can run
     config = read_engine_config(args, environ)
-    files = fetch(config.model, config.revision, weights=False)
+    with percent_bar(f"pulling {config.model}") as progress:
+        files = resolve_model(config.model, config.revision, progress, weights=False)
     spec = read_spec(files)
     plan = make_plan(config, spec, size, ranks)
     sys.stdout.write(_table(config, files, spec, plan, ranks))
@@ -63,19 +63,3 @@ def _table(config: EngineConfig, files: ModelFiles, spec: ModelSpec, plan: Memor
     ]
     width = max(len(name) for name, _ in rows)
     return "".join(f"{name:<{width}}  {value}\n" for name, value in rows)
-
-
-def fetch(model: str, revision: str | None, *, weights: bool) -> ModelFiles:
-    """The model's files, or all but its weights, pulled under a progress bar if they are not here."""
-    with percent_bar(f"pulling {model}") as progress:
-        return resolve_model(model, revision, progress, weights=weights)
-
-
-def pull(model: str, revision: str | None) -> int:
-    """Download a model and say where it is."""
-    files = fetch(model, revision, weights=True)
-    place = files.directory or files.gguf
-    if place is None:
-        raise ConfigurationError(f"{model} names no files")
-    sys.stdout.write(f"{place}\n")
-    return 0

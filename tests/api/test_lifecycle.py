@@ -30,7 +30,8 @@ def status(server: Served, path: str) -> tuple[int, str]:
 def test_while_loading_probes_and_metrics_answer(start: Callable[..., Served]) -> None:
     server = start(load=False)
     answer = server.http.get("/health/startup")
-    assert (answer.status_code, answer.json()) == (503, {"status": "loading", "phase": "loading", "progress": 0.25})
+    told = {"status": "loading", "phase": "loading", "progress": 0.25, "detail": "1 of 4 files"}
+    assert (answer.status_code, answer.json()) == (503, told)
     assert status(server, "/health/ready") == (503, "loading")
     assert status(server, "/health") == (503, "loading")
     assert status(server, "/health/live") == (200, "ok")

@@ -57,6 +57,14 @@ def test_linear(kernels: CPUKernels, tokens: int, inner: int, rows: int) -> None
     assert_rounded(kernels.linear(x, weight, bias, addend), product + bias.double() + addend.double())
 
 
+@pytest.mark.parametrize("tokens", [1, 8, 9, 33, 300])
+def test_logits_are_not_rounded(kernels: CPUKernels, tokens: int) -> None:
+    x, weight = random(tokens, 576), random(100, 576, seed=1)
+    logits = kernels.logits(x, weight)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits.double(), x.double() @ weight.double().T, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("tokens", [1, 4, 7, 16, 40])
 @pytest.mark.parametrize(("inner", "rows"), [(64, 48), (130, 26)])
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -44,12 +44,18 @@ class Recorder:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.step_seconds = 0.0
         self.fail_at: int | None = None
         self._plans: deque[StepPlan] = deque()
 
     def submit(self, plan: StepPlan) -> None:
         self.events.append(f"submit {plan.step}")
         self._plans.append(plan)
+
+    idle = False
+
+    def wait(self, seconds: float) -> None:
+        self.events.append(f"wait {seconds:g}")
 
     def collect(self) -> StepResult:
         plan = self._plans.popleft()
@@ -58,7 +64,7 @@ class Recorder:
             raise RuntimeError("the device is gone")
         ends = [start + 1 for start in plan.decode_starts]
         ends += [chunk.start + chunk.num_tokens for chunk in plan.chunks if chunk.samples]
-        return StepResult(plan.step, [end % 64 for end in ends])
+        return StepResult(plan.step, [end % 64 for end in ends], seconds=self.step_seconds)
 
     def close(self) -> None:
         self._plans.clear()
@@ -109,6 +115,66 @@ def test_what_arrives_while_a_wasted_step_runs_is_planned_at_once() -> None:
     loop.step()
     assert recorder.events[3:] == ["submit 3", "collect 2"]
     assert drain(loop) == {"b": [5]}
+
+
+class SlowRecorder(Recorder):
+    """Steps take 50 ms of a clock that only waiting moves; `visitor` comes in the middle of the third wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_seconds = 0.05
+        self.now = 100.0
+        self.waits = 0
+        self.visitor: Callable[[], None] = lambda: None
+        self.plans: list[StepPlan] = []
+
+    def submit(self, plan: StepPlan) -> None:
+        super().submit(plan)
+        self.plans.append(plan)
+
+    def wait(self, seconds: float) -> None:
+        super().wait(seconds)
+        self.now += seconds
+        self.waits += 1
+        if self.waits == 3:
+            self.visitor()
+
+
+def slow() -> tuple[EngineLoop, SlowRecorder]:
+    loop, _ = recorded()
+    recorder = loop._executor = SlowRecorder()
+    loop._clock = lambda: recorder.now
+    return loop, recorder
+
+
+def test_a_long_step_leaves_the_next_plan_open_until_it_has_nearly_ended() -> None:
+    loop, recorder = slow()
+    loop.add("a", [1] * 10, replace(GREEDY, max_tokens=5))
+    assert drain(loop) == {"a": [10, 11, 12, 13, 14]}
+    assert recorder.events == [
+        "submit 1", "submit 2", "collect 1",  # nothing is known yet
+        "wait 0.042", "submit 3", "collect 2", "wait 0.042", "submit 4", "collect 3", "wait 0.042", "submit 5",
+        "collect 4", "wait 0.042", "collect 5",
+    ]  # fmt: skip
+
+
+def test_who_arrives_in_a_long_step_is_in_the_next() -> None:
+    loop, recorder = slow()
+    recorder.visitor = lambda: loop.add("b", [2] * 5, replace(GREEDY, max_tokens=2))
+    loop.add("a", [1] * 10, replace(GREEDY, max_tokens=9))
+    assert len(drain(loop)["b"]) == 2
+    third = recorder.events.index("submit 5")
+    assert recorder.events[:third].count("wait 0.042") == 3
+    assert [chunk.num_tokens for chunk in recorder.plans[4].chunks] == [5]
+
+
+def test_a_step_that_ends_sooner_than_expected_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, recorder = slow()
+    loop.add("a", [1] * 10, replace(GREEDY, max_tokens=5))
+    loop.step()
+    monkeypatch.setattr(SlowRecorder, "idle", True)
+    assert drain(loop)["a"][-1] == 14
+    assert not recorder.waits
 
 
 def test_an_abort_in_flight_is_told_once_and_its_row_and_blocks_are_free() -> None:

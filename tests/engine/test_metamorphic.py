@@ -149,6 +149,11 @@ class InlineExecutor:
         self.cut = 0
         """Chunks that were only a part of what their request had to compute."""
 
+    idle = True  # so that the loop plans ahead at once
+
+    def wait(self, seconds: float) -> None:
+        """Never needed."""
+
     def submit(self, plan: StepPlan) -> None:
         self.cut += sum(not chunk.samples for chunk in plan.chunks)
         self._launched.append(self._worker.launch(plan))

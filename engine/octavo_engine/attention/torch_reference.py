@@ -8,7 +8,6 @@ those that prefill go one by one, in tiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -91,7 +90,7 @@ class TorchAttention:
             slot_rows=None if whole else written.nonzero().flatten(),
             new_blocks=first_of_block // block_size,
             decodes=tuple(plan.bucket(sequences) for sequences in plan.by_length(decoding)),
-            prefills=prefill_tiles(inputs, group, block_size, window, longer_than=1),
+            prefills=tuple(tile for s, (query_len, _) in enumerate(lens) if query_len > 1 for tile in plan.tiles(s)),
             window=window,
         )
 
@@ -110,7 +109,9 @@ class TorchAttention:
         output = torch.zeros_like(query)
         for bucket in metadata.decodes:
             output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, scale)
-        attend_tiles(output, query, cache, metadata.prefills, metadata.window, scale)
+        for tile in metadata.prefills:
+            rows = slice(tile.first_row, tile.first_row + tile.num_rows)
+            output[rows] = _attend_tile(query[rows], cache, tile, metadata.window, scale)
         return output
 
     def scratch_bytes(
@@ -222,25 +223,6 @@ def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, scale: float
     stacked = query.view(count, kv_heads, heads // kv_heads, head_dim)
     output = F.scaled_dot_product_attention(stacked, key, value, attn_mask=bucket.mask, scale=scale)
     return output.reshape(count, heads, head_dim)
-
-
-def prefill_tiles(
-    inputs: StepInputs, group: int, block_size: int, window: int | None, longer_than: int
-) -> tuple[PrefillTile, ...]:
-    """The sequences with more than `longer_than` tokens in the step, cut into tiles."""
-    lens = list(zip(inputs.query_lens_host, inputs.context_lens_host, strict=True))
-    starts = [0, *accumulate(inputs.query_lens_host)]
-    plan = _Plan(inputs.block_tables[group].long(), lens, starts, block_size, window)
-    return tuple(tile for s, (query_len, _) in enumerate(lens) if query_len > longer_than for tile in plan.tiles(s))
-
-
-def attend_tiles(
-    output: Tensor, query: Tensor, cache: LayerCache, tiles: Sequence[PrefillTile], window: int | None, scale: float
-) -> None:
-    """Attend with the query tokens of some tiles, one after the other, into their rows of `output` [T, H, D]."""
-    for tile in tiles:
-        rows = slice(tile.first_row, tile.first_row + tile.num_rows)
-        output[rows] = _attend_tile(query[rows], cache, tile, window, scale)
 
 
 def _attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, window: int | None, scale: float) -> Tensor:

@@ -54,13 +54,10 @@ class Accounts:
         self._faded_at = 0.0
         self._weights = 0.0
         self._used = 0.0
-        self._present = 0
-        """Tenants with requests here now."""
 
     def open(self, tenant: str, weight: float) -> None:
         """One more request of a tenant's."""
         account = self._accounts.setdefault(tenant, Account(weight=0.0))
-        self._present += account.requests == 0
         self._weights += weight - account.weight
         account.weight = weight
         account.requests += 1
@@ -70,7 +67,6 @@ class Accounts:
         account = self._accounts[tenant]
         account.requests -= 1
         account.left_at = self._faded_at
-        self._present -= account.requests == 0
 
     def __getitem__(self, tenant: str) -> Account:
         return self._accounts[tenant]
@@ -122,8 +118,8 @@ class Accounts:
         return self.several and used > _LITTLE and used > self._used * min(1.2 * share, (1 + share) / 2)
 
     def light_cap(self, tenant: str, budget: int) -> int:
-        """Prompt tokens of a tenant in a step; while others have requests here, a flood is bounded from the start."""
-        return max(QUANTUM, int(budget * self.share(tenant))) if self._present > 1 else budget
+        """Prompt tokens of a tenant in a step; while others are or were lately here, a flood is bounded at once."""
+        return max(QUANTUM, int(budget * self.share(tenant))) if self.several else budget
 
     def heavy_cap(self, tenant: str, budget: int, light_tokens: int, doubling_tokens: int) -> int:
         """Prompt tokens of a heavy tenant in a step that computes `light_tokens` of others' prompts.

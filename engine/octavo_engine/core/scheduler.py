@@ -459,6 +459,10 @@ class Scheduler:
             error=error,
         )
 
+    def expected_seconds(self, plan: StepPlan) -> float:
+        """How long a step will take, going by those before it; 0 while nothing is known."""
+        return self._cost.expected_seconds(plan.num_tokens - len(plan.decode_rows))
+
     def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Learn from a step how long things take."""
         self.stats.step_seconds.append(result.seconds)

@@ -137,6 +137,11 @@ class StepOutputs:
     events: list[RequestOutput] = field(default_factory=list)
     """First tokens, last ones, and those with log probabilities or errors."""
 
+    @property
+    def any(self) -> bool:
+        """Whether there is any."""
+        return bool(self.request_ids or self.events)
+
     def each(self) -> Iterator[RequestOutput]:
         """All of it as one kind, for whoever hands it on request by request."""
         for request_id, token in zip(self.request_ids, self.token_ids, strict=True):

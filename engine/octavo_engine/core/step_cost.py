@@ -30,6 +30,10 @@ class StepCost:
         weight = _WEIGHT * min(1.0, prompt_tokens / _WEIGHTY_CHUNK)
         self.token_seconds = _moved(self.token_seconds, token_seconds, weight)
 
+    def expected_seconds(self, prompt_tokens: int) -> float:
+        """How long a step will take that computes so many tokens of prompts; 0 while nothing is known."""
+        return self.decode_seconds + prompt_tokens * self.token_seconds
+
     def doubling_tokens(self, budget: int) -> int:
         """Prompt tokens that take as long as a step without them; few until that is known, so that it will be."""
         if not self.decode_seconds:

@@ -6,6 +6,26 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryInfo:
+    """What the model takes on one device, in bytes."""
+
+    weights: int
+    step: int
+    kv_per_token: int
+    total: int
+    """Of the device, or of the container on CPU."""
+
+    def as_json(self) -> dict[str, int]:
+        """As /health/startup says it."""
+        return {
+            "weightBytes": self.weights,
+            "stepBytes": self.step,
+            "kvBytesPerToken": self.kv_per_token,
+            "totalBytes": self.total,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """What whoever asks the engine needs to know about it."""
 
@@ -21,3 +41,4 @@ class EngineInfo:
     device: str
     attention_backend: str
     load_seconds: float
+    memory: MemoryInfo | None = None

@@ -17,6 +17,9 @@ from octavo_engine.runner.executor import Executor
 
 DEPTH = 2
 """Steps launched at once: while the device works on one, the next is planned and waits behind it."""
+LEAD = 0.008
+"""Seconds before the device's thread runs out of work in which the next step is planned. Until then the plan stays open
+for whoever arrives; a guess that is too long costs the time of one plan, as the thread's end is noticed."""
 _PATIENCE = 1000
 """Turns in a row in which requests wait, nothing runs and nothing can be planned: that is a defect, not a wait."""
 
@@ -40,6 +43,8 @@ class EngineLoop:
         self._clock = clock
         self._depth = depth
         self._launched: deque[StepPlan] = deque()
+        self._busy_until = 0.0
+        """When the launched steps will have ended, as far as can be told."""
         self._ended: list[RequestOutput] = []
         self._next_expiry = float("inf")
         self._empty_turns = 0
@@ -105,7 +110,8 @@ class EngineLoop:
     def step(self) -> StepOutputs:
         """Keep the device busy, then wait for its oldest step; the news of all requests that have any.
 
-        A step is planned before the one in front of it has ended: its requests count on tokens still to come.
+        A step is planned before the one in front of it has ended: its requests count on tokens still to come. While
+        that is some time off there is no news, and whoever has arrived should be added before the next call.
         """
         try:
             return self._step()
@@ -116,18 +122,39 @@ class EngineLoop:
     def _step(self) -> StepOutputs:
         events, self._ended = self._ended, []
         events += self._expire()
-        while len(self._launched) < self._depth and (plan := self._scheduler.plan(self._clock())) is not None:
-            self._launched.append(plan)
-            self._executor.submit(plan)
+        if self._early():
+            self._executor.wait(self._busy_until - LEAD - self._clock())
+            return StepOutputs(events=events)
+        self._launch()
+        if self._early():
+            return StepOutputs(events=events)
         if not self._launched:
             self._check_patience()
             return StepOutputs(events=events)
         self._empty_turns = 0
         result = self._executor.collect()
-        outputs = self._scheduler.update(self._launched.popleft(), result, self._clock())
+        now = self._clock()
+        outputs = self._scheduler.update(self._launched.popleft(), result, now)
+        self._busy_until = now + sum(map(self._scheduler.expected_seconds, self._launched))
         outputs.events[:0] = events
         self._say_whether_targets_are_met()
         return outputs
+
+    def _early(self) -> bool:
+        """Whether the next step had better be planned later, the device's thread having enough to do."""
+        if not 0 < len(self._launched) < self._depth or self._executor.idle:
+            return False
+        return self._busy_until - self._clock() > LEAD
+
+    def _launch(self) -> None:
+        """Plan and launch, as many steps as may be under way now."""
+        while len(self._launched) < self._depth and not self._early():
+            now = self._clock()
+            if (plan := self._scheduler.plan(now)) is None:
+                return
+            self._launched.append(plan)
+            self._executor.submit(plan)
+            self._busy_until = max(now, self._busy_until) + self._scheduler.expected_seconds(plan)
 
     def _check_patience(self) -> None:
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0

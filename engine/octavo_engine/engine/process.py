@@ -90,7 +90,8 @@ def serve_loop(loop: EngineLoop, connection: Connection) -> None:
             handle(message, loop, connection)
         if loop.has_work:
             outputs = loop.step()
-            connection.send(Outputs(outputs, loop.report()))
+            if outputs.any:
+                connection.send(Outputs(outputs, loop.report()))
             checked = False
         elif not checked:
             loop.check_integrity()

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -18,7 +19,7 @@ from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
-from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.info import EngineInfo, MemoryInfo
 from octavo_engine.engine.load import Loading, load_worker
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.errors import ConfigurationError
@@ -30,12 +31,14 @@ from octavo_engine.model.footprint import (
     step_bytes,
     weight_bytes,
 )
-from octavo_engine.model.source import resolve_model
+from octavo_engine.model.layers.compute import uses_amx
+from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import ThreadExecutor
 from octavo_engine.runner.memory import (
+    DeviceMemory,
     MemoryLimits,
     MemoryNeed,
     MemoryPlan,
@@ -58,23 +61,16 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     """Load the model and put the engine together; an OctavoError says what stands in the way."""
     started = time.perf_counter()
     report = _overall(progress)
-    device = choose_device(config.device)
     files = resolve_model(config.model, config.revision, lambda *_: None, weights=False)
-    spec = read_spec(files)
     report("sizing", 0.0, "")
-    dtype = choose_dtype(config.dtype, spec, device)
-    task = AttentionTask(spec.kv_groups, config.block_size, dtype)
-    backend = select_backend(config.attention_backend, device, task)
-    need = memory_need(spec, dtype, config, backend)
-    plan = plan_memory(need, device_memory(device), memory_limits(config, spec, device))
-    if device.type != "cpu":
-        check_swap_space(plan, host_memory())
+    sizing = size_engine(config, files)
+    device, spec, plan = sizing.device, sizing.spec, sizing.plan
     log.info("memory plan: %s", plan.describe())
     files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
     thread = DeviceThread()
     if device.type == "cpu":
         thread.submit(use_cores, os.environ).result()
-    loading = Loading(config, files, spec, dtype, device, backend, plan)
+    loading = Loading(config, files, spec, sizing.dtype, device, sizing.backend, plan)
     worker, swap_seconds = thread.submit(load_worker, loading, report).result()
     info = EngineInfo(
         max_model_len=plan.max_model_len,
@@ -82,15 +78,50 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
         block_size=config.block_size,
         num_kv_blocks=plan.num_kv_blocks,
         max_num_seqs=config.max_num_seqs,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=str(sizing.dtype).removeprefix("torch."),
         device=str(device),
-        attention_backend=backend.name,
+        attention_backend=sizing.backend.name,
         eos_token_ids=spec.eos_token_ids,
         load_seconds=time.perf_counter() - started,
+        memory=sizing.memory_info(),
     )
     report("warmup", 1.0, "")
     scheduler = _scheduler(config, spec, plan, swap_seconds)
     return EngineLoop(scheduler, ThreadExecutor(worker, thread), info)
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """What a model takes on this machine, decided from its small files alone."""
+
+    device: torch.device
+    spec: ModelSpec
+    dtype: torch.dtype
+    backend: AttentionBackend
+    plan: MemoryPlan
+    memory: DeviceMemory
+
+    def memory_info(self) -> MemoryInfo:
+        """The plan in numbers for others."""
+        need = self.plan.need
+        return MemoryInfo(weights=need.weights, step=need.step, kv_per_token=need.kv_per_token, total=self.memory.total)
+
+
+def size_engine(config: EngineConfig, files: ModelFiles) -> Sizing:
+    """Whether and how the model fits here with these settings; DoesNotFitError says which knob to turn."""
+    device = choose_device(config.device)
+    spec = read_spec(files)
+    dtype = choose_dtype(config.dtype, spec, device)
+    task = AttentionTask(spec.kv_groups, config.block_size, dtype)
+    backend = select_backend(config.attention_backend, device, task)
+    need = memory_need(spec, dtype, config, backend)
+    if uses_amx(dtype, device):
+        need = replace(need, weights=2 * need.weights)
+    memory = device_memory(device)
+    plan = plan_memory(need, memory, memory_limits(config, spec, device))
+    if device.type != "cpu":
+        check_swap_space(plan, host_memory())
+    return Sizing(device, spec, dtype, backend, plan, memory)
 
 
 def _overall(progress: LoadProgress) -> LoadProgress:

@@ -6,6 +6,7 @@ The order of operations is Hugging Face transformers', so that float32 answers a
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -92,11 +93,14 @@ class Decoder(nn.Module):
         """The normalised hidden states of the rows that are sampled, [R, hidden]."""
         x = F.embedding(inputs.token_ids, self.embedding)
         cos, sin = self.rope(inputs.positions)
-        for layer in self.layers:
-            x = layer(x, cos, sin, attention)
+        x = self.compute.run(cast("list[DecoderLayer]", self.layers), x, cos, sin, attention)
         hidden: Tensor = self.norm(x[inputs.sample_rows])
         return hidden
 
+    def matrices(self) -> list[Tensor]:
+        """The weights that activations are multiplied with, [out, in]."""
+        return [module.weight for module in self.modules() if isinstance(module, Linear)]
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]."""
-        return self.compute.linear(hidden, self.lm_head).float()
+        return self.compute.logits(hidden, self.lm_head)

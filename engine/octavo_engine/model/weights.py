@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.kernels.cpu.pages import use_huge_pages
 from octavo_engine.model.decoder import Decoder, DecoderLayer
 from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.gguf_file import GGUFFile, GGUFTensor, dequantize_rows, read_gguf, row_pieces
@@ -24,6 +26,8 @@ from octavo_engine.model.spec import ModelSpec
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _DEQUANTIZE_THREADS = 4
+_ALIGNMENT = 64
+"""Bytes; a cache line."""
 
 
 def load_model(
@@ -41,8 +45,9 @@ def load_model(
         found = {names.get(name, name): tensor.shape for name, tensor in source.tensors.items()}
         found.pop("rope_freqs.weight", None)  # read with the spec
         _check_names(files.gguf, spec, expected, found)
-        decoder = Decoder(spec, dtype=dtype, device=device)
+        decoder = _empty_decoder(spec, dtype, device)
         _load_gguf(source, names, spec, destinations(decoder), progress)
+        decoder.compute.prepare(decoder.matrices())
         return decoder
     if files.directory is None:
         raise ModelLoadError(f"{files.name}: no files to read")
@@ -50,8 +55,23 @@ def load_model(
     _check_names(
         files.directory, spec, expected, {name: t.shape for header in headers for name, t in header.tensors.items()}
     )
-    decoder = Decoder(spec, dtype=dtype, device=device)
+    decoder = _empty_decoder(spec, dtype, device)
     _load_safetensors(headers, destinations(decoder), progress)
+    decoder.compute.prepare(decoder.matrices())
+    return decoder
+
+
+def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Decoder:
+    """A decoder whose parameters are to be filled. On a CPU they lie in one piece, so that huge pages can hold it."""
+    decoder = Decoder(spec, dtype=dtype, device=device)
+    if device.type != "cpu":
+        return decoder
+    parameters = list({id(parameter): parameter for parameter in decoder.parameters()}.values())
+    starts = [0, *accumulate(-(-parameter.nbytes // _ALIGNMENT) * _ALIGNMENT for parameter in parameters)]
+    whole = torch.empty(starts[-1], dtype=torch.uint8)
+    use_huge_pages(whole)
+    for parameter, start in zip(parameters, starts[:-1], strict=True):
+        parameter.data = whole[start : start + parameter.nbytes].view(dtype).view(parameter.shape)
     return decoder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -16,6 +17,13 @@ class Executor(Protocol):
 
     def submit(self, plan: StepPlan) -> None:
         """Launch a step behind those launched before; returns at once."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether another step would begin to be launched at once."""
+
+    def wait(self, seconds: float) -> None:
+        """Until it is idle, or so many seconds are over."""
 
     def collect(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it is raised here."""
@@ -39,6 +47,16 @@ class ThreadExecutor:
     def submit(self, plan: StepPlan) -> None:
         """Launch a step behind those launched before; returns at once."""
         self._launched.append(self._thread.submit(self._worker.launch, plan))
+
+    @property
+    def idle(self) -> bool:
+        """Whether the device's thread has nothing to do: on the CPU nor has the device."""
+        return not self._launched or self._launched[-1].done()
+
+    def wait(self, seconds: float) -> None:
+        """Until it is idle, or so many seconds are over."""
+        if self._launched:
+            futures.wait([self._launched[-1]], timeout=max(0.0, seconds))
 
     def collect(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it is raised here."""

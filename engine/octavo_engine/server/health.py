@@ -15,8 +15,11 @@ def _answer(healthy: bool, serving: Serving, reason: str = "") -> JSONResponse:
     body: dict[str, Any] = {
         "status": "ok" if healthy else reason,
         "phase": state.progress.phase if state.phase == "loading" else state.phase,
+        "detail": state.progress.detail if state.phase == "loading" else "",
         "progress": 1.0 if state.phase == "ready" else round(state.progress.ratio, 4),
     }
+    if state.ready is not None and state.ready.memory is not None:
+        body["memory"] = state.ready.memory.as_json()
     return JSONResponse(body, 200 if healthy else 503, {"Cache-Control": "no-store"})
 
 

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.messages import Outputs
@@ -85,6 +92,7 @@ class Metrics:
         vllm_names: bool = True,
     ) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)  # among them the start time, by which restarts are seen
         self._model_name = model_name
         self._vllm = vllm_names
         self._registry.register(EngineCollector(model_name, state, waiting, vllm_names))

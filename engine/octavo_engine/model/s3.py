@@ -1,0 +1,298 @@
+"""Fetching a model from a prefix of an S3 bucket: what `octavo-engine pull s3://bucket/prefix` does.
+
+Credentials, region and endpoint come from the variables that all S3 tools read (AWS_ACCESS_KEY_ID, AWS_REGION,
+AWS_ENDPOINT_URL …) or from the machine's own identity; AWS_SKIP_SIGNATURE=true is for public buckets. Each state of a
+prefix has a folder of its own in the cache, named after the digest of its listing: objects that change never mix with
+those that were there before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import ssl
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from octavo_engine.config import format_size
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.hub import IGNORED, SMALL, WEIGHTS
+from octavo_engine.model.transfer import Counter, Report, Transfer, cache_home, check_room
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+log = logging.getLogger(__name__)
+
+_URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/.*)?")
+_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+"""An ETag of this form is the content's MD5, but where the bucket encrypts with its own keys. Others are never that."""
+_RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+_PART = 32 << 20
+_FILES_AT_ONCE = 8
+_INCOMPLETE = ".incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object of a listing, by the last part of its key."""
+
+    key: str
+    size: int
+    etag: str
+
+    @property
+    def name(self) -> str:
+        """Its name as a file."""
+        return self.key.rpartition("/")[2]
+
+
+def pull(url: str, report: Report, *, weights: bool) -> Path:
+    """The folder with the prefix's files, without the weights if so asked; what is there is not fetched again.
+
+    If the store cannot be reached, what was fetched of its last known state serves as well. ModelLoadError if there is
+    no such model, no way to it or no room for it.
+    """
+    bucket, prefix = _parse(url)
+    home = cache_home() / "s3" / bucket / quote(prefix, safe="")
+    report(Transfer(note=f"asking for {url}"))
+    try:
+        store = _connect(bucket)
+        listed = _listing(store, url, prefix)
+    except _UnreachableError as error:
+        entries, folder = _last_known(home, error)
+        if missing := [entry.name for entry in _wanted(entries, weights) if not _here(folder, entry)]:
+            raise ModelLoadError(f"{error}; of what was fetched before, {', '.join(missing)} is missing") from error
+        log.warning("%s; using what was fetched before", error)
+        return folder
+    folder = _remember(home, listed)
+    _fetch_all(store, url, _wanted(listed, weights), folder, report)
+    report(Transfer(note=url, complete=True))
+    return folder
+
+
+class _UnreachableError(ModelLoadError):
+    """The store does not answer: what was fetched before may do."""
+
+
+def _parse(url: str) -> tuple[str, str]:
+    found = _URL.fullmatch(url)
+    prefix = (found[2] or "").strip("/") if found else ""
+    if found is None or ".." in prefix.split("/"):
+        raise ModelLoadError(f"{url}: write s3://bucket/prefix, where bucket is the name of a bucket")
+    return found[1], prefix
+
+
+def _connect(bucket: str) -> S3Store:
+    try:
+        from obstore.store import S3Store
+    except ImportError:
+        raise ModelLoadError(f"s3://{bucket}: fetching from S3 needs a package more: pip install octavo[s3]") from None
+    from obstore import exceptions
+
+    _have_certificates()
+    try:
+        # A client's timeout is for a whole request; ours are for one part each.
+        return S3Store(bucket, retry_config=_RETRIES, client_options={"allow_http": True, "timeout": "5m"})
+    except exceptions.BaseError as error:
+        raise ModelLoadError(f"s3://{bucket}: {_first_line(error)}") from error
+
+
+def _have_certificates() -> None:
+    """The library takes the system's and fails where there are none, as in a small image; then Mozilla's are taken."""
+    paths = ssl.get_default_verify_paths()
+    if paths.cafile is None and paths.capath is None:
+        import certifi
+
+        os.environ["SSL_CERT_FILE"] = certifi.where()
+
+
+def _listing(store: S3Store, url: str, prefix: str) -> list[Entry]:
+    """What could belong to a model under `prefix`, or the one object that `prefix` itself names, in order of names."""
+    from obstore import exceptions
+
+    try:
+        found = store.list_with_delimiter(f"{prefix}/" if prefix else None)["objects"]
+        if not found and prefix:
+            found = [store.head(prefix)]
+    except (exceptions.BaseError, FileNotFoundError) as error:
+        raise _explain(url, error) from error
+    entries = [Entry(str(meta["path"]), int(meta["size"]), str(meta["e_tag"] or "")) for meta in found]
+    return _of_a_model(url, sorted(entries, key=lambda entry: entry.key))
+
+
+def _of_a_model(url: str, entries: Sequence[Entry]) -> list[Entry]:
+    names = {entry.name for entry in entries}
+    ggufs = [entry for entry in entries if entry.name.endswith(".gguf")]
+    if "config.json" in names:
+        patterns = (*SMALL, *WEIGHTS)
+        return [entry for entry in entries if _matches(entry.name, patterns) and not _matches(entry.name, IGNORED)]
+    if len(ggufs) == 1:
+        return ggufs
+    if ggufs:
+        raise ModelLoadError(f"{url}: {len(ggufs)} .gguf files; name the one to load, such as {url}/{ggufs[0].name}")
+    there = f"there are {', '.join(sorted(names)[:5])}" if names else "there is nothing"
+    raise ModelLoadError(f"{url}: a model needs a config.json, safetensors and a tokenizer, or a .gguf file; {there}")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _wanted(entries: Sequence[Entry], weights: bool) -> list[Entry]:
+    return [entry for entry in entries if weights or not _matches(entry.name, WEIGHTS)]
+
+
+def _remember(home: Path, entries: Sequence[Entry]) -> Path:
+    """The folder for this state of the prefix; the state is written down for when the store cannot be asked."""
+    text = json.dumps([asdict(entry) for entry in entries])
+    folder = home / hashlib.sha256(text.encode()).hexdigest()[:32]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"listing{_INCOMPLETE}").write_text(text)
+        (folder / f"listing{_INCOMPLETE}").replace(home / "listing.json")
+    except OSError as error:
+        raise ModelLoadError(
+            f"{home}: nothing can be stored there: {error.strerror}; XDG_CACHE_HOME says where"
+        ) from None
+    return folder
+
+
+def _last_known(home: Path, unreachable: _UnreachableError) -> tuple[list[Entry], Path]:
+    try:
+        text = (home / "listing.json").read_text()
+        return [Entry(**entry) for entry in json.loads(text)], home / hashlib.sha256(text.encode()).hexdigest()[:32]
+    except (OSError, ValueError, TypeError):
+        raise ModelLoadError(str(unreachable)) from unreachable
+
+
+def _here(folder: Path, entry: Entry) -> bool:
+    """Whether the file is complete: it has its name only then."""
+    with suppress(OSError):
+        return (folder / entry.name).stat().st_size == entry.size
+    return False
+
+
+def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path, report: Report) -> None:
+    missing = sorted((entry for entry in entries if not _here(folder, entry)), key=lambda entry: entry.size)
+    if not missing:
+        return
+    total = sum(entry.size for entry in missing)
+    begun = sum(_size(folder / (entry.name + _INCOMPLETE)) for entry in missing)
+    check_room(url, folder, total - begun, "XDG_CACHE_HOME")
+    report(Transfer(0, total, f"{format_size(total)} to fetch"))
+    files = _Files(store, folder, Counter(total, report))
+    files.fetch(missing[0])  # the smallest: it shows whether this store's ETags can be trusted
+    with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="s3") as pool:
+        for _ in pool.map(files.fetch, missing[1:]):
+            pass
+
+
+@dataclass
+class _Files:
+    """Fetches objects into files. `etags_are_digests` is None until the first object shows whether these are."""
+
+    store: S3Store
+    folder: Path
+    counter: Counter
+    etags_are_digests: bool | None = None
+
+    def fetch(self, entry: Entry) -> None:
+        """One object, going on where an earlier try ended; its file has its name only when it is complete."""
+        partial = self.folder / (entry.name + _INCOMPLETE)
+        if _size(partial) > entry.size:
+            partial.unlink()
+        try:
+            digest = self._append(entry, partial)
+            expected = _MD5.fullmatch(entry.etag) if self.etags_are_digests is not False else None
+            if expected and digest != expected[1]:
+                self.counter.add(-entry.size)
+                partial.unlink()
+                self._judge(entry, digest, self._append(entry, partial), expected[1])
+            elif expected:
+                self.etags_are_digests = True
+            partial.replace(self.folder / entry.name)
+        except OSError as error:
+            raise ModelLoadError(
+                f"{entry.key}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME says where the cache is"
+            ) from error
+
+    def _judge(self, entry: Entry, first: str, second: str, expected: str) -> None:
+        """The same twice, and not what the ETag says, for the first object: then ETags are no digests here."""
+        if second == expected:
+            self.etags_are_digests = True
+        elif first == second and self.etags_are_digests is None:
+            log.info("the ETags of this bucket are no MD5 digests, as where it encrypts with keys of its own")
+            self.etags_are_digests = False
+        else:
+            raise ModelLoadError(f"{entry.key}: came damaged twice (MD5 {second} instead of {expected}); try again")
+
+    def _append(self, entry: Entry, partial: Path) -> str:
+        """Fetches what `partial` lacks; the MD5 of all of it."""
+        digest = hashlib.md5(usedforsecurity=False)
+        with partial.open("a+b") as file:
+            file.seek(0)
+            while piece := file.read(_PART):
+                digest.update(piece)
+                self.counter.add(len(piece))
+            for piece in self._rest(entry, file.tell()):
+                file.write(piece)
+                digest.update(piece)
+                self.counter.add(len(piece))
+            file.flush()
+            os.fsync(file.fileno())
+        return digest.hexdigest()
+
+    def _rest(self, entry: Entry, start: int) -> Iterator[Any]:
+        """The bytes from `start` on, in requests of one part each. The library tries each again when it breaks off."""
+        from obstore import exceptions
+
+        try:
+            while start < entry.size:
+                end = min(start + _PART, entry.size)
+                options: Any = {"range": (start, end), **({"if_match": entry.etag} if entry.etag else {})}
+                for piece in self.store.get(entry.key, options=options).stream(min_chunk_size=1 << 20):
+                    start += len(piece)
+                    yield piece
+        except (exceptions.PreconditionError, FileNotFoundError):
+            raise ModelLoadError(f"{entry.key}: was changed or removed while it was fetched; try again") from None
+        except exceptions.BaseError as error:
+            raise ModelLoadError(f"{entry.key}: broke off at {format_size(start)}: {_first_line(error)}") from error
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _explain(url: str, error: Exception) -> ModelLoadError:
+    """The library tells refusals apart only in words: the status and the store's own code."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "AWS"
+    status, code = (re.search(wanted, str(error)) for wanted in (r"status code: (\d+)", r"<Code>(\w+)</Code>"))
+    not_there = code is None or code[1].startswith("NoSuch")  # an unknown access key is status 404 too at some stores
+    if isinstance(error, FileNotFoundError) or (status and status[1] == "404" and not_there):
+        return ModelLoadError(
+            f"{url}: there is no such bucket or prefix at {endpoint}; AWS_ENDPOINT_URL and AWS_REGION say where to look"
+        )
+    if status and status[1][0] in "34":
+        return ModelLoadError(
+            f"{url}: {endpoint} refuses ({code[1] if code else status[1]}); give AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY (or an identity) that may list and read it, and the bucket's AWS_REGION"
+        )
+    return _UnreachableError(f"{url}: {endpoint} cannot be asked: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

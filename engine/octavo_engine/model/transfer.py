@@ -1,0 +1,122 @@
+"""What downloads share: how far one is, room for it, and that one program at a time fetches a model into a cache."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import IO
+
+from octavo_engine.config import format_size
+from octavo_engine.errors import ModelLoadError
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.5
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """How far a download is, in bytes. `total` 0: not known yet, or there is nothing to fetch."""
+
+    done: int = 0
+    total: int = 0
+    note: str = ""
+    complete: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """0 to 1."""
+        return 1.0 if self.complete else self.done / self.total if self.total else 0.0
+
+    @property
+    def detail(self) -> str:
+        """For people."""
+        return self.note or f"{format_size(self.done)} of {format_size(self.total)}"
+
+
+Report = Callable[[Transfer], None]
+
+
+class Counter:
+    """Adds up what several threads fetch. Reports each step forward, in order."""
+
+    def __init__(self, total: int, report: Report) -> None:
+        self._done = 0
+        self._total = total
+        self._report = report
+        self._lock = Lock()
+
+    def add(self, count: int) -> None:
+        """`count` more bytes have come; a negative one takes back what has to come again."""
+        with self._lock:
+            self._done += count
+            self._report(Transfer(min(self._done, self._total), self._total))
+
+
+def cache_home() -> Path:
+    """Where Octavo keeps what can be fetched again: XDG_CACHE_HOME, by default ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "octavo"
+
+
+def check_room(model: str, folder: Path, needed: int, variable: str) -> None:
+    """ModelLoadError unless `needed` bytes are free where `folder` is or will be; `variable` moves it elsewhere."""
+    existing = next(place for place in (folder, *folder.parents) if place.is_dir())
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise ModelLoadError(
+            f"{model}: needs {format_size(needed)} of disk, {format_size(free)} are free at {folder}; free "
+            f"{format_size(needed - free)} more, or set {variable} to a folder with room"
+        )
+
+
+@contextmanager
+def one_at_a_time(model: str, report: Report) -> Iterator[None]:
+    """Waits while another program, perhaps a pod on another node, fetches `model` into the same cache.
+
+    The lock is the kernel's (flock): it ends with its holder, however that ends. A cache that can hold no lock is used
+    without: files are complete before they get their names, so that all that is lost is a second download.
+    """
+    file = _lock_file(model)
+    if file is None:
+        yield
+        return
+    with file:
+        started = time.monotonic()
+        while not _locked(file):
+            seconds = time.monotonic() - started
+            report(Transfer(note=f"another program fetches {model} into the same cache; waiting for {seconds:.0f} s"))
+            time.sleep(_POLL_SECONDS)
+        yield
+
+
+def _lock_file(model: str) -> IO[bytes] | None:
+    folder = cache_home() / "locks"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / hashlib.sha256(model.encode()).hexdigest()[:32]).open("ab")
+    except OSError as error:
+        log.debug("no lock in %s: %s", folder, error)
+        return None
+
+
+def _locked(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        log.debug("%s can hold no lock: %s", file.name, error)
+    return True

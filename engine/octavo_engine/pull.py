@@ -1,0 +1,93 @@
+"""`octavo-engine pull`: a model's files onto this machine.
+
+In a pod it runs before the engine: `--check-memory` says what cannot fit before anything large is fetched,
+`--progress-port` lets others see how far it is, and `--link` gives the engine one place, whatever was fetched: it needs
+neither network nor token, and serves the same files again when it is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from octavo_engine.cli_config import read_engine_config
+from octavo_engine.config import EngineConfig, Setting, format_size
+from octavo_engine.engine.info import MemoryInfo
+from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.model.source import ModelFiles, pull_model
+from octavo_engine.model.transfer import Report, Transfer
+from octavo_engine.pull_progress import Progress, progress_lines, progress_port
+
+
+def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Download a model and say where it is; OctavoError, with its exit code, if it cannot be done."""
+    config = read_engine_config(args, environ)
+    progress = Progress(config.model)
+    limit = Setting("size", "", minimum=1).parse("max-size", args.max_size) if args.max_size is not None else None
+    with ExitStack() as stack:
+        stack.enter_context(_ended_when_told())
+        if args.progress_port is not None:
+            stack.enter_context(progress_port(progress, args.progress_port))
+        stack.enter_context(progress_lines(progress))
+        files = _fetch(config, progress, _limited(progress.report, config.model, limit), args.check_memory)
+    place = files.directory or files.gguf
+    if place is None:
+        raise ConfigurationError(f"{config.model} names no files")
+    if args.link is not None:
+        _link(place, args.link)
+    sys.stdout.write(f"{place}\n")
+    return 0
+
+
+def _limited(report: Report, model: str, limit: int | None) -> Report:
+    """`report` that ends a download which is about to be larger than `limit` bytes, before its first byte."""
+
+    def judge(transfer: Transfer) -> None:
+        if limit is not None and transfer.total > limit:
+            raise ModelLoadError(
+                f"{model}: needs {format_size(transfer.total)} of the cache, which may hold {format_size(limit)} "
+                "(--max-size; cache.size of an LLMService); raise it to more than that"
+            )
+        report(transfer)
+
+    return judge
+
+
+def _fetch(config: EngineConfig, progress: Progress, report: Report, check_memory: bool) -> ModelFiles:
+    revision = config.revision
+    if check_memory:
+        small = pull_model(config.model, revision, report, weights=False)
+        progress.memory = _memory(config, small)
+        revision = small.commit or revision  # the weights of the very commit that was judged
+    return pull_model(config.model, revision, report)
+
+
+def _memory(config: EngineConfig, small: ModelFiles) -> MemoryInfo:
+    from octavo_engine.engine.startup import size_engine  # brings torch: only for those who ask
+
+    return size_engine(config, small).memory_info()
+
+
+def _link(place: Path, link: Path) -> None:
+    """Makes `link` point to `place` at once, whatever it pointed to before; ConfigurationError if that cannot be."""
+    new = link.with_name(f"{link.name}.{os.getpid()}")
+    try:
+        new.symlink_to(place.resolve())
+        new.replace(link)
+    except OSError as error:
+        raise ConfigurationError(f"--link {link}: cannot be made: {error.strerror}") from None
+
+
+@contextmanager
+def _ended_when_told() -> Iterator[None]:
+    """SIGTERM ends the process at once, also as process 1 of a container: what was fetched so far is gone on with."""
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

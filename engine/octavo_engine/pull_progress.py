@@ -1,0 +1,131 @@
+"""How far a download is: for the person at the terminal, for the log, and for whoever asks over HTTP."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from tqdm import tqdm
+
+from octavo_engine.config import format_size
+from octavo_engine.engine.info import MemoryInfo
+from octavo_engine.errors import ConfigurationError
+from octavo_engine.model.transfer import Transfer
+
+_TICK_SECONDS = 0.2
+_LINE_SECONDS = 5.0
+
+
+class Progress:
+    """The latest that is known of one download. Written by the thread that fetches, read by others."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.now = Transfer()
+        self.memory: MemoryInfo | None = None
+
+    def report(self, transfer: Transfer) -> None:
+        """The download has come so far."""
+        self.now = transfer
+
+
+@contextmanager
+def progress_lines(progress: Progress) -> Iterator[None]:
+    """On standard error: a bar on a terminal, a line every few seconds elsewhere."""
+    done = Event()
+    show = _bar if sys.stderr.isatty() else _lines
+    thread = Thread(target=show, args=(progress, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _bar(progress: Progress, done: Event) -> None:
+    with tqdm(total=100, unit="%", desc=f"pulling {progress.model}", leave=False) as bar:
+        while not done.wait(_TICK_SECONDS):
+            bar.set_postfix_str(progress.now.detail, refresh=False)
+            bar.update(int(progress.now.ratio * 100) - bar.n)
+
+
+def _lines(progress: Progress, done: Event) -> None:
+    said, began, first = "", time.monotonic(), progress.now
+    while not done.wait(_LINE_SECONDS if said else _TICK_SECONDS):
+        now = progress.now
+        speed = max(0, now.done - first.done) / (time.monotonic() - began)
+        left = f", {format_size(speed)}/s, {(now.total - now.done) / speed:.0f} s left" if speed and now.total else ""
+        line = f"octavo-engine: pulling {progress.model}: {now.detail}{left}\n"
+        if line != said:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+        said = line
+
+
+@contextmanager
+def progress_port(progress: Progress, port: int) -> Iterator[int]:
+    """Answers /health/startup and /metrics as a loading engine does, on every interface; yields the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self.answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics(progress))
+            else:
+                self.answer(503, "application/json", json.dumps(health(progress)).encode())
+
+        def answer(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), ("Retry-After", "5")):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Probes are no news."""
+
+    try:
+        server = ThreadingHTTPServer(("", port), Handler)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"--progress-port {port}: cannot listen there: {error}") from None
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def health(progress: Progress) -> dict[str, object]:
+    """The body of /health/startup: the engine's, and the bytes."""
+    now = progress.now
+    body: dict[str, object] = {
+        "status": "loading",
+        "phase": "pulling",
+        "progress": round(now.ratio, 4),
+        "detail": now.detail,
+    }
+    if now.total:
+        body |= {"bytesLoaded": now.done, "bytesTotal": now.total}
+    if progress.memory is not None:
+        body["memory"] = progress.memory.as_json()
+    return body
+
+
+def metrics(progress: Progress) -> bytes:
+    """What Prometheus sees of a pod that still downloads."""
+    registry = CollectorRegistry()
+    gauge = Gauge(
+        "octavo_load_progress_ratio", "How much of the model is loaded, 0 to 1", ["model_name"], registry=registry
+    )
+    gauge.labels(progress.model).set(progress.now.ratio)
+    return generate_latest(registry)

@@ -1,0 +1,155 @@
+"""`octavo-engine pull` as a pod's first container runs it: judged first, watched meanwhile, linked at the end."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from checkpoints import reference_model, save
+from fake_hub import fake_hub
+from test_plan import LLAMA_70B
+
+from octavo_engine.cli import main
+
+MODEL = "octavo/tiny"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return Path(save(reference_model(), tmp_path / "repository"))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def puller(home: Path, endpoint: str, *arguments: str) -> subprocess.Popen[str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "OCTAVO_"))}
+    environment = {**inherited, "HF_HOME": str(home / "hf"), "HF_ENDPOINT": endpoint, "XDG_CACHE_HOME": str(home)}
+    command = [sys.executable, "-m", "octavo_engine.cli", "pull", MODEL, *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def pull(home: Path, endpoint: str, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    process = puller(home, endpoint, *arguments)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+@contextmanager
+def locked(home: Path) -> Iterator[None]:
+    """Another program fetches the same model into the same cache."""
+    (home / "octavo" / "locks").mkdir(parents=True)
+    name = hashlib.sha256(MODEL.encode()).hexdigest()[:32]
+    with (home / "octavo" / "locks" / name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_what_fits_is_fetched_and_linked_and_the_link_moves_on(repository: Path, home: Path) -> None:
+    link = home / "model"
+    with fake_hub(MODEL, repository) as hub:
+        code, out, err = pull(home, hub.url, f"--link={link}", "--check-memory", "--device=cpu")
+        assert code == 0, err
+        first = Path(out.strip())
+        assert link.resolve() == first.resolve()
+        assert (link / "config.json").is_file() and list(link.glob("*.safetensors"))
+        hub.push()
+        code, out, err = pull(home, hub.url, f"--link={link}")
+        assert code == 0, err
+    assert Path(out.strip()) != first
+    assert link.resolve() == Path(out.strip()).resolve()
+    assert sorted(path.name for path in home.iterdir() if path.name.startswith("model")) == ["model"]
+
+
+def test_what_cannot_fit_is_said_before_its_weights_are_fetched(repository: Path, home: Path) -> None:
+    (repository / "config.json").write_text(json.dumps(LLAMA_70B))
+    with fake_hub(MODEL, repository) as hub:
+        code, out, err = pull(home, hub.url, "--check-memory", "--device=cpu", f"--link={home / 'model'}")
+        assert [path for path in hub.requested if path.endswith("/config.json")]
+        assert not [path for path in hub.requested if path.endswith(".safetensors")]
+    assert (code, out) == (4, "")
+    assert "does not fit into" in err and "needs" in err and "Try " in err
+    assert not (home / "model").is_symlink()
+
+
+def test_settings_that_the_engine_would_refuse_are_refused_first(repository: Path, home: Path) -> None:
+    with fake_hub(MODEL, repository) as hub:
+        code, _, err = pull(home, hub.url, "--check-memory", "--device=cpu", "--max-model-len=999999")
+        assert not [path for path in hub.requested if path.endswith(".safetensors")]
+    assert code == 2
+    assert "--max-model-len 999999 is above" in err
+
+
+def test_others_see_how_far_it_is(repository: Path, home: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with fake_hub(MODEL, repository) as hub:
+        with locked(home):
+            process = puller(home, hub.url, f"--progress-port={port}")
+            answer = wait_for(f"http://127.0.0.1:{port}/health/startup")
+            body = answer.json()
+            assert (answer.status_code, body["status"], body["phase"], body["progress"]) == (
+                503,
+                "loading",
+                "pulling",
+                0,
+            )
+            assert "another program fetches octavo/tiny" in body["detail"]
+            metrics = httpx2.get(f"http://127.0.0.1:{port}/metrics")
+            assert metrics.status_code == 200
+            assert 'octavo_load_progress_ratio{model_name="octavo/tiny"} 0.0' in metrics.text
+        assert process.communicate(timeout=120)[0]
+    assert process.returncode == 0
+
+
+def wait_for(url: str) -> httpx2.Response:
+    """The first answer that tells of the wait for the lock."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            answer = httpx2.get(url)
+            if answer.json()["detail"].startswith("another"):
+                return answer
+        except httpx2.TransportError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("no answer")
+
+
+def test_a_port_that_is_taken_and_a_link_that_cannot_be_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        assert main(["pull", "smollm2", f"--progress-port={taken.getsockname()[1]}"]) == 2
+    assert "cannot listen there" in capsys.readouterr().err
+    assert main(["pull", "smollm2", f"--link={tmp_path}/no/such/folder"]) == 2
+    assert "cannot be made" in capsys.readouterr().err
+    assert main(["pull", "smollm2", f"--link={tmp_path}/model"]) == 0
+    assert (tmp_path / "model").resolve().name.endswith(".gguf")
+
+
+def test_more_than_the_cache_may_hold_is_not_begun(repository: Path, home: Path) -> None:
+    with fake_hub(MODEL, repository) as hub:
+        code, out, err = pull(home, hub.url, "--max-size=1KiB")
+        assert (code, out) == (3, "")
+        assert "of the cache, which may hold 1.0 KiB (--max-size; cache.size of an LLMService)" in err
+        assert not [file for file in home.rglob("*.safetensors") if file.stat().st_size]
+        assert pull(home, hub.url, "--max-size=1GiB")[0] == 0

@@ -1,0 +1,303 @@
+"""s3://bucket/prefix as a model, against a real S3 server: what is fetched, gone on with, verified, and said."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from s3_server import BUCKET, S3Server, s3_server
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model import s3
+from octavo_engine.model.source import pull_model, resolve_model
+from octavo_engine.model.transfer import Transfer
+
+URL = f"s3://{BUCKET}/tiny"
+CONFIG, WEIGHTS = b'{"a": 1}', bytes(range(256)) * 300_000
+"""77 MB: three parts."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The server with one model, an empty cache, and the environment that leads to it."""
+    for key, content in (
+        ("config.json", CONFIG),
+        ("model.safetensors", WEIGHTS),
+        ("tokenizer.json", b"{}"),
+        ("modeling_evil.py", b"raise SystemExit"),
+        ("pytorch_model.bin", b"pickle"),
+        ("onnx/model.safetensors", b"another format"),
+    ):
+        server.put(f"tiny/{key}", content)
+    for name, value in {**server.environment, "XDG_CACHE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    yield server
+    subprocess.run(["rm", "-rf", *map(str, server.folder.iterdir())], check=True)
+
+
+def fetch(url: str = URL, weights: bool = True) -> tuple[Path, list[Transfer]]:
+    """The place of the model, and what was reported meanwhile."""
+    news: list[Transfer] = []
+    files = pull_model(url, None, news.append, weights=weights)
+    return files.directory or files.gguf or Path(), news
+
+
+def refused(url: str = URL) -> str:
+    with pytest.raises(ModelLoadError) as error:
+        fetch(url)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def fetched_bytes(news: list[Transfer]) -> int:
+    return max(transfer.done for transfer in news)
+
+
+def test_what_a_model_needs_is_fetched_once_and_nothing_else(bucket: S3Server) -> None:
+    folder, news = fetch()
+    assert content(folder) == {"config.json": CONFIG, "model.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
+    ratios = [transfer.ratio for transfer in news]
+    assert ratios[0] == 0 and ratios[-1] == 1 and ratios == sorted(ratios)
+    assert fetched_bytes(news) == news[1].total == len(CONFIG) + len(WEIGHTS) + 2
+    again, nothing = fetch()
+    assert again == folder
+    assert fetched_bytes(nothing) == 0 and nothing[-1].complete
+
+
+def test_the_small_files_come_alone_if_asked_and_the_rest_later(bucket: S3Server) -> None:
+    folder, _ = fetch(weights=False)
+    assert set(content(folder)) == {"config.json", "tokenizer.json"}
+    whole, news = fetch()
+    assert whole == folder
+    assert fetched_bytes(news) == len(WEIGHTS)
+
+
+def test_the_progress_of_the_engine_counts_it_too(bucket: S3Server) -> None:
+    phases = []
+    resolve_model(URL, None, lambda *news: phases.append(news))
+    assert {phase for phase, _, _ in phases} == {"pulling"}
+    assert phases[-1] == ("pulling", 1.0, URL)
+
+
+def test_a_gguf_file_by_its_prefix_or_its_own_name(bucket: S3Server) -> None:
+    bucket.put("gguf/a.gguf", b"GGUF a")
+    assert fetch(f"s3://{BUCKET}/gguf")[0].read_bytes() == b"GGUF a"
+    bucket.put("gguf/b.gguf", b"GGUF b")
+    assert f"2 .gguf files; name the one to load, such as s3://{BUCKET}/gguf/a.gguf" in refused(f"s3://{BUCKET}/gguf")
+    assert fetch(f"s3://{BUCKET}/gguf/b.gguf")[0].read_bytes() == b"GGUF b"
+
+
+def test_objects_that_change_are_another_model(bucket: S3Server) -> None:
+    before, _ = fetch()
+    bucket.put("tiny/model.safetensors", WEIGHTS[::-1])
+    after, _ = fetch()
+    assert before != after
+    assert content(before)["model.safetensors"] == WEIGHTS
+    assert content(after)["model.safetensors"] == WEIGHTS[::-1]
+
+
+def test_a_begun_file_is_gone_on_with(bucket: S3Server) -> None:
+    folder, _ = fetch(weights=False)
+    (folder / "model.safetensors.incomplete").write_bytes(WEIGHTS[:50_000_000])
+    parts = requests_of(fetch)
+    assert [part[0] for part in parts] == [50_000_000], "only what lacked was asked for"
+    assert content(folder)["model.safetensors"] == WEIGHTS
+
+
+def requests_of(work) -> list[tuple[int, int]]:
+    """The ranges that are asked for while `work` runs."""
+    asked: list[tuple[int, int]] = []
+    connect = s3._connect
+
+    class Listening:
+        def __init__(self, store) -> None:
+            self.store = store
+
+        def __getattr__(self, name):
+            return getattr(self.store, name)
+
+        def get(self, key, options):
+            asked.append(options["range"])
+            return self.store.get(key, options=options)
+
+    s3._connect = lambda bucket: Listening(connect(bucket))
+    try:
+        work()
+    finally:
+        s3._connect = connect
+    return asked
+
+
+def test_a_damaged_beginning_is_noticed_and_fetched_anew(bucket: S3Server) -> None:
+    folder, _ = fetch(weights=False)
+    bucket.put("tiny/model.safetensors", b"x" * 3_000_000)  # one part: its ETag is a digest
+    folder, _ = fetch(weights=False)
+    (folder / "model.safetensors.incomplete").write_bytes(b"y" * 1_000_000)
+    assert content(fetch()[0])["model.safetensors"] == b"x" * 3_000_000
+
+
+def test_a_file_that_comes_damaged_twice_is_refused(bucket: S3Server) -> None:
+    bucket.put("tiny/model.safetensors", b"x" * 3_000_000)
+    (bucket.folder / "tiny" / "model.safetensors").write_bytes(b"z" * 3_000_000)  # on the disk, behind the ETag's back
+    assert "came damaged twice" in refused()
+    assert not list(Path(os.environ["XDG_CACHE_HOME"]).rglob("model.safetensors"))
+
+
+def test_a_bucket_whose_etags_are_no_digests_is_fetched_all_the_same(bucket: S3Server) -> None:
+    """As where it encrypts with keys of its own; the real server keeps ETags beside the files, changed there."""
+    for name in ("config.json", "tokenizer.json"):
+        os.setxattr(bucket.folder / "tiny" / name, "user.etag", b'"0123456789abcdef0123456789abcdef"')
+    folder, _ = fetch()
+    assert content(folder)["config.json"] == CONFIG
+
+
+def test_a_store_that_gives_no_etags_is_good_enough(bucket: S3Server) -> None:
+    """As a file that lies in the server's folder without having come through it."""
+    (bucket.folder / "gguf").mkdir()
+    (bucket.folder / "gguf" / "m.gguf").write_bytes(b"GGUF")
+    assert fetch(f"s3://{BUCKET}/gguf")[0].read_bytes() == b"GGUF"
+
+
+def test_an_object_that_changes_or_goes_while_it_is_fetched_is_said(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = s3._listing
+
+    def then(change):
+        def changed(*arguments):
+            found = listing(*arguments)
+            change()
+            return found
+
+        return changed
+
+    monkeypatch.setattr(s3, "_listing", then(lambda: bucket.put("tiny/model.safetensors", b"another")))
+    assert "model.safetensors: was changed or removed while it was fetched" in refused()
+    monkeypatch.setattr(s3, "_listing", then((bucket.folder / "tiny" / "model.safetensors").unlink))
+    assert "model.safetensors: was changed or removed while it was fetched" in refused()
+
+
+def test_refusals_say_what_to_do(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "there is no such bucket or prefix" in refused(f"s3://{BUCKET}/nothing")
+    assert "there is no such bucket or prefix" in refused("s3://no-such-bucket/tiny")
+    assert "write s3://bucket/prefix" in refused("s3://B/tiny")
+    assert "write s3://bucket/prefix" in refused(f"s3://{BUCKET}/../other")
+    bucket.put("text/readme.md", b"hello")
+    assert "there are readme.md" in refused(f"s3://{BUCKET}/text")
+    with pytest.raises(ModelLoadError, match="--revision v1 is for Hugging Face ids"):
+        pull_model(URL, "v1", lambda _: None)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    said = refused()
+    assert "refuses (SignatureDoesNotMatch)" in said and "AWS_SECRET_ACCESS_KEY" in said
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "wrong")
+    assert "refuses (XAdminUserNotFound)" in refused()
+
+
+def test_without_a_way_to_it_what_was_fetched_serves(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_RETRIES", {"max_retries": 0})
+    folder, _ = fetch()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert fetch()[0] == folder
+    (folder / "model.safetensors").unlink()
+    said = refused()
+    assert "http://127.0.0.1:9 cannot be asked" in said and "model.safetensors is missing" in said
+    assert "cannot be asked" in refused(f"s3://{BUCKET}/never-seen")
+
+
+def test_a_machine_without_certificates_of_its_own_does_as_well(bucket: S3Server) -> None:
+    nowhere = {"SSL_CERT_FILE": "/nowhere", "SSL_CERT_DIR": "/nowhere"}
+    process = puller(URL, **nowhere)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert content(Path(out.strip()))["config.json"] == CONFIG
+
+
+def test_without_the_package_the_message_says_how_to_get_it(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    assert "pip install octavo[s3]" in refused()
+
+
+def puller(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "octavo_engine.cli", "pull", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload,no-any-return]
+
+
+def test_a_killed_download_is_gone_on_with(bucket: S3Server, tmp_path: Path) -> None:
+    for _ in range(20):
+        process = puller(URL)
+        while process.poll() is None and not list(tmp_path.rglob("model.safetensors.incomplete")):
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        partial = list(tmp_path.rglob("model.safetensors.incomplete"))
+        if partial and 0 < partial[0].stat().st_size < len(WEIGHTS):
+            break
+        subprocess.run(["rm", "-rf", *map(str, tmp_path.iterdir())], check=True)
+    else:
+        pytest.fail("no download was killed halfway")
+    begun = partial[0].stat().st_size
+    parts = requests_of(fetch)
+    assert min(part[0] for part in parts if part[1] > 100) == begun
+    assert content(partial[0].parent)["model.safetensors"] == WEIGHTS
+
+
+@contextmanager
+def fetched_by_another(cache: Path) -> Iterator[None]:
+    """Another program holds the lock of the model meanwhile."""
+    locks = cache / "octavo" / "locks"
+    locks.mkdir(parents=True)
+    with (locks / hashlib.sha256(URL.encode()).hexdigest()[:32]).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_one_program_at_a_time_fetches_into_a_cache(bucket: S3Server, tmp_path: Path) -> None:
+    with fetched_by_another(tmp_path):
+        process = puller(URL)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "another program fetches" in line:
+                break
+        assert process.poll() is None
+        assert not list(tmp_path.rglob("*.safetensors*"))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert content(Path(out.strip()))["model.safetensors"] == WEIGHTS
+
+
+def test_sigterm_ends_a_pull_at_once_with_its_own_code(bucket: S3Server, tmp_path: Path) -> None:
+    with fetched_by_another(tmp_path):
+        process = puller(URL)
+        assert process.stderr is not None
+        assert "another program" in next(line for line in process.stderr if "another program" in line)
+        process.terminate()
+        assert process.wait(20) == 143
+
+
+def test_the_listing_that_is_kept_names_each_object(bucket: S3Server, tmp_path: Path) -> None:
+    fetch()
+    (listing,) = tmp_path.rglob("listing.json")
+    kept = json.loads(listing.read_text())
+    assert [entry["key"] for entry in kept] == ["tiny/config.json", "tiny/model.safetensors", "tiny/tokenizer.json"]
+    assert [entry["size"] for entry in kept] == [len(CONFIG), len(WEIGHTS), 2]
