@@ -7,6 +7,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from octavo_operator import __version__
@@ -14,7 +15,16 @@ from octavo_operator.api.crd import custom_resource_definition
 from octavo_operator.api.files import inspect
 from octavo_operator.api.manifest import dump
 from octavo_operator.api.resource import LLMService
-from octavo_operator.render import RenderConfig, not_yet_acted_on, render
+from octavo_operator.dashboards import DASHBOARDS
+from octavo_operator.render import (
+    DEFAULT_METRICS_URL,
+    DEFAULT_NAMESPACE,
+    OPTIONAL_KINDS,
+    RenderConfig,
+    not_yet_acted_on,
+    render,
+)
+from octavo_operator.render.scaler import bounds_in_force
 
 DEFAULT_ENGINE_IMAGE = f"octavo-engine:{__version__}"
 USAGE_ERROR = 2
@@ -28,18 +38,56 @@ def build_parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="watch LLMServices and keep them as they should be", allow_abbrev=False)
     _engine_image(run)
+    _metrics_url(run)
     run.add_argument("--namespace", action="append", default=[], help="watch only this namespace; repeatable")
-    run.add_argument("--health-port", type=int, default=8080, help="port of /healthz; 0: none (default: 8080)")
+    run.add_argument(
+        "--lease",
+        type=_namespaced_name,
+        metavar="NAMESPACE/NAME",
+        help="the Lease by which replicas agree who leads; without it this one always does",
+    )
+    run.add_argument(
+        "--health-port", type=int, default=8080, help="port of /healthz and /metrics; 0: none (default: 8080)"
+    )
     run.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+
+    metrics = commands.add_parser("metrics-api", help="answer autoscalers from the pods' metrics", allow_abbrev=False)
+    metrics.add_argument(
+        "--service",
+        type=_namespaced_name,
+        required=True,
+        metavar="NAMESPACE/NAME",
+        help="the Service by which the API server reaches --tls-port",
+    )
+    metrics.add_argument("--tls-port", type=int, default=8443, help="port for the API server (default: 8443)")
+    metrics.add_argument("--port", type=int, default=8080, help="port for KEDA and of /healthz (default: 8080)")
+    metrics.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
     show = commands.add_parser("render", help="print the objects of an LLMService as YAML", allow_abbrev=False)
     show.add_argument("file", type=Path, metavar="FILE")
     _engine_image(show)
+    _metrics_url(show)
+    show.add_argument(
+        "--operator-namespace",
+        default=DEFAULT_NAMESPACE,
+        metavar="NAMESPACE",
+        help="where Octavo's own pods run, which networkPolicy lets in (default: %(default)s)",
+    )
+    show.add_argument(
+        "--with-kind",
+        action="append",
+        default=[],
+        choices=OPTIONAL_KINDS,
+        help="a kind that the cluster has beside Kubernetes' own; repeatable",
+    )
 
     check = commands.add_parser("check", help="judge LLMServices as the API server would", allow_abbrev=False)
     check.add_argument("files", type=Path, nargs="+", metavar="FILE")
 
     commands.add_parser("crd", help="print the CustomResourceDefinition as YAML", allow_abbrev=False)
+
+    dashboard = commands.add_parser("dashboard", help="print a Grafana dashboard as JSON", allow_abbrev=False)
+    dashboard.add_argument("name", choices=DASHBOARDS)
 
     local = commands.add_parser("local", help="run an LLMService's engine as a process here", allow_abbrev=False)
     local.add_argument("file", type=Path, metavar="FILE")
@@ -54,6 +102,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _namespaced_name(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
+    return namespace, name
+
+
 def _engine_image(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine-image",
@@ -63,13 +118,23 @@ def _engine_image(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _metrics_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metrics-url",
+        default=DEFAULT_METRICS_URL,
+        metavar="URL",
+        help="the plain port of `octavo-operator metrics-api`, as KEDA reaches it (default: %(default)s)",
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code: 0, or 2 for input that was refused."""
     arguments = build_parser().parse_args(argv)
-    if arguments.command == "run":
-        return _run(arguments)
-    if arguments.command == "crd":
-        sys.stdout.write(dump(custom_resource_definition()))
+    if arguments.command in ("run", "metrics-api"):
+        return _run(arguments) if arguments.command == "run" else _metrics_api(arguments)
+    if arguments.command in ("crd", "dashboard"):
+        crd = arguments.command == "crd"
+        sys.stdout.write(dump(custom_resource_definition()) if crd else DASHBOARDS[arguments.name].as_json())
         return 0
     if arguments.command == "check":
         return max([_check(path) for path in arguments.files])
@@ -77,20 +142,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     if service is None:
         return USAGE_ERROR
     if arguments.command == "render":
-        return _render(service, arguments.engine_image)
+        kinds, now = frozenset(arguments.with_kind), datetime.now(UTC)
+        config = RenderConfig(
+            arguments.engine_image,
+            kinds,
+            metrics_url=arguments.metrics_url,
+            operator_namespace=arguments.operator_namespace,
+            now=now,
+        )
+        return _render(service, config)
     return _local(service, arguments)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from octavo_operator.reconcile.lease import LeaseLostError
     from octavo_operator.reconcile.operator import OperatorOptions, run
+    from octavo_operator.reconcile.resync import WatchLostError
 
-    logging.basicConfig(
-        level=arguments.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    _log(arguments.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it tells of every event
-    options = OperatorOptions(arguments.engine_image, arguments.namespace, arguments.health_port)
-    asyncio.run(run(options))
+    options = OperatorOptions(
+        arguments.engine_image, arguments.namespace, arguments.health_port, arguments.lease, arguments.metrics_url
+    )
+    try:
+        asyncio.run(run(options))
+    except (LeaseLostError, WatchLostError) as error:
+        logging.getLogger(__name__).error("ends, to be started again: %s", error)
+        return 1
     return 0
+
+
+def _metrics_api(arguments: argparse.Namespace) -> int:
+    from octavo_operator.metrics_api.front_proxy import NoAggregationError
+    from octavo_operator.metrics_api.serve import MetricsApiOptions, run
+    from octavo_operator.reconcile.apply import ApiError
+
+    _log(arguments.log_level)
+    try:
+        namespace, service = arguments.service
+        asyncio.run(run(MetricsApiOptions(namespace, service, arguments.tls_port, arguments.port)))
+    except (NoAggregationError, ApiError) as error:
+        logging.getLogger(__name__).error("cannot serve metrics: %s", error)
+        return 1
+    return 0
+
+
+def _log(level: str) -> None:
+    logging.basicConfig(level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
 def _check(path: Path) -> int:
@@ -99,11 +197,17 @@ def _check(path: Path) -> int:
         _say(f"{path}: skipped: {line}")
     for service in inspection.services:
         sys.stdout.write(f"{path}: LLMService {service.name} is valid\n")
-        for row in not_yet_acted_on(service.spec):
-            _say(f"{path}: note: {row}")
+        for note in _notes(service):
+            _say(f"{path}: note: {note}")
     for problem in inspection.problems:
         _say(f"{path}: {problem}")
     return USAGE_ERROR if inspection.problems else 0
+
+
+def _notes(service: LLMService) -> list[str]:
+    """What is valid and yet not what its author may think."""
+    in_force = bounds_in_force(service.spec, datetime.now(UTC))
+    return [*map(str, not_yet_acted_on(service.spec)), *(in_force.ignored if in_force else ())]
 
 
 def _only_service(path: Path) -> LLMService | None:
@@ -116,13 +220,12 @@ def _only_service(path: Path) -> LLMService | None:
     return None if problems else inspection.services[0]
 
 
-def _render(service: LLMService, engine_image: str) -> int:
-    pending = not_yet_acted_on(service.spec)
-    for row in pending:
-        _say(f"note: {row}")
-    if any(row.blocks for row in pending):
+def _render(service: LLMService, config: RenderConfig) -> int:
+    for note in _notes(service):
+        _say(f"note: {note}")
+    if any(row.blocks for row in not_yet_acted_on(service.spec)):
         return USAGE_ERROR
-    sys.stdout.write(dump(*render(service, RenderConfig(engine_image))))
+    sys.stdout.write(dump(*render(service, config)))
     return 0
 
 

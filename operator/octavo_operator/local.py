@@ -2,7 +2,8 @@
 
 What a kubelet would do is done here in small: arguments, environment, volumes as folders, the three probes, SIGTERM and
 the time to drain. What differs from a pod: it listens on 127.0.0.1, there is no image, no resource limit and no preStop
-pause (no Service has to forget the process first), and a failed engine is not started again.
+pause (no Service has to forget the process first); beside the engine only the container that fetches the model is run,
+before it; and a failed engine is not started again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from typing import Any
 from octavo_operator.api.resource import LLMService
 from octavo_operator.render import RenderConfig, not_yet_acted_on
 from octavo_operator.render.children import render
-from octavo_operator.render.container import PRE_STOP_SECONDS
+from octavo_operator.render.container import CONTAINER, PRE_STOP_SECONDS
+from octavo_operator.render.fetch import FETCH
 
 HOST = "127.0.0.1"
 _POLL_SECONDS = 0.25
@@ -181,10 +183,13 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
         raise LocalError("; ".join(map(str, blocking)))
     manifests = render(service, RenderConfig(engine_image="local"))
     pod = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
+    container = next(container for container in pod["containers"] if container["name"] == CONTAINER)
+    before = [container for container in pod.get("initContainers") or () if container["name"] == FETCH]
     port = _claim_port(port)
     with tempfile.TemporaryDirectory(prefix="octavo-local-") as root:
         folders = _folders(pod["volumes"], Path(root), volumes or {})
+        for first in before:
+            _run_to_the_end(translate(first, port, folders, os.environ), root)
         command = translate(container, port, folders, os.environ)
         process = subprocess.Popen(
             command.argv, env=command.env, cwd=root, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -195,6 +200,17 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
             yield engine
         finally:
             engine.close()
+
+
+def _run_to_the_end(command: Command, root: str) -> None:
+    """An init container: it says on standard error itself how far it is."""
+    done = subprocess.run(
+        command.argv, env=command.env, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False,
+        preexec_fn=_end_with_parent,
+    )  # fmt: skip
+    if done.returncode:
+        code = done.returncode if done.returncode > 0 else 128 - done.returncode
+        raise LocalError(f"the model could not be fetched: exit code {code}", code)
 
 
 def _end_with_parent() -> None:
@@ -219,8 +235,8 @@ def translate(
     def argument(text: str) -> str:
         if text.startswith("--host="):
             return f"--host={HOST}"
-        if text.startswith("--port="):
-            return f"--port={port}"
+        if text.startswith(("--port=", "--progress-port=")):
+            return f"{text.partition('=')[0]}={port}"
         flag, equals, value = text.partition("=")
         return f"{flag}={here(value)}" if equals else here(text)
 

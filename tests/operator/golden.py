@@ -41,6 +41,23 @@ def llmservice(path: Path) -> LLMService:
     return found
 
 
+def container(case: str, name: str = "engine", field: str = "containers") -> dict[str, Any]:
+    """A container of the case's pods."""
+    pod = deployment(case)["spec"]["template"]["spec"]
+    (found,) = [container for container in pod[field] if container["name"] == name]
+    return dict(found)
+
+
+def fetched() -> list[str]:
+    """The cases whose model is downloaded."""
+    return [case for case in inputs() if any("--check-memory" in c.get("args", []) for c in init_containers(case))]
+
+
+def init_containers(case: str) -> list[dict[str, Any]]:
+    """What runs before the case's engine."""
+    return list(deployment(case)["spec"]["template"]["spec"].get("initContainers", []))
+
+
 def deployment(case: str) -> dict[str, Any]:
     """The Deployment that the case is expected to render to."""
     manifests = yaml.safe_load_all((GOLDEN / case / "expected.yaml").read_text())

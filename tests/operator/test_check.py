@@ -121,12 +121,20 @@ def test_dates_and_times_stay_the_strings_that_kubernetes_sees(
     assert main(["check", str(file)]) == 0
 
 
+def test_a_schedule_that_can_never_start_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = {"name": "s", "timeZone": "Mars/Olympus", "start": "0 8 * * *", "duration": "1h"}
+    bounds = {"minReplicas": 1, "maxReplicas": 2}
+    file = tmp_path / "planned.yaml"
+    planned = {"autoscaling": {**bounds, "schedules": [schedule | bounds]}}
+    file.write_text(yaml.safe_dump(merged(VALID, {"spec": planned})))
+    assert main(["check", str(file)]) == 0
+    assert "note: schedule s is ignored: there is no time zone 'Mars/Olympus'" in capsys.readouterr().err
+
+
 def test_fields_that_do_not_act_yet_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "later.yaml"
     file.write_text(
-        yaml.safe_dump(merged(VALID, {"spec": {"autoscaling": {"maxReplicas": 2}, "podTemplate": {"spec": {}}}}))
+        yaml.safe_dump(merged(VALID, {"spec": {"adapters": [{"name": "sql", "source": {"demo": "smollm2"}}]}}))
     )
     assert main(["check", str(file)]) == 0
-    said = capsys.readouterr().err
-    assert "note: spec.autoscaling: " in said
-    assert "note: spec.podTemplate: " in said
+    assert "note: spec.adapters: " in capsys.readouterr().err

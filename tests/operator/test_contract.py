@@ -10,37 +10,57 @@ import pytest
 from octavo_engine import config
 from octavo_engine.cli import build_parser
 from octavo_engine.cli_config import read_engine_config, read_server_config
-from octavo_engine.config import flag_name
+from octavo_engine.config import flag_name, settings_of
 from octavo_engine.errors import ConfigurationError
-from octavo_operator.api.engine_flags import EXTRA, NOT_YET, RENDERED, RESERVED
+from octavo_operator.api.engine_flags import EXTRA, NOT_YET, RENDERED, RESERVED, SERVER_EXTRA
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.cli import main
 from octavo_operator.render import not_yet_acted_on
 from octavo_operator.render.container import arguments
 from tests.operator.bad_llmservices import VALID, merged
-from tests.operator.golden import deployment, inputs, llmservice
+from tests.operator.golden import container, fetched, inputs, llmservice
 
 
-def serve_parser() -> argparse.ArgumentParser:
+def parser_of(command: str) -> argparse.ArgumentParser:
     (commands,) = [action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)]
-    return commands.choices["serve"]
+    found: argparse.ArgumentParser = commands.choices[command]
+    return found
 
 
 def engine_flags() -> set[str]:
-    return {
-        option.removeprefix("--")
-        for action in serve_parser()._actions
-        for option in action.option_strings
-        if option.startswith("--")
-    }
+    return flags_of(parser_of("serve"))
+
+
+def pull_flags() -> set[str]:
+    return flags_of(parser_of("pull"))
+
+
+def flags_of(parser: argparse.ArgumentParser) -> set[str]:
+    options = [option for action in parser._actions for option in action.option_strings]
+    return {option.removeprefix("--") for option in options if option.startswith("--")}
 
 
 @pytest.mark.parametrize("case", inputs())
 def test_the_engine_takes_what_is_rendered_or_no_pod_is_made(case: str) -> None:
-    (container,) = deployment(case)["spec"]["template"]["spec"]["containers"]
-    assert container["command"] == ["octavo-engine"]
-    assert build_parser().parse_args(container["args"]).model == container["args"][1]
-    assert bool(refusal(container["args"])) == blocked(llmservice(inputs()[case])), refusal(container["args"])
+    engine = container(case)
+    assert engine["command"] == ["octavo-engine"]
+    assert build_parser().parse_args(engine["args"]).model == engine["args"][1]
+    assert bool(refusal(engine["args"])) == blocked(llmservice(inputs()[case])), refusal(engine["args"])
+
+
+@pytest.mark.parametrize("case", fetched())
+def test_the_engine_fetches_with_what_it_is_served_with(case: str) -> None:
+    fetch = container(case, "fetch", "initContainers")
+    assert fetch["command"] == ["octavo-engine"]
+    fetched, served = (build_parser().parse_args(each["args"]) for each in (fetch, container(case)))
+    assert (fetched.command, fetched.check_memory, fetched.progress_port) == ("pull", True, int(served.port))
+    for field, _ in settings_of(config.EngineConfig):
+        if field.name != "revision":
+            assert getattr(fetched, field.name) == getattr(served, field.name), field.name
+
+
+def test_every_extra_flag_of_the_server_is_kept_from_fetching() -> None:
+    assert set(EXTRA) - pull_flags() == SERVER_EXTRA
 
 
 def refusal(arguments: list[str]) -> str:

@@ -63,7 +63,7 @@ def test_the_status_has_the_whole_contract_and_requires_nothing_of_later() -> No
     status = VERSION["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     declared = {
         "revision": {"current", "updated", "collisionCount"},
-        "model": {"name", "resolvedRevision", "sizeBytes"},
+        "model": {"name", "resolvedRevision", "sizeBytes", "memory"},  # memory is ours: what MemoryFits goes by
         "loading": {"phase", "message", "bytesLoaded", "bytesTotal", "lastLoadSeconds"},
         "autoscaling": {"desiredReplicas", "queueDepth", "concurrencyPercent", "lastScaleTime", "message"},
     }

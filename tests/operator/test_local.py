@@ -34,9 +34,9 @@ def service(behaviour: str = "good", **fields: Any) -> LLMService:
     return parse(merged(VALID, {"spec": {"model": {"name": behaviour}, "rollout": rollout, **fields}}))
 
 
-def container_of(llmservice: LLMService) -> dict[str, Any]:
+def container_of(llmservice: LLMService, field: str = "containers") -> dict[str, Any]:
     deployment = render(llmservice, RenderConfig("x"))[-1]
-    found: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
+    found: dict[str, Any] = deployment["spec"]["template"]["spec"][field][0]
     return found
 
 
@@ -83,9 +83,19 @@ def test_a_token_comes_from_the_environment_or_is_asked_for(tmp_path: Path) -> N
     hub = {"repository": "a/b", "tokenSecretRef": {"name": "hf", "key": "token"}}
     llmservice = parse(merged(VALID, {"spec": {"model": {"source": {"demo": GONE, "huggingFace": hub}}}}))
     folders = dict.fromkeys(("tmp", "home", "shm", "cache"), tmp_path)
-    assert translate(container_of(llmservice), 1, folders, {"HF_TOKEN": "secret"}).env["HF_TOKEN"] == "secret"
+    fetch = container_of(llmservice, "initContainers")
+    assert translate(fetch, 1, folders, {"HF_TOKEN": "secret"}).env["HF_TOKEN"] == "secret"
     with pytest.raises(LocalError, match="set HF_TOKEN in the environment"):
-        translate(container_of(llmservice), 1, folders, {})
+        translate(fetch, 1, folders, {})
+    assert f"--link={tmp_path}/model" in translate(fetch, 1, folders, {"HF_TOKEN": "secret"}).argv
+
+
+def test_a_model_that_cannot_be_fetched_is_not_served() -> None:
+    hub = {"repository": "a/b", "endpoint": "http://127.0.0.1:9"}
+    llmservice = service(model={"source": {"demo": GONE, "huggingFace": hub}})
+    with pytest.raises(LocalError, match="could not be fetched") as failed, run_local(llmservice):
+        pass
+    assert failed.value.exit_code == 3
 
 
 @pytest.mark.usefixtures("misbehaving")

@@ -12,7 +12,7 @@ from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
 
 
 async def work(
-    queue: WorkQueue[str], handle: Callable[[str], Awaitable[None]], until: asyncio.Event, workers: int = 4
+    queue: WorkQueue[str], handle: Callable[[str], Awaitable[float | None]], until: asyncio.Event, workers: int = 4
 ) -> None:
     tasks = [asyncio.create_task(queue.work(handle)) for _ in range(workers)]
     try:
@@ -79,13 +79,68 @@ async def test_a_failure_is_tried_again_and_harms_no_other_key(
     assert seen.count("good") == 1
 
 
-async def test_waiting_is_measured_from_the_oldest_key() -> None:
-    queue = WorkQueue[str]()
-    assert queue.oldest_wait_seconds() == 0
+async def test_waiting_is_measured_from_the_oldest_key_once_somebody_works() -> None:
+    queue, handled = WorkQueue[str](), asyncio.Event()
+
+    async def handle(key: str) -> None:
+        handled.set()
+        await asyncio.sleep(3600)
+
     queue.add("a")
     await asyncio.sleep(0.01)
-    queue.add("b")
-    assert queue.oldest_wait_seconds() >= 0.01
+    assert queue.oldest_wait_seconds() == 0  # a replica that follows has nothing to answer for
+    worker = asyncio.create_task(queue.work(handle))
+    await handled.wait()
+    await asyncio.sleep(0.01)
+    assert queue.oldest_wait_seconds() >= 0.01  # a pass that does not end counts as well
+    worker.cancel()
+
+
+async def test_what_is_urgent_overtakes_and_is_done_once() -> None:
+    queue, seen, done = WorkQueue[str](), [], asyncio.Event()
+
+    async def handle(key: str) -> None:
+        seen.append(key)
+        if key == "end":
+            done.set()
+
+    for key in ("a", "b", "changed", "end"):
+        queue.add(key)
+    queue.add("changed", urgent=True)
+    assert len(queue) == 4
+    await work(queue, handle, done, workers=1)
+    assert seen == ["changed", "a", "b", "end"]
+
+
+async def test_a_key_comes_again_when_its_handler_asked_for_it() -> None:
+    queue, seen, done = WorkQueue[str](), [], asyncio.Event()
+
+    async def handle(key: str) -> float | None:
+        seen.append(key)
+        if len(seen) == 3:
+            done.set()
+            return None
+        return 0.001
+
+    queue.add("a")
+    await work(queue, handle, done)
+    assert seen == ["a", "a", "a"]
+
+
+async def test_what_happens_before_a_timer_takes_its_place() -> None:
+    queue, seen = WorkQueue[str](), []
+
+    async def handle(key: str) -> float | None:
+        seen.append(key)
+        return 0.05 if len(seen) == 1 else None
+
+    worker = asyncio.create_task(queue.work(handle))
+    queue.add("a")
+    await asyncio.sleep(0.01)
+    queue.add("a")
+    await asyncio.sleep(0.1)
+    worker.cancel()
+    assert seen == ["a", "a"]
 
 
 async def test_a_key_that_has_failed_for_days_is_still_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.fights import Fights
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.observe import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
@@ -18,18 +20,21 @@ from octavo_operator.render import RenderConfig
 from tests.operator.bad_llmservices import VALID, merged
 
 KEY = ("llm", "good")
-METADATA = {"namespace": "llm", "uid": "u1", "generation": 1}
+CHILD = {kind.name: kind for kind in CHILDREN}
+METADATA = {"namespace": "llm", "uid": "u1", "generation": 1, "resourceVersion": "0"}
 
 
 class Server:
-    """Keeps what is applied and shows it to the operator as watches would; fails where told to."""
+    """Keeps what is applied, as server-side apply would, and shows it as watches would; fails where told to."""
 
     def __init__(self, **spec: Any) -> None:
         self.writes: list[str] = []
-        self.specs: dict[str, Any] = {}
+        self.events: list[dict[str, Any]] = []
+        self.live: dict[str, dict[str, Any]] = {}
         self.failures: dict[str, ApiError] = {}
-        self.generation = 1
-        self.watches_lag = False
+        self.version = 0
+        self.lagging: set[str] = set()
+        """Plurals of the kinds whose watch tells nothing any more."""
         self.indexes: dict[str, dict[Any, list[Any]]] = {kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN)}
         self.indexes[LLMSERVICE.plural][KEY] = [merged(VALID, {"metadata": METADATA, "spec": spec})]
 
@@ -39,32 +44,72 @@ class Server:
         return found
 
     def reason(self, kind: str) -> str:
-        conditions = self.service["status"]["conditions"]
-        return next(str(found["reason"]) for found in conditions if found["type"] == kind)
+        return str(self.condition(kind)["reason"])
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        return next(found for found in self.service["status"]["conditions"] if found["type"] == kind)
+
+    def change(self, kind: str, change: dict[str, Any], manager: str = "kubectl") -> None:
+        """Somebody else changes a child: a merge patch whose `spec` they then own."""
+        live = merged(self.live[kind], change)
+        fields = {f"f:{name}": {} for name in change["spec"]}
+        live["metadata"]["managedFields"] = [{"manager": manager, "fieldsV1": {"f:spec": fields}}]
+        self._store(kind, live)
+
+    def remove(self, kind: str) -> None:
+        """Somebody else deletes a child."""
+        del self.live[kind]
+        del self.indexes[CHILD[kind].plural][KEY]
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
-        return None
+        return copy.deepcopy(self.live.get(kind.name))
 
-    async def apply(self, manifest: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+    async def create_event(self, event: dict[str, Any]) -> bool:
+        self.events.append(event)
+        return True
+
+    async def repeat_event(self, namespace: str, name: str, now: str) -> None:
+        raise AssertionError("no event is repeated here")
+
+    async def apply(
+        self,
+        manifest: dict[str, Any],
+        subresource: str = "",
+        dry_run: bool = False,
+        manager: str = "octavo-operator",
+        force: bool = True,
+    ) -> dict[str, Any]:
         what = manifest["kind"] + subresource
         if what in self.failures:
             raise self.failures[what]
-        self.writes.append(what)
+        if not dry_run:
+            self.writes.append(what)
         if subresource:
-            self.service["status"] = copy.deepcopy(manifest["status"])
-            return self.service
-        live = copy.deepcopy(manifest)
-        self.specs[manifest["kind"]] = live["spec"]
-        (kind,) = [kind for kind in CHILDREN if kind.name == manifest["kind"]]
-        live["metadata"].update(uid="c1", generation=self.generation, resourceVersion=str(len(self.writes)))
-        if self.watches_lag:
-            return {**live, "status": self.indexes[kind.plural][KEY][0]["status"]}
-        self.indexes[kind.plural][KEY] = [trimmed(kind, live)]
-        return live
+            self.version += 1
+            written = merged(self.service, {"metadata": {"resourceVersion": str(self.version)}})
+            written["status"] = copy.deepcopy(manifest["status"])
+            if LLMSERVICE.plural not in self.lagging:
+                self.indexes[LLMSERVICE.plural][KEY] = [written]
+            return copy.deepcopy(written)
+        before = self.live.get(manifest["kind"], {"metadata": {"uid": "c1", "generation": 0}})
+        live = merged(before, manifest)
+        if dry_run:
+            return live
+        if live != before:
+            self._store(manifest["kind"], live)
+        return copy.deepcopy(self.live[manifest["kind"]])
+
+    def _store(self, kind: str, live: dict[str, Any]) -> None:
+        self.version += 1
+        generation = live["metadata"]["generation"] + (live["spec"] != self.live.get(kind, {}).get("spec"))
+        live["metadata"].update(generation=generation, resourceVersion=str(self.version))
+        self.live[kind] = live
+        if CHILD[kind].plural not in self.lagging:
+            self.indexes[CHILD[kind].plural][KEY] = [trimmed(CHILD[kind], live)]
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         self.writes.append(f"delete {kind.name}")
-        del self.indexes[kind.plural][KEY]
+        self.remove(kind.name)
 
 
 def reconciler(server: Server, image: str = "engine:1") -> Reconciler:
@@ -127,7 +172,7 @@ async def test_a_refused_child_stops_no_other() -> None:
     server.service["spec"]["cache"]["size"] = "20Gi"
     with pytest.raises(ApiError, match="can grow"):
         await operator.reconcile(KEY)
-    assert server.specs["Deployment"]["replicas"] == 0
+    assert server.live["Deployment"]["spec"]["replicas"] == 0
     assert "delete PodDisruptionBudget" in server.writes
     assert server.reason("Degraded") == "ApplyFailed"
     assert "can grow" in str(server.service["status"]["conditions"])
@@ -146,11 +191,12 @@ async def test_a_change_is_not_called_deployed_because_the_old_state_was() -> No
     operator = reconciler(server)
     await operator.reconcile(KEY)
     counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)
-    server.indexes["deployments"][KEY][0]["status"] = {"observedGeneration": 1, **counts}
+    server.live["Deployment"]["status"] = {"observedGeneration": 1, **counts}
+    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
     await operator.reconcile(KEY)
     assert server.reason("Progressing") == "Deployed"
     server.service["spec"]["engine"] = {"maxModelLength": 77}
-    server.generation, server.watches_lag = 2, True
+    server.lagging = {"deployments"}
     for _ in range(2):
         await operator.reconcile(KEY)
         assert (server.reason("Progressing"), server.reason("Ready")) == ("Deploying", "RollingOut")
@@ -179,3 +225,210 @@ async def test_a_service_that_is_gone_is_forgotten() -> None:
     server.writes.clear()
     await first.reconcile(KEY)
     assert server.writes == []
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(reconciler_module, "Fights", lambda: Fights(clock))
+    return clock
+
+
+async def settled(server: Server) -> Reconciler:
+    """An operator that has nothing to do any more."""
+    operator = reconciler(server)
+    for _ in range(3):
+        await operator.reconcile(KEY)
+    server.writes.clear()
+    return operator
+
+
+async def test_what_others_change_beside_us_is_looked_at_and_not_written(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    for seconds in range(100):
+        clock.now += 1
+        server.change("Deployment", {"spec": {"minReadySeconds": 5, "replicas": 1, "notOurs": seconds}})
+        assert await operator.reconcile(KEY) is None
+    assert server.writes == []
+
+
+async def test_drift_is_mended_at_once_and_a_fight_once_a_minute(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    mended = 0
+    for _ in range(180):
+        clock.now += 1
+        server.change("Deployment", {"spec": {"minReadySeconds": 99}}, "argocd")
+        again = await operator.reconcile(KEY)
+        mended += server.live["Deployment"]["spec"]["minReadySeconds"] == 5
+        assert (again is None) == (server.live["Deployment"]["spec"]["minReadySeconds"] == 5)
+    assert mended == 3
+    found = server.condition("Degraded")
+    assert (found["status"], found["reason"]) == ("True", "FieldConflict")
+    assert "Deployment good" in found["message"]
+    assert "spec.minReadySeconds by argocd" in found["message"]
+    assert server.reason("Ready") != "FieldConflict"
+
+
+async def test_a_fight_over_one_field_keeps_no_other_from_being_mended_later(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    server.change("Deployment", {"spec": {"minReadySeconds": 99}})
+    await operator.reconcile(KEY)
+    clock.now += 5
+    server.change("Deployment", {"spec": {"revisionHistoryLimit": 1}})
+    await operator.reconcile(KEY)
+    spec = server.live["Deployment"]["spec"]
+    assert (spec["minReadySeconds"], spec["revisionHistoryLimit"]) == (5, 3)
+
+
+async def test_a_fight_that_ends_is_over(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    for _ in range(2):
+        server.change("Service", {"spec": {"type": "NodePort"}})
+        again = await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "FieldConflict"
+    assert again is not None
+    clock.now += again
+    await operator.reconcile(KEY)
+    assert server.live["Service"]["spec"]["type"] == "ClusterIP"
+    assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_what_the_user_asks_for_is_written_in_the_midst_of_a_fight(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    for _ in range(2):
+        server.change("Service", {"spec": {"type": "NodePort"}})
+        await operator.reconcile(KEY)
+    server.service["spec"]["service"] = {"type": "LoadBalancer"}
+    await operator.reconcile(KEY)
+    assert server.live["Service"]["spec"]["type"] == "LoadBalancer"
+
+
+async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    made = 0
+    for _ in range(180):
+        clock.now += 1
+        if "Service" in server.live:
+            server.remove("Service")
+        await operator.reconcile(KEY)
+        made += "Service" in server.live
+    assert made == 3
+    assert "the whole object by somebody who deletes it" in server.condition("Degraded")["message"]
+
+
+async def test_a_change_of_labels_is_mended_though_no_generation_tells_of_it() -> None:
+    server = Server()
+    operator = await settled(server)
+    live = copy.deepcopy(server.live["Deployment"])
+    live["metadata"]["labels"]["app.kubernetes.io/name"] = "other"
+    server._store("Deployment", live)
+    await operator.reconcile(KEY)
+    assert server.writes == ["Deployment"]
+    assert server.live["Deployment"]["metadata"]["labels"]["app.kubernetes.io/name"] == "octavo"
+
+
+async def test_what_the_deployments_controller_notes_is_no_change() -> None:
+    server = Server()
+    operator = await settled(server)
+    live = copy.deepcopy(server.live["Deployment"])
+    live["metadata"]["annotations"] = {"deployment.kubernetes.io/revision": "7"}
+    live["status"] = {"replicas": 1}
+    server._store("Deployment", live)
+    await operator.reconcile(KEY)
+    assert "Deployment" not in server.writes
+
+
+async def test_a_watch_that_is_behind_causes_no_write() -> None:
+    server = Server()
+    operator = await settled(server)
+    server.lagging = {"deployments"}
+    server.service["spec"]["engine"] = {"maxModelLength": 77}
+    await operator.reconcile(KEY)
+    server.writes.clear()
+    await operator.reconcile(KEY)
+    await operator.reconcile(KEY)
+    assert [what for what in server.writes if what != "LLMService/status"] == []
+
+
+async def test_a_status_that_the_watch_has_not_told_of_yet_is_not_written_again() -> None:
+    server = Server()
+    server.lagging = set(server.indexes)
+    operator = reconciler(server)
+    await operator.reconcile(KEY)
+    server.writes.clear()
+    server.events.clear()
+    for _ in range(3):
+        await operator.reconcile(KEY)
+    assert (server.writes, server.events) == ([], [])
+
+
+AUTOSCALED = {"autoscaling": {"minReplicas": 3, "maxReplicas": 8}}
+
+
+async def test_a_deployment_is_made_with_its_lower_bound_before_its_autoscaler() -> None:
+    server = Server(**AUTOSCALED)
+    await reconciler(server).reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 3
+    kinds = [what for what in server.writes if "/" not in what]
+    assert kinds.index("Deployment") < kinds.index("HorizontalPodAutoscaler")
+    assert server.reason("ScalingActive") == "AutoscalerPending"
+
+
+async def test_what_an_autoscaler_writes_is_no_drift() -> None:
+    server = Server(**AUTOSCALED)
+    operator = reconciler(server)
+    await operator.reconcile(KEY)
+    server.change("Deployment", {"spec": {"replicas": 7}}, "kube-controller-manager")
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 7
+    assert server.service["status"]["replicas"] == 7
+
+
+async def test_a_deployment_of_none_that_no_autoscaler_would_ever_scale_is_started_again() -> None:
+    server = Server(**AUTOSCALED)
+    operator = reconciler(server)
+    await operator.reconcile(KEY)
+    server.change("Deployment", {"spec": {"replicas": 0}})
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 3
+
+
+async def test_the_autoscaler_goes_before_the_spec_sets_the_number() -> None:
+    server = Server(**AUTOSCALED)
+    operator = reconciler(server)
+    await operator.reconcile(KEY)
+    server.change("Deployment", {"spec": {"replicas": 7}}, "kube-controller-manager")
+    await operator.reconcile(KEY)
+    del server.service["spec"]["autoscaling"]
+    server.service["spec"]["replicas"] = 5
+    await operator.reconcile(KEY)
+    assert "HorizontalPodAutoscaler" not in server.live
+    assert server.live["Deployment"]["spec"]["replicas"] == 7
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 5
+
+
+async def test_a_pass_asks_to_be_repeated_when_a_schedule_begins_or_ends() -> None:
+    schedule = {"name": "s", "start": "0 8 * * *", "duration": "2h", "minReplicas": 4, "maxReplicas": 9}
+    server = Server(autoscaling={**AUTOSCALED["autoscaling"], "schedules": [schedule]})
+    operator = reconciler(server)
+    for now, seconds, least in (("07:00:00", 3601, 3), ("08:00:00", 7201, 4), ("10:00:00", 79_201, 3)):
+        operator._clock = lambda now=now: f"2026-01-01T{now}Z"  # type: ignore[misc]
+        assert await operator.reconcile(KEY) == seconds
+        assert server.live["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == least

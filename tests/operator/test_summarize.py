@@ -10,9 +10,10 @@ from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.api.status import Condition, LLMServiceStatus
 from octavo_operator.reconcile.kinds import POD
+from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Observation, trimmed
 from octavo_operator.reconcile.pods import Finding, last_words, view
-from octavo_operator.reconcile.summarize import invalid_status, summarize
+from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
 from tests.operator.bad_llmservices import VALID, merged
 
 NOW = "2026-01-01T00:00:00Z"
@@ -35,6 +36,13 @@ def pod(
         found["conditions"] = [*found["conditions"], {"type": "Ready", "status": ready}]
     metadata = {"name": name, "labels": {"pod-template-hash": revision}, "creationTimestamp": NOW}
     return {"metadata": metadata, "status": found}
+
+
+def fetching(container: dict[str, Any], name: str = "fetch", **status: Any) -> dict[str, Any]:
+    """A pod whose init container is `container`, and whose engine waits for it."""
+    waiting = {"state": {"waiting": {"reason": "PodInitializing"}}, "started": False, "ready": False}
+    first = [{"name": name, "image": "octavo-engine:1", **container}]
+    return pod(container=waiting, initContainerStatuses=first, **status)
 
 
 RUNNING = {"state": {"running": {}}, "started": False, "ready": False}
@@ -69,7 +77,7 @@ def summary(
     children: dict[tuple[str, str], dict[str, Any]] | None = None,
     problem: Finding | None = None,
 ) -> LLMServiceStatus:
-    return summarize(of or service(), Observation({}, children or {}, pods), IMAGE, problem, NOW)
+    return summarize(of or service(), Observation({}, children or {}, pods), IMAGE, Outcome(problem), NOW)
 
 
 def condition(status: LLMServiceStatus, kind: ConditionType) -> Condition:
@@ -126,7 +134,7 @@ def test_a_failed_container_says_why(container: dict[str, Any], reason: Reason, 
         assert words in found.message
 
 
-def test_all_seven_conditions_are_always_there() -> None:
+def test_all_eight_conditions_are_always_there() -> None:
     for status in (
         summary(),
         summary(pod(container=SERVING), children=deployment(ready=1)),
@@ -160,18 +168,6 @@ def test_ready_is_not_taken_away_by_a_new_pod_that_fails() -> None:
     status = summary(*pods, children=deployment(ready=1, updated=1, total=2))
     assert condition(status, ConditionType.READY).status == "True"
     assert condition(status, ConditionType.DEGRADED).reason == Reason.MODEL_NOT_FOUND
-
-
-def test_a_surge_pod_without_gpu_blocks_the_rollout() -> None:
-    pods = [pod("old", container=SERVING, revision="r1"), pod("new", revision="r2", **NO_GPU)]
-    status = summary(*pods, children=deployment(ready=1, updated=1, total=2))
-    found = condition(status, ConditionType.ROLLOUT_BLOCKED)
-    assert (found.status, found.reason) == ("True", Reason.NO_GPU_FOR_SURGE)
-    assert "rollout.strategy" in found.message
-
-
-def test_a_first_pod_without_gpu_blocks_no_rollout() -> None:
-    assert condition(summary(pod(**NO_GPU), children=deployment()), ConditionType.ROLLOUT_BLOCKED).status == "False"
 
 
 def test_pods_that_may_not_be_made() -> None:
@@ -292,12 +288,12 @@ def test_stopped_on_purpose_is_not_broken(fields: dict[str, Any], reason: Reason
 
 
 def test_fields_that_do_not_act_yet_do_not_take_ready_away() -> None:
-    later = service(autoscaling={"minReplicas": 1, "maxReplicas": 2})
+    later = service(adapters=[{"name": "sql", "source": {"demo": "smollm2"}}])
     status = summary(pod(container=SERVING), of=later, children=deployment(ready=1))
     assert condition(status, ConditionType.READY).status == "True"
     found = condition(status, ConditionType.DEGRADED)
     assert (found.status, found.reason) == ("True", Reason.FIELDS_NOT_YET_ACTED_ON)
-    assert "spec.autoscaling" in found.message
+    assert "spec.adapters" in found.message
 
 
 def test_what_stopped_the_operator_comes_first() -> None:
@@ -314,9 +310,9 @@ def test_transition_times_move_with_the_status_only() -> None:
     )
     later = "2026-01-02T00:00:00Z"
     old = service(status=before)
-    same = summarize(old, Observation({}, deployment(ready=1), (pod(container=SERVING),)), IMAGE, None, later)
+    same = summarize(old, Observation({}, deployment(ready=1), (pod(container=SERVING),)), IMAGE, Outcome(), later)
     assert same.as_object() == before
-    broken = summarize(old, Observation({}, deployment(), (pod(container=exited(5)),)), IMAGE, None, later)
+    broken = summarize(old, Observation({}, deployment(), (pod(container=exited(5)),)), IMAGE, Outcome(), later)
     times = {found.type: found.last_transition_time for found in broken.conditions}
     assert times[ConditionType.READY] == later
     assert times[ConditionType.ROLLOUT_BLOCKED] == NOW
@@ -337,8 +333,74 @@ def test_an_object_that_is_no_longer_valid_is_told_so() -> None:
 
 def test_last_words_are_the_end_of_the_log_in_one_line() -> None:
     assert last_words("one\n\n two \nthree\nfour\n") == "two / three / four"
-    assert len(last_words("x" * 5000)) == 400
+    assert len(last_words("x" * 5000)) == 800
 
 
 def test_a_pod_that_ended_well_is_seen_ending_not_serving() -> None:
     assert view(pod(container={"state": {"terminated": {"exitCode": 0}}}), GPU).phase == "Loading"
+
+
+FETCHED = {"state": {"terminated": {"exitCode": 0}}, "ready": True}
+REPORT = LoadReport(phase="pulling", detail="1.0 GiB of 4.0 GiB", bytesLoaded=1 << 30, bytesTotal=4 << 30)
+
+
+def with_report(report: LoadReport, found: dict[str, Any]) -> LLMServiceStatus:
+    found["metadata"]["uid"] = "u"
+    return summarize(service(), Observation({}, deployment(), (found,), {"u": report}), IMAGE, Outcome(), NOW)
+
+
+def test_a_download_is_told_in_bytes() -> None:
+    status = with_report(REPORT, fetching(RUNNING))
+    assert (status.loading.phase, status.loading.message) == ("Downloading", "1.0 GiB of 4.0 GiB")
+    assert (status.loading.bytes_loaded, status.loading.bytes_total) == (1 << 30, 4 << 30)
+    assert condition(status, ConditionType.MODEL_LOADED).message.endswith("the furthest is Downloading")
+    assert condition(status, ConditionType.DEGRADED).status == "False"
+
+
+def test_without_a_report_the_phase_is_told_all_the_same() -> None:
+    loading = summary(fetching(RUNNING), children=deployment()).loading
+    assert (loading.phase, loading.message, loading.bytes_total) == ("Downloading", "", None)
+
+
+@pytest.mark.parametrize(
+    ("said", "phase"),
+    [("pulling", "Downloading"), ("sizing", "Loading"), ("loading", "Loading"), ("warmup", "Warmup"), ("?", "Loading")],
+)  # fmt: skip
+def test_an_engine_says_its_phase_itself(said: str, phase: str) -> None:
+    assert with_report(LoadReport(phase=said), pod(container=RUNNING)).loading.phase == phase
+
+
+def test_an_old_report_does_not_outlive_loading() -> None:
+    loading = with_report(REPORT, pod(container=SERVING)).loading
+    assert (loading.phase, loading.message, loading.bytes_loaded) == ("Serving", "", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(3, Reason.MODEL_NOT_FOUND), (4, Reason.OUT_OF_MEMORY), (2, Reason.CONFIGURATION_ERROR)]
+)
+def test_a_download_that_fails_says_why(code: int, reason: Reason) -> None:
+    status = summary(fetching(exited(code, "the hub says no")), children=deployment())
+    ready = condition(status, ConditionType.READY)
+    assert (ready.status, ready.reason) == ("False", reason)
+    assert "the hub says no" in ready.message
+
+
+def test_a_secret_that_a_download_lacks_is_named() -> None:
+    lacks = waiting("CreateContainerConfigError", 'secret "bucket" not found')
+    status = summary(fetching(lacks), children=deployment())
+    assert condition(status, ConditionType.DEGRADED).reason == Reason.SECRET_MISSING
+    assert 'secret "bucket" not found' in condition(status, ConditionType.DEGRADED).message
+
+
+def test_another_init_container_is_waited_for_by_name() -> None:
+    status = summary(fetching(RUNNING, name="their-own"), children=deployment())
+    assert status.loading.phase == "Pulling"
+    assert "init container their-own" in status.loading.message
+
+
+def test_sidecars_and_finished_init_containers_do_not_count() -> None:
+    sidecar = {"name": "mesh", "state": {"running": {}}, "started": True, "ready": True}
+    status = summary(
+        pod(container=RUNNING, initContainerStatuses=[sidecar, {"name": "fetch", **FETCHED}]), children=deployment()
+    )
+    assert status.loading.phase == "Loading"

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ConditionType(StrEnum):
-    """The seven conditions. All are always present, so that none has to be told from missing."""
+    """The eight conditions. All are always present, so that none has to be told from missing."""
 
     READY = "Ready"
     AVAILABLE = "Available"
@@ -15,6 +15,7 @@ class ConditionType(StrEnum):
     MODEL_LOADED = "ModelLoaded"
     SCALING_ACTIVE = "ScalingActive"
     ROLLOUT_BLOCKED = "RolloutBlocked"
+    MEMORY_FITS = "MemoryFits"
 
 
 class Reason(StrEnum):
@@ -49,15 +50,28 @@ class Reason(StrEnum):
     POLICY_DENIED = "PolicyDenied"
     APPLY_FAILED = "ApplyFailed"
     NAME_TAKEN = "NameTaken"
+    FIELD_CONFLICT = "FieldConflict"
     INVALID = "Invalid"
     # ModelLoaded
     LOADED = "Loaded"
     NOT_LOADED = "NotLoaded"
     # ScalingActive
     FIXED_REPLICAS = "FixedReplicas"
+    VALID_METRIC_FOUND = "ValidMetricFound"
+    AUTOSCALER_PENDING = "AutoscalerPending"
+    AUTOSCALER_FAILED = "AutoscalerFailed"
+    FAILED_GET_EXTERNAL_METRIC = "FailedGetExternalMetric"
+    FAILED_GET_SCALE = "FailedGetScale"
+    FAILED_UPDATE_SCALE = "FailedUpdateScale"
+    SCALING_DISABLED = "ScalingDisabled"
     # RolloutBlocked
     NOT_BLOCKED = "NotBlocked"
     NO_GPU_FOR_SURGE = "NoGPUForSurge"
+    WENT_IN_PLACE = "WentInPlace"
+    # MemoryFits
+    NOT_YET_KNOWN = "NotYetKnown"
+    FITS = "Fits"
+    DOES_NOT_FIT = "DoesNotFit"
 
 
 class LoadingPhase(StrEnum):

@@ -20,14 +20,18 @@ class Engine(SpecModel):
     image: ImageReference | None = Field(
         None, description="Image of the engine. Default: the operator's, pinned in status.engineImage at first sight."
     )
-    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field("IfNotPresent", description="When to pull.")
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        "IfNotPresent", description="When nodes pull the image, as in a pod."
+    )
     image_pull_secrets: Annotated[list[LocalReference], Field(max_length=8), ListType("name")] = Field(
         default_factory=list, description="Secrets for pulling the image."
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Type of weights and activations; auto takes the checkpoint's."
     )
-    quantization: Literal["fp8", "awq", "gptq"] | None = Field(None, description="Quantize weights while loading.")
+    quantization: Literal["fp8", "awq", "gptq"] | None = Field(
+        None, description="Form of the weights: fp8 converts while loading, awq and gptq read such a checkpoint."
+    )
     max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
         None, description="Longest context in tokens, prompt and answer together. Default: the model's, or what fits."
     )

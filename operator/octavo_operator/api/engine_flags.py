@@ -26,6 +26,12 @@ EXTRA = (
 )  # fmt: skip
 """Fine tuning that has no field of its own."""
 
+SERVER_EXTRA = frozenset({
+    "log-format", "max-key-share", "max-kv-commitment", "max-queued-tokens", "max-request-bytes", "request-timeout",
+    "vllm-metrics", "no-vllm-metrics",
+})  # fmt: skip
+"""Those of EXTRA that mean nothing to a model that is only fetched."""
+
 NOT_YET = {
     "kv-cache-dtype": "auto",
     "speculative-config": None,

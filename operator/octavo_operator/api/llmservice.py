@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ from octavo_operator.api.fields import (
     ModelName,
     ShortName,
 )
+from octavo_operator.api.names import labels
 from octavo_operator.api.quantity import Quantity, Size, parse_quantity
 from octavo_operator.api.schema import ListType, Rule, SpecModel, all_keys, exactly_one_of, pattern, section
 from octavo_operator.api.source import ModelSource, SecretReference
@@ -157,14 +158,18 @@ class Cache(SpecModel):
         ),
     )
     type: Literal["Ephemeral", "PersistentVolumeClaim", "HostPath"] = Field(
-        "Ephemeral", description="Ephemeral is lost with the pod; a claim is shared by all replicas."
+        "Ephemeral",
+        description="Ephemeral is lost with the pod, PersistentVolumeClaim is shared by all replicas, HostPath by"
+        " those of a node.",
     )
     size: Size | None = Field(None, description="Size of the cache; may grow, not shrink.")
     storage_class_name: Dns1123Name | None = Field(None, description="Class of the claim. Default: the cluster's.")
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = Field(
         None, description="Mode of the claim. Default: ReadWriteMany; ReadWriteOnce ties all replicas to one node."
     )
-    host_path: AbsolutePath | None = Field(None, description="Folder of the node for type HostPath; not yet acted on.")
+    host_path: AbsolutePath | None = Field(
+        None, description="Folder of the node for type HostPath, made if missing; the namespace must allow hostPath."
+    )
     shared_memory_size: Size = Field("8Gi", description="Size of /dev/shm; counts to the memory limit.")
 
 
@@ -185,13 +190,13 @@ class Rollout(SpecModel):
     )
     strategy: Literal["Auto", "Surge", "InPlace"] = Field(
         "Auto",
-        description="Surge starts new pods first, InPlace stops old ones first. Auto surges; that it goes on in place"
-        " where no GPU is free is not yet acted on.",
+        description="Surge starts new pods first, InPlace stops old ones first. Auto surges, and where no GPU is free"
+        " for a surge it goes on in place.",
     )
     max_surge: Annotated[int, Field(ge=0, le=100)] = Field(1, description="Pods above the number of replicas.")
     max_unavailable: Annotated[int, Field(ge=0, le=100)] = Field(0, description="Pods that may be missing meanwhile.")
     surge_timeout_seconds: Annotated[int, Field(ge=10, le=86_400)] = Field(
-        300, description="How long a surge pod may wait for a GPU before Auto goes on in place; not yet acted on."
+        300, description="How long a surge pod may wait for a GPU before Auto goes on in place."
     )
     drain_timeout_seconds: Annotated[int, Field(ge=0, le=86_400)] = Field(
         120, description="Time for running answers after a pod is asked to stop."
@@ -216,8 +221,10 @@ class Scheduling(SpecModel):
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )  # fmt: skip
     priority_class_name: Dns1123Name | None = Field(None, description="Priority of the pods.")
-    runtime_class_name: Dns1123Name | None = Field(None, description="Container runtime of the pods.")
-    scheduler_name: Dns1123Name | None = Field(None, description="Scheduler of the pods.")
+    runtime_class_name: Dns1123Name | None = Field(None, description="RuntimeClass of the pods, such as nvidia.")
+    scheduler_name: Dns1123Name | None = Field(
+        None, description="Scheduler that places the pods. Default: the cluster's."
+    )
 
 
 class Disruption(SpecModel):
@@ -249,17 +256,38 @@ class Monitoring(SpecModel):
     """What the Prometheus Operator is told, where there is one."""
 
     enabled: Literal["Auto", "Always", "Never"] = Field(
-        "Auto", description="Auto: only if its CRDs exist. Not yet acted on."
+        "Auto", description="Auto: only if the cluster has its CRDs, PodMonitor and PrometheusRule."
     )
-    interval: Duration = Field("15s", description="Time between two scrapes.")
-    labels: LabelMap = Field(default_factory=dict, description="Labels by which Prometheus selects monitors.")
-    alerts: bool = Field(True, description="Whether to install alerting rules.")
+    interval: Duration = Field("15s", description="Time between two scrapes, such as 15s.")
+    labels: LabelMap = Field(
+        default_factory=dict, description="Labels by which your Prometheus selects monitors and rules."
+    )
+    alerts: bool = Field(True, description="Whether to make a PrometheusRule with alerts.")
+
+
+class NetworkPolicy(SpecModel):
+    """Who may reach the pods. Nodes (probes) and Octavo's own pods always may."""
+
+    peers: Annotated[list[FreeForm], Field(max_length=32)] = Field(
+        default_factory=list, alias="from", description="Peers as in a NetworkPolicy; none: nobody else.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )  # fmt: skip
+
+
+_OWN_LABELS = tuple(labels(""))
 
 
 class PodTemplateMetadata(SpecModel):
     """More labels and annotations of the pods."""
 
-    labels: LabelMap = Field(default_factory=dict, description="Labels of the pods.")
+    labels: Annotated[
+        LabelMap,
+        Rule(
+            f"!self.exists(key, key in {list(_OWN_LABELS)})",
+            f"by these labels Octavo finds its pods, they cannot be set: {', '.join(_OWN_LABELS)}",
+            lambda given: not set(given) & set(_OWN_LABELS),
+        ),
+    ] = Field(default_factory=dict, description="Labels of the pods.")
     annotations: AnnotationMap = Field(default_factory=dict, description="Annotations of the pods.")
 
 
@@ -267,7 +295,16 @@ class PodTemplate(SpecModel):
     """What is merged over the rendered pod template."""
 
     metadata: PodTemplateMetadata | None = Field(None, description="Labels and annotations of the pods.")
-    spec: FreeForm | None = Field(None, description="Fields of the pod's spec.")
+    spec: FreeForm | None = Field(
+        None,
+        description="Fields of the pod's spec. Lists such as containers and volumes are merged by their items' names.",
+    )
+
+    def as_patch(self) -> dict[str, Any]:
+        """As it is to be merged: here null means something."""
+        metadata = self.metadata.as_object() if self.metadata else {}
+        parts = {"metadata": {name: value for name, value in metadata.items() if value}, "spec": self.spec or {}}
+        return {name: part for name, part in parts.items() if part}
 
 
 _TENSOR_PARALLEL = (
@@ -306,9 +343,7 @@ class LLMServiceSpec(SpecModel):
     replicas: Annotated[int, Field(ge=0, le=1000)] | None = Field(
         None, description="Number of pods. Default: 1. Exclusive with autoscaling."
     )
-    autoscaling: Autoscaling | None = Field(
-        None, description="Follow the load; not yet acted on beside minReplicas. Exclusive with replicas."
-    )
+    autoscaling: Autoscaling | None = Field(None, description="Follow the load. Exclusive with replicas.")
     rollout: Rollout = section(Rollout, "How a change reaches the pods.")
     scheduling: Scheduling = section(Scheduling, "Where the pods may run.")
     disruption: Disruption | None = Field(
@@ -317,9 +352,12 @@ class LLMServiceSpec(SpecModel):
         json_schema_extra={"default": {}, "nullable": True},
     )
     service: ServiceSettings = section(ServiceSettings, "The Service in front of the pods.")
+    network_policy: NetworkPolicy | None = Field(
+        None, description="Who may reach the pods. Default: everyone whom the network lets through."
+    )
     auth: Auth | None = Field(None, description="Who may use the API. Default: everyone who reaches it.")
-    monitoring: Monitoring = section(Monitoring, "What the Prometheus Operator is told; not yet acted on.")
+    monitoring: Monitoring = section(Monitoring, "What the Prometheus Operator is told, where there is one.")
     pod_template: PodTemplate | None = Field(
-        None, description="Merged over the rendered pod template (strategic merge), the last word; not yet acted on."
+        None, description="Merged over the rendered pod template (strategic merge), the last word."
     )
     suspend: bool = Field(False, description="Runs no pod but keeps the cache; wins over replicas and autoscaling.")

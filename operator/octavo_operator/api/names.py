@@ -12,6 +12,12 @@ FIELD_MANAGER = "octavo-operator"
 SERVICE_LABEL = f"{GROUP}/llmservice"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 
+METRICS_API = "external.metrics.k8s.io/v1beta1"
+WAITING_METRIC = "octavo_requests_waiting"
+IN_FLIGHT_METRIC = "octavo_requests_in_flight"
+METRIC_LABEL = "llmservice"
+"""The external metrics by which replicas follow the load, and the label that names the LLMService in them."""
+
 
 def labels(service_name: str) -> dict[str, str]:
     """The labels of every child of the LLMService called `service_name`."""

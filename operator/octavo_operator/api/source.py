@@ -72,7 +72,9 @@ class ImageSource(SpecModel):
     """An OCI image or artifact that holds the weights, mounted as an image volume."""
 
     reference: ImageReference = Field(description="Image reference, best by digest.")
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field("IfNotPresent", description="When to pull.")
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        "IfNotPresent", description="When nodes pull the image, as in a pod."
+    )
     path: VolumePath = Field("", description="Folder or .gguf file within the image. Default: its root.")
 
 

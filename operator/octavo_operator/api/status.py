@@ -37,12 +37,23 @@ class Condition(StatusModel):
     )
 
 
+class MemoryStatus(StatusModel):
+    """What the model takes, as a pod of it has said."""
+
+    subject: str = Field(description="Model, type and device that the numbers are of.")
+    weight_bytes: int = Field(description="Bytes of the weights, on one device.")
+    step_bytes: int = Field(description="Bytes that one step takes at most.")
+    kv_bytes_per_token: int = Field(description="Bytes that one token of context takes.")
+    total_bytes: int = Field(description="Bytes of the device, or of the container's memory on CPU.")
+
+
 class ModelStatus(StatusModel):
     """The model as it is served."""
 
     name: str = Field(description="Name in the OpenAI API.")
     resolved_revision: str | None = Field(default=None, description="Commit that the revision stood for.")
     size_bytes: int | None = Field(default=None, description="Size of the weights.")
+    memory: MemoryStatus | None = Field(default=None, description="What it takes of memory.")
 
 
 class LoadingStatus(StatusModel):
@@ -74,7 +85,7 @@ class AutoscalingStatus(StatusModel):
     last_scale_time: str | None = Field(
         default=None, description="When it last changed the number.", json_schema_extra={"format": "date-time"}
     )
-    message: str | None = Field(default=None, description="Why it holds, in a sentence.")
+    message: str | None = Field(default=None, description="Why it is or is not scaling, in a sentence.")
 
 
 class AdapterStatus(StatusModel):
@@ -88,7 +99,7 @@ class LLMServiceStatus(StatusModel):
     """What is, as the operator last saw it. What may be missing comes with the behaviour that it tells of."""
 
     observed_generation: int = Field(description="Generation of the spec that this status describes.")
-    conditions: Annotated[list[Condition], ListType("type")] = Field(description="All seven, always.")
+    conditions: Annotated[list[Condition], ListType("type")] = Field(description="All eight, always.")
     replicas: int = Field(description="Pods that should be.")
     ready_replicas: int = Field(description="Pods that answer requests.")
     available_replicas: int = Field(description="Pods that have answered long enough to count.")
@@ -100,10 +111,8 @@ class LLMServiceStatus(StatusModel):
     )
     model: ModelStatus = Field(description="The model as it is served.")
     loading: LoadingStatus = Field(description="How far loading has come.")
-    revision: RevisionStatus | None = Field(default=None, description="Which revisions there are; not reported yet.")
-    autoscaling: AutoscalingStatus | None = Field(
-        default=None, description="What the autoscaler sees and wants; not reported yet."
-    )
+    revision: RevisionStatus | None = Field(default=None, description="Which revisions of the pods there are.")
+    autoscaling: AutoscalingStatus | None = Field(default=None, description="What the autoscaler sees and wants.")
     adapters: Annotated[list[AdapterStatus], ListType("name")] | None = Field(
         default=None, description="How far each adapter has come; not reported yet."
     )

@@ -8,23 +8,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, cast
 
 import aiohttp
 from kubernetes.aio import client, config
 
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SERVICE_LABEL
-from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, Kind
+from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LLMSERVICE, OPTIONAL, Kind
 from octavo_operator.reconcile.queue import ExpectedError
 from octavo_operator.reconcile.relist import Listing
 
 Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 
-_TIMEOUT_SECONDS = 30
+_TIMEOUT_SECONDS = 30.0
 _CRD_POLL_SECONDS = 2
 _PAGE = 500
+_APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+_NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
@@ -46,11 +48,20 @@ class ApiError(ExpectedError):
         return self.status in (0, 429, 502, 503, 504)
 
 
+class NotLeadingError(ExpectedError):
+    """This replica leads no longer: it must not write, and ends."""
+
+
 class Cluster:
-    """The API server. Made by `connect`, ended by `close`."""
+    """The API server. Made by `connect`, ended by `close`.
+
+    `may_write_for` says for how many seconds from now this replica may write: no write outlives the right to it.
+    """
 
     def __init__(self, api: Any) -> None:
         self._api = api
+        self.may_write_for: Callable[[], float] = lambda: _TIMEOUT_SECONDS
+        self.wrote: Callable[[str, str], object] = lambda *_: None
 
     @classmethod
     async def connect(cls) -> Cluster:
@@ -93,6 +104,16 @@ class Cluster:
             else:
                 return
 
+    async def plurals(self, api_version: str) -> frozenset[str]:
+        """The plurals of the kinds that the API server has in `api_version`; none if it does not know that."""
+        try:
+            known = await self._request("GET", f"/apis/{api_version}")
+        except ApiError as error:
+            if error.status == 404:
+                return frozenset()
+            raise
+        return frozenset(resource["name"] for resource in known["resources"])
+
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """The live object, or None."""
         try:
@@ -125,21 +146,93 @@ class Cluster:
             if not continued:
                 return
 
-    async def apply(self, manifest: Object, subresource: str = "") -> Object:
-        """Creates `manifest` or takes its fields over (force: our fields are ours); returns the live object."""
+    async def apply(
+        self,
+        manifest: Object,
+        subresource: str = "",
+        dry_run: bool = False,
+        manager: str = FIELD_MANAGER,
+        force: bool = True,
+    ) -> Object:
+        """Creates `manifest` or takes its fields over (`force`: our fields are ours); returns the live object.
+
+        With `dry_run` nothing is written, and what is returned is what the object would be. Without `force` it is an
+        ApiError 409 if another manager has set a field to another value; to the same value, the two share it.
+        """
         metadata = manifest["metadata"]
         path = BY_NAME[manifest["kind"]].path(metadata["namespace"], metadata["name"]) + subresource
-        query = [("fieldManager", FIELD_MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
-        return await self._request("PATCH", path, manifest, query, "application/apply-patch+yaml")
+        query = [("fieldManager", manager), ("force", str(force).lower()), ("fieldValidation", "Strict")]
+        if dry_run:
+            return await self._request("PATCH", path, manifest, [*query, ("dryRun", "All")], _APPLY)
+        try:
+            return await self._write("apply", manifest["kind"] + subresource, "PATCH", path, manifest, query, _APPLY)
+        except ApiError as error:
+            kind = BY_NAME[manifest["kind"]]
+            if error.status == 404 and kind in OPTIONAL and kind.plural not in await self.plurals(kind.api_version):
+                raise ApiError(404, error.reason, f"this cluster has no {kind.name}: {_NO_SUCH_KIND}") from None
+            raise
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Deletes the object of that uid and no other; one that is gone already is fine."""
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
-            await self._request("DELETE", kind.path(namespace, name), options)
+            await self._write("delete", kind.name, "DELETE", kind.path(namespace, name), options)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
+
+    async def list_whole(self, kind: Kind, namespace: str) -> list[Object]:
+        """All objects of the kind in the namespace that have our label, as the API server last saw them (it asks no
+        other for this, so that it is cheap).
+        """
+        query = [("labelSelector", SERVICE_LABEL), ("resourceVersion", "0")]
+        return list((await self._request("GET", kind.path(namespace), None, query)).get("items") or ())
+
+    async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
+        """Merges `patch` into an object that exists."""
+        await self._write("patch", kind.name, "PATCH", kind.path(namespace, name), dict(patch), content_type=_MERGE)
+
+    async def create_event(self, event: Object) -> bool:
+        """Creates the event; False: one of its name exists already."""
+        try:
+            await self._write("create", EVENT.name, "POST", EVENT.path(event["metadata"]["namespace"]), event)
+        except ApiError as error:
+            if error.status == 409:
+                return False
+            raise
+        return True
+
+    async def repeat_event(self, namespace: str, name: str, now: str) -> None:
+        """Counts one more of an event that exists; `now` is RFC 3339 with microseconds."""
+        path = EVENT.path(namespace, name)
+        known = (await self._request("GET", path)).get("series") or {"count": 1}
+        series = {"series": {"count": known["count"] + 1, "lastObservedTime": now}}
+        await self._write("patch", EVENT.name, "PATCH", path, series, content_type=_MERGE)
+
+    async def put(self, kind: Kind, manifest: Object) -> Object:
+        """Creates `manifest`, or replaces the version that its resourceVersion names, also where this replica may not
+        write else: for the lease itself. ApiError 409: somebody else was quicker.
+        """
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        if "resourceVersion" in manifest["metadata"]:
+            return await self._request("PUT", kind.path(namespace, name), manifest)
+        return await self._request("POST", kind.path(namespace), manifest)
+
+    async def _write(
+        self,
+        verb: str,
+        what: str,
+        method: str,
+        path: str,
+        body: Object,
+        query: list[tuple[str, str]] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        seconds = min(_TIMEOUT_SECONDS, self.may_write_for())
+        if seconds <= 0:
+            raise NotLeadingError(f"does not lead any longer, and leaves {what} as it is")
+        self.wrote(verb, what)
+        return await self._request(method, path, body, query, content_type, seconds=seconds)
 
     async def _request(
         self,
@@ -149,15 +242,14 @@ class Cluster:
         query: list[tuple[str, str]] | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
+        seconds: float = _TIMEOUT_SECONDS,
     ) -> Object:
         headers = {"Accept": accept, "Content-Type": content_type}
         request = await self._api.param_serialize(
             method, path, query_params=query or [], header_params=headers, body=body, auth_settings=["BearerToken"]
         )
         try:
-            response = await self._api.call_api(
-                *request, _request_timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-            )
+            response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
             data = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from octavo_operator.reconcile.queue import WorkQueue
 
@@ -38,17 +40,23 @@ def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
     return ""
 
 
-async def serve_health(queue: WorkQueue[Any], heartbeat: Heartbeat, port: int) -> web.AppRunner | None:
-    """Serves `/healthz` until the runner's cleanup: 200, or 503 with what is wrong. Port 0 serves nothing."""
+async def serve_health(port: int, wrong: Callable[[], str], metrics: Callable[[], bytes]) -> web.AppRunner | None:
+    """Serves until the runner's cleanup; port 0 serves nothing.
+
+    `/healthz` answers 200, or 503 with what is wrong; `/metrics` in Prometheus' text format.
+    """
     if not port:
         return None
 
     async def healthz(_: web.Request) -> web.Response:
-        wrong = trouble(queue, heartbeat)
-        return web.Response(status=503 if wrong else 200, text=f"{wrong or 'ok'}\n")
+        sentence = wrong()
+        return web.Response(status=503 if sentence else 200, text=f"{sentence or 'ok'}\n")
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        return web.Response(body=metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
-    app.add_routes([web.get("/healthz", healthz)])
+    app.add_routes([web.get("/healthz", healthz), web.get("/metrics", show_metrics)])
     runner = web.AppRunner(app, handle_signals=False, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", port).start()

@@ -24,13 +24,25 @@ class Kind:
 
 LLMSERVICE = Kind(KIND, API_VERSION, PLURAL)
 POD = Kind("Pod", "v1", "pods")
+EVENT = Kind("Event", "events.k8s.io/v1", "events")
+LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases")
 
 CHILDREN = (
     Kind("Deployment", "apps/v1", "deployments"),
     Kind("Service", "v1", "services"),
     Kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
     Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+    Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
+    Kind("HorizontalPodAutoscaler", "autoscaling/v2", "horizontalpodautoscalers"),
 )
 """What the operator itself creates; pods are made by Deployments and only watched."""
 
-BY_NAME = {kind.name: kind for kind in (LLMSERVICE, POD, *CHILDREN)}
+OPTIONAL = (
+    Kind("PodMonitor", "monitoring.coreos.com/v1", "podmonitors"),
+    Kind("PrometheusRule", "monitoring.coreos.com/v1", "prometheusrules"),
+    Kind("ScaledObject", "keda.sh/v1alpha1", "scaledobjects"),
+)
+"""Children of kinds that a cluster may have or not: watched and made only where their CRDs are (`discovery`)."""
+
+ALL = (LLMSERVICE, *CHILDREN, *OPTIONAL, POD)
+BY_NAME = {kind.name: kind for kind in ALL}

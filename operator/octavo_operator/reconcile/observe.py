@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
+from octavo_operator.reconcile.load_report import LoadReport
 
 Object = Mapping[str, Any]
 Key = tuple[str, str]
@@ -18,11 +21,12 @@ Index = Mapping[Key, Iterable[Object]]
 
 @dataclass(frozen=True)
 class Observation:
-    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name."""
+    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, `reports` by pod uid."""
 
     service: Object | None
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
     pods: tuple[Object, ...] = ()
+    reports: Mapping[str, LoadReport] = field(default_factory=dict)
 
 
 def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:
@@ -30,8 +34,8 @@ def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:
     service = next(iter(indexes[LLMSERVICE.plural].get(key, ())), None)
     children = {
         (kind.name, child["metadata"]["name"]): child
-        for kind in CHILDREN
-        for child in indexes[kind.plural].get(key, ())
+        for kind in (*CHILDREN, *OPTIONAL)
+        for child in indexes.get(kind.plural, {}).get(key, ())
     }
     return Observation(service, children, tuple(indexes[POD.plural].get(key, ())))
 
@@ -43,15 +47,54 @@ def key_of(kind: Kind, body: Object) -> Key | None:
     return (metadata["namespace"], name) if name else None
 
 
+_KEPT_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "generation",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "labels",
+    "ownerReferences",
+)
+_KEPT_SPEC = {"Deployment": ("replicas", "strategy"), POD.name: ("volumes",)}
+_CONTROLLERS_NOTES = "deployment.kubernetes.io/"  # annotations by which the Deployment's controller counts revisions
+
+
 def trimmed(kind: Kind, body: Object) -> Object:
-    """What of `body` is worth keeping in memory: an LLMService whole, of the rest metadata, status, a pod's volumes."""
-    metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    """What of `body` is worth keeping in memory: of an LLMService all but what it never reads, of the rest little.
+
+    Of a child also its `fingerprint`, which changes whenever somebody changes anything that is not its status.
+    """
+    metadata = {name: body["metadata"][name] for name in _KEPT_METADATA if name in body["metadata"]}
     if kind is LLMSERVICE:
         return {**body, "metadata": metadata}
     kept: dict[str, Any] = {"kind": kind.name, "metadata": metadata, "status": body.get("status") or {}}
-    if kind is POD:
-        kept["spec"] = {"volumes": (body.get("spec") or {}).get("volumes") or []}
+    if names := _KEPT_SPEC.get(kind.name):
+        spec = body.get("spec") or {}
+        kept["spec"] = {name: spec[name] for name in names if name in spec}
+    if kind is not POD:
+        kept["fingerprint"] = fingerprint(body)
     return kept
+
+
+def fingerprint(body: Object) -> str:
+    """What changes whenever somebody changes anything of a child that is not its status.
+
+    Kinds that count no generation are compared by all that they hold.
+    """
+    metadata = body["metadata"]
+    notes = {
+        name: text
+        for name, text in (metadata.get("annotations") or {}).items()
+        if not name.startswith(_CONTROLLERS_NOTES)
+    }
+    content: Any = metadata.get("generation")
+    if content is None:
+        content = {name: value for name, value in body.items() if name not in ("metadata", "status")}
+    compared = [metadata["uid"], metadata.get("labels"), metadata.get("ownerReferences"), notes, content]
+    return hashlib.sha1(json.dumps(compared, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
 def belongs_to(child: Object, service_name: str, uid: str) -> bool:

@@ -1,71 +1,144 @@
-"""kopf as glue: its watches fill the indexes and name the keys that changed. All thinking is elsewhere.
+"""The operator's process: a lease says who leads, watches tell what changes, workers act on it.
 
-Only `on.event` and `index` handlers are used: they write no annotations and need no finalizers.
+Every replica watches, so that one that follows knows everything when it has to lead; only the leader works and writes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 import signal
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import kopf
-
-from octavo_operator.api.names import FIELD_MANAGER, SERVICE_LABEL
 from octavo_operator.reconcile.apply import Cluster
-from octavo_operator.reconcile.health import Heartbeat, serve_health
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
-from octavo_operator.reconcile.observe import Index, Key, key_of, trimmed
+from octavo_operator.reconcile.discovery import KindsChangedError, check_kinds, present_kinds, watch_kinds
+from octavo_operator.reconcile.health import Heartbeat, serve_health, trouble
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD
+from octavo_operator.reconcile.lease import Lease
+from octavo_operator.reconcile.loading import LoadWatch
+from octavo_operator.reconcile.metrics import OperatorMetrics
+from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.resync import Resync
-from octavo_operator.render import RenderConfig
+from octavo_operator.reconcile.watches import Watches
+from octavo_operator.render import DEFAULT_METRICS_URL, RenderConfig
 
 WORKERS = 8
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class OperatorOptions:
-    """How to run. `namespaces` empty: the whole cluster. `health_port` 0: no health endpoint."""
+    """How to run. `namespaces` empty: the whole cluster. `health_port` 0: no health endpoint.
+
+    `lease`: namespace and name of the Lease by which replicas agree who leads; None: this one always leads.
+    `metrics_url`: Octavo's metrics API, as KEDA reaches it.
+    """
 
     engine_image: str
     namespaces: Sequence[str] = ()
     health_port: int = 8080
+    lease: tuple[str, str] | None = None
+    metrics_url: str = DEFAULT_METRICS_URL
+
+
+@dataclass(frozen=True)
+class _Process:
+    """What lives as long as the process."""
+
+    options: OperatorOptions
+    cluster: Cluster
+    queue: WorkQueue[Key]
+    heartbeat: Heartbeat
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    leads: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def run(options: OperatorOptions) -> None:
     """Runs until SIGINT or SIGTERM. Any part that fails ends the whole: Kubernetes starts it again."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):  # kopf's own are there only once it runs
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    queue: WorkQueue[Key] = WorkQueue()
-    heartbeat = Heartbeat()
-    health = await serve_health(queue, heartbeat, options.health_port)
-    cluster = await Cluster.connect()
+    metrics = OperatorMetrics()
+    process = _Process(options, await Cluster.connect(), WorkQueue(metrics.reconciled), Heartbeat())
+    _stop_on_signals(process.stop)
+    metrics.read_from(process.queue, process.heartbeat)
+    process.cluster.wrote = metrics.wrote
+    wrong = functools.partial(trouble, process.queue, process.heartbeat)
+    health = await serve_health(options.health_port, wrong, metrics.render)
+    lease = Lease(process.cluster, *options.lease) if options.lease else None
     try:
-        await _first_of(stop.wait(), _start(options, cluster, queue, heartbeat, stop))
+        await _first_of(process.stop.wait(), _lead(process, lease, metrics), _start(process))
     finally:
-        await cluster.close()
+        if lease:  # all work has ended
+            await lease.release()
+        await process.cluster.close()
         if health:
             await health.cleanup()
 
 
-async def _start(
-    options: OperatorOptions, cluster: Cluster, queue: WorkQueue[Key], heartbeat: Heartbeat, stop: asyncio.Event
-) -> None:
-    await cluster.wait_for_crd()
-    heartbeat.beat()
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    """Until kopf runs, which then has handlers of its own."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+async def _lead(process: _Process, lease: Lease | None, metrics: OperatorMetrics) -> None:
+    """Leads as soon as it may, for ever; LeaseLostError once it may no longer."""
+    if lease:
+        process.cluster.may_write_for = lease.seconds_left
+        await lease.acquire()
+    metrics.leads()
+    process.leads.set()
+    await (lease.keep() if lease else asyncio.Event().wait())
+
+
+async def _start(process: _Process) -> None:
+    await process.cluster.wait_for_crd()
+    process.heartbeat.beat()
+    while True:
+        try:
+            return await _serve(process)
+        except KindsChangedError as change:
+            logger.info("%s; opens the watches anew", change)
+            _stop_on_signals(process.stop)
+
+
+async def _serve(process: _Process) -> None:
+    """Watches and works until stopped; KindsChangedError if a CRD comes or goes that decides what is made."""
+    cluster, queue, heartbeat, options = process.cluster, process.queue, process.heartbeat, process.options
+    optional = await present_kinds(cluster)
     indexes: dict[str, Index] = {}
-    reconciler = Reconciler(cluster, indexes, RenderConfig(options.engine_image))
-    resync = Resync(cluster, options.namespaces, indexes, queue, heartbeat)
-    registry = _registry(cluster, queue, indexes, heartbeat)
-    await _first_of(
-        _watch(options, registry, stop),
-        resync.run(reconciler),
-        *(queue.work(reconciler.reconcile) for _ in range(WORKERS)),
-    )
+    kinds = (LLMSERVICE, *CHILDREN, *optional, POD)
+    watches = Watches(cluster, queue, heartbeat, options.namespaces, kinds, indexes)
+    present = frozenset(kind.name for kind in optional)
+    config = RenderConfig(options.engine_image, present, metrics_url=options.metrics_url)
+    if options.lease:  # it lies where the operator runs
+        config = replace(config, operator_namespace=options.lease[0])
+    loading = LoadWatch(indexes, queue)
+    reconciler = Reconciler(cluster, indexes, config, loading.reports)
+    try:
+        await _first_of(
+            watches.run(process.stop),
+            Resync(cluster, options.namespaces, indexes, queue, heartbeat).run(),
+            watch_kinds(cluster, optional),
+            _ask_pods(process, loading),
+            *(_work(process, reconciler) for _ in range(WORKERS)),
+        )
+    except Exception:
+        await check_kinds(cluster, optional)  # kopf fails when what it watches is there no longer
+        raise
+
+
+async def _ask_pods(process: _Process, loading: LoadWatch) -> None:
+    await process.leads.wait()
+    await loading.run()
+
+
+async def _work(process: _Process, reconciler: Reconciler) -> None:
+    await process.leads.wait()
+    await process.queue.work(reconciler.reconcile)
 
 
 async def _first_of(*parts: Coroutine[Any, Any, Any]) -> None:
@@ -79,61 +152,3 @@ async def _first_of(*parts: Coroutine[Any, Any, Any]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
-
-
-async def _watch(options: OperatorOptions, registry: kopf.OperatorRegistry, stop: asyncio.Event) -> None:
-    identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
-    await kopf.operator(
-        identity=identity,
-        registry=registry,
-        settings=_settings(),
-        stop_flag=stop,
-        standalone=True,
-        clusterwide=not options.namespaces,
-        namespaces=list(options.namespaces),
-    )
-
-
-def _settings() -> kopf.OperatorSettings:
-    settings = kopf.OperatorSettings()
-    settings.posting.enabled = False
-    settings.scanning.disabled = True  # the CRD is waited for; neither CRDs nor namespaces need to be watched
-    settings.queueing.worker_limit = 50
-    settings.watching.server_timeout = 300
-    for kind in (*CHILDREN, POD):
-        settings.watching.label_selectors[kind.plural] = SERVICE_LABEL
-    return settings
-
-
-def _registry(
-    cluster: Cluster, queue: WorkQueue[Key], indexes: dict[str, Index], heartbeat: Heartbeat
-) -> kopf.OperatorRegistry:
-    registry = kopf.OperatorRegistry()
-
-    @kopf.on.startup(registry=registry, id="indexes")
-    async def take_indexes(**kwargs: Any) -> None:
-        indexes.update({kind.plural: kwargs[kind.plural] for kind in (LLMSERVICE, *CHILDREN, POD)})
-
-    @kopf.on.login(registry=registry, id="login")
-    async def login(**_: Any) -> kopf.ConnectionInfo:
-        return kopf.ConnectionInfo(**await cluster.credentials())
-
-    for kind in (LLMSERVICE, *CHILDREN, POD):
-        _follow(registry, kind, queue, heartbeat)
-    return registry
-
-
-def _follow(registry: kopf.OperatorRegistry, kind: Kind, queue: WorkQueue[Key], heartbeat: Heartbeat) -> None:
-    """Keeps an index of `kind` and queues the owner of whatever changes."""
-    group, _, version = kind.api_version.rpartition("/")
-
-    @kopf.index(group, version, kind.plural, registry=registry, id=kind.plural)
-    async def index(body: Any, **_: Any) -> dict[Key, Any] | None:
-        key = key_of(kind, body)
-        return {key: trimmed(kind, dict(body))} if key else None
-
-    @kopf.on.event(group, version, kind.plural, registry=registry, id=f"changed-{kind.plural}")
-    async def changed(body: Any, **_: Any) -> None:
-        heartbeat.beat()
-        if key := key_of(kind, body):
-            queue.add(key)

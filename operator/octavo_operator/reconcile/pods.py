@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
-from octavo_operator.render.container import CONTAINER
+from octavo_operator.api.resource import LLMService
+from octavo_operator.render.container import CONTAINER, gpu_resource
+from octavo_operator.render.fetch import FETCH
 
 _PULL_FAILURES = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
 _EXIT_CODES = {
@@ -18,7 +20,7 @@ _EXIT_CODES = {
     5: Reason.ENGINE_STALLED,
 }
 _ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
-_LAST_WORDS = 400  # characters of a termination message that a condition repeats
+_LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,10 @@ class PodView:
     """One pod as far as a status is concerned. `waits` is no fault (yet); `trouble` is one.
 
     `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
+    `waits_since`: since when the scheduler finds no node for it (RFC 3339); empty: it has one.
     """
 
+    uid: str
     revision: str
     created: str
     ready: bool
@@ -43,6 +47,12 @@ class PodView:
     phase: LoadingPhase
     waits: Finding | None = None
     trouble: Finding | None = None
+    waits_since: str = ""
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether it has a node, and with it its GPUs."""
+        return self.phase != LoadingPhase.PENDING
 
 
 def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
@@ -50,6 +60,7 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
     metadata, status = pod["metadata"], pod.get("status") or {}
     phase, waits, trouble = _state(pod, status, gpu_resource)
     return PodView(
+        uid=metadata.get("uid") or "",
         revision=(metadata.get("labels") or {}).get("pod-template-hash", ""),
         created=metadata.get("creationTimestamp") or "",
         ready=condition_of(pod, "Ready").get("status") == "True",
@@ -57,7 +68,21 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         phase=phase,
         waits=waits,
         trouble=trouble,
+        waits_since=_unscheduled_since(pod),
     )
+
+
+def _unscheduled_since(pod: Mapping[str, Any]) -> str:
+    scheduled = condition_of(pod, "PodScheduled")
+    if scheduled.get("status") != "False":
+        return ""
+    return scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp") or ""
+
+
+def views(service: LLMService, pods: Sequence[Mapping[str, Any]]) -> list[PodView]:
+    """The views of a service's pods."""
+    resource = gpu_resource(service)
+    return [view(pod, resource) for pod in pods]
 
 
 def condition_of(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
@@ -72,10 +97,19 @@ def _state(
     name, scheduled = pod["metadata"]["name"], condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
         return LoadingPhase.PENDING, _unscheduled(name, scheduled.get("message") or "", gpu_resource), None
+    if (first := _unfinished(status)) is not None:
+        return _before_the_engine(pod, first)
     containers = status.get("containerStatuses") or ()
     container = next((c for c in containers if c["name"] == CONTAINER), None)
     if container is None:
         return (LoadingPhase.PULLING if scheduled else LoadingPhase.PENDING), _waits_for_volumes(pod), None
+    return _engine_state(pod, container)
+
+
+def _engine_state(
+    pod: Mapping[str, Any], container: Mapping[str, Any]
+) -> tuple[LoadingPhase, Finding | None, Finding | None]:
+    name = pod["metadata"]["name"]
     state = container.get("state") or {}
     if waiting := state.get("waiting"):
         return LoadingPhase.PULLING, _waits_for_volumes(pod), _waiting_trouble(name, waiting, container)
@@ -88,6 +122,32 @@ def _state(
         None,
         _last_exit(name, container),
     )
+
+
+def _unfinished(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The init container that has not done its work yet. A sidecar has, once it is ready."""
+    containers: Sequence[Mapping[str, Any]] = status.get("initContainerStatuses") or ()
+    for container in containers:
+        state = container.get("state") or {}
+        done = (state.get("terminated") or {}).get("exitCode") == 0
+        if not done and not ("running" in state and container.get("ready")):
+            return container
+    return None
+
+
+def _before_the_engine(
+    pod: Mapping[str, Any], container: Mapping[str, Any]
+) -> tuple[LoadingPhase, Finding | None, Finding | None]:
+    """The state of a pod whose init `container` is at work, or has failed."""
+    name, state = pod["metadata"]["name"], container.get("state") or {}
+    fetches = container["name"] == FETCH
+    if waiting := state.get("waiting"):
+        return LoadingPhase.PULLING, _waits_for_volumes(pod), _waiting_trouble(name, waiting, container)
+    phase = LoadingPhase.DOWNLOADING if fetches else LoadingPhase.PULLING
+    if terminated := state.get("terminated"):
+        return phase, None, _exit_trouble(name, terminated)
+    waits = None if fetches else Finding(Reason.DEPLOYING, f"pod {name} runs its init container {container['name']}")
+    return phase, waits, _last_exit(name, container)
 
 
 def _unscheduled(name: str, message: str, gpu_resource: str) -> Finding:

@@ -7,7 +7,8 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key")
 logger = logging.getLogger(__name__)
@@ -15,65 +16,111 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 300.0
 _MOST_DOUBLINGS = 16  # far past the last pause: a power without bound would overflow a float after days
+_URGENT, _USUAL = 0, 1
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    since: float
+    lane: int
 
 
 class WorkQueue(Generic[Key]):
-    """Keys whose objects may have changed. After client-go's workqueue.
+    """Keys whose objects may have changed. After client-go's workqueue, with a second lane for what is urgent.
 
     A key added while it is worked on is worked on again afterwards; a key added many times meanwhile counts once.
+    `observer` is told of each piece of work: its seconds, and what it failed with (None: nothing).
     """
 
-    def __init__(self) -> None:
-        self._ready: asyncio.Queue[Key] = asyncio.Queue()
-        self._waiting_since: dict[Key, float] = {}
-        self._active: set[Key] = set()
+    def __init__(self, observer: Callable[[float, Exception | None], object] = lambda *_: None) -> None:
+        self._ready: asyncio.PriorityQueue[tuple[int, int, Any]] = asyncio.PriorityQueue()
+        self._sequence = 0
+        self._waiting: dict[Key, _Waiting] = {}
+        self._active: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
-        self._retries: dict[Key, asyncio.TimerHandle] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._workers = 0
+        self._observer = observer
 
-    def add(self, key: Key) -> None:
-        """Has `key` worked on soon."""
-        if key in self._waiting_since:
+    def __len__(self) -> int:
+        """How many keys wait for a worker."""
+        return len(self._waiting)
+
+    def add(self, key: Key, urgent: bool = False) -> None:
+        """Has `key` worked on soon; if `urgent`, before all that is not."""
+        lane, known = (_URGENT if urgent else _USUAL), self._waiting.get(key)
+        if known and known.lane <= lane:
             return
-        self._waiting_since[key] = time.monotonic()
+        self._waiting[key] = _Waiting(known.since if known else time.monotonic(), lane)
         if key not in self._active:
-            self._ready.put_nowait(key)
+            self._put(key)
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Has `key` worked on in `seconds`, or sooner if something else asks for it; the latest call counts."""
+        self._cancel_timer(key)
+        self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
     def oldest_wait_seconds(self) -> float:
-        """How long the key at the head has waited: the measure of progress."""
-        return max((time.monotonic() - since for since in self._waiting_since.values()), default=0.0)
+        """How long the oldest key has waited or been worked on: the measure of progress. 0 while nobody works."""
+        if not self._workers:
+            return 0.0
+        since = [*(waiting.since for waiting in self._waiting.values()), *self._active.values()]
+        return time.monotonic() - min(since) if since else 0.0
 
-    async def work(self, handle: Callable[[Key], Awaitable[None]]) -> None:
-        """Works on keys, one after the other, for ever. Several of these may run side by side."""
-        while True:
-            key = await self._ready.get()
-            self._waiting_since.pop(key, None)
-            self._active.add(key)
-            try:
-                await handle(key)
-            except Exception as error:  # noqa: BLE001 - the boundary: one key's failure is nobody else's
-                self._retry(key, error)
-            else:
-                self._forget_failures(key)
-            finally:
-                self._active.discard(key)
-                if key in self._waiting_since:
-                    self._ready.put_nowait(key)
+    async def work(self, handle: Callable[[Key], Awaitable[float | None]]) -> None:
+        """Works on keys, one after the other, for ever. Several of these may run side by side.
+
+        `handle` returns after how many seconds it wants to see the key again though nothing changes; None: never.
+        """
+        if not self._workers:  # nobody was there to do it: only from now on does waiting mean that nothing moves
+            now = time.monotonic()
+            self._waiting = {key: _Waiting(now, waiting.lane) for key, waiting in self._waiting.items()}
+        self._workers += 1
+        try:
+            while True:
+                _, _, key = await self._ready.get()
+                if key in self._waiting and key not in self._active:  # else it went before, by the urgent lane
+                    await self._work_on(key, handle)
+        finally:
+            self._workers -= 1
+
+    async def _work_on(self, key: Key, handle: Callable[[Key], Awaitable[float | None]]) -> None:
+        del self._waiting[key]
+        self._cancel_timer(key)
+        self._active[key] = started = time.monotonic()
+        failed: Exception | None = None
+        try:
+            again = await handle(key)
+        except Exception as error:  # noqa: BLE001 - the boundary: one key's failure is nobody else's
+            failed = error
+            self._retry(key, error)
+        else:
+            self._failures.pop(key, None)
+            if again is not None:
+                self.add_after(key, again)
+        finally:
+            del self._active[key]
+            if key in self._waiting:
+                self._put(key)
+        self._observer(time.monotonic() - started, failed)
+
+    def _put(self, key: Key) -> None:
+        self._sequence += 1
+        self._ready.put_nowait((self._waiting[key].lane, self._sequence, key))
 
     def _retry(self, key: Key, error: Exception) -> None:
         failures = self._failures.get(key, 0)
-        self._forget_failures(key)
         self._failures[key] = failures + 1
         pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures, _MOST_DOUBLINGS)) * random.uniform(
             0.8, 1.2
         )
         # A message of the API is expected trouble; anything else is a fault of ours and needs its traceback.
         logger.warning("%s: %s; next try in %.0f s", key, error, pause, exc_info=not isinstance(error, ExpectedError))
-        self._retries[key] = asyncio.get_running_loop().call_later(pause, self.add, key)
+        self.add_after(key, pause)
 
-    def _forget_failures(self, key: Key) -> None:
-        self._failures.pop(key, None)
-        if retry := self._retries.pop(key, None):
-            retry.cancel()
+    def _cancel_timer(self, key: Key) -> None:
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
 
 
 class ExpectedError(Exception):

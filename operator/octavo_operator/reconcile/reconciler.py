@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,157 +12,128 @@ from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import API_VERSION, KIND
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.kinds import BY_NAME, Kind
-from octavo_operator.reconcile.observe import Index, Key, Observation, belongs_to, observe
-from octavo_operator.reconcile.pods import Finding
-from octavo_operator.reconcile.summarize import invalid_status, summarize
+from octavo_operator.reconcile.children import NAME_TAKEN, Applied, Children, Object, Writer
+from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
+from octavo_operator.reconcile.fights import Fights
+from octavo_operator.reconcile.kinds import LLMSERVICE
+from octavo_operator.reconcile.load_report import LoadReport
+from octavo_operator.reconcile.observe import Index, Key, Observation, observe, trimmed
+from octavo_operator.reconcile.pods import Finding, views
+from octavo_operator.reconcile.rollout import Course, course
+from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
 from octavo_operator.render import RenderConfig, not_yet_acted_on, render
+from octavo_operator.render.scaler import bounds_in_force
 
-Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 
-class Writer(Protocol):
+class ReconcileCluster(Writer, EventWriter, Protocol):
     """What reconciling needs of a cluster."""
-
-    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """The live object, or None."""
-
-    async def apply(self, manifest: Object, subresource: str = "") -> Object:
-        """Server-side apply; the live object."""
-
-    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Deletes the object of that uid."""
-
-
-NAME_TAKEN = "NameTaken"
-"""Reason of an ApiError: an object of the child's name belongs to somebody else."""
 
 
 class Reconciler:
-    """Brings each LLMService's children and status to what they should be. Keeps only what was last applied."""
+    """Brings each LLMService's children and status to what they should be. Keeps only what it last wrote."""
 
-    def __init__(self, cluster: Writer, indexes: Mapping[str, Index], config: RenderConfig) -> None:
+    def __init__(
+        self,
+        cluster: ReconcileCluster,
+        indexes: Mapping[str, Index],
+        config: RenderConfig,
+        reports: Mapping[str, LoadReport] | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._reports = {} if reports is None else reports
         self._indexes = indexes
         self._config = config
-        self._applied: dict[Key, dict[tuple[str, str], tuple[str, str]]] = {}
+        self._children = Children(cluster, Fights())
+        self._recorder = Recorder(cluster)
+        self._written: dict[Key, Object] = {}
         self._clock: Callable[[], str] = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def forget(self) -> None:
-        """Applies everything again at the next pass; the API server drops what changes nothing."""
-        self._applied.clear()
-
-    async def reconcile(self, key: Key) -> None:
-        """One pass over `key`; raises ApiError to be called again later."""
-        observed = observe(key, self._indexes)
+    async def reconcile(self, key: Key) -> float | None:
+        """One pass over `key`; raises ApiError to be called again later, or says in how many seconds it wants to be."""
+        observed = replace(observe(key, self._indexes), reports=self._reports)
         if observed.service is None:
-            self._applied.pop(key, None)
-            return
-        if observed.service["metadata"].get("deletionTimestamp"):
-            return  # the garbage collector's work, by owner references
+            self._children.forget(key)
+            self._written.pop(key, None)
+            return None
+        live = self._newest(key, observed.service)
+        if live is observed.service:  # the watch has caught up
+            self._written.pop(key, None)
+        if live["metadata"].get("deletionTimestamp"):
+            return None  # the garbage collector's work, by owner references
         try:
-            service = parse(observed.service)
+            service = parse(live)
         except InvalidLLMServiceError as error:
-            await self._write_status(observed.service, invalid_status(observed.service, str(error), self._clock()))
-            return
-        await self._reconcile(key, service, observed)
+            await self._write_status(live, invalid_status(live, str(error), self._clock()))
+            return None
+        return await self._reconcile(key, service, replace(observed, service=live))
 
-    async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> None:
+    async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         image = (service.status or {}).get("engineImage")
         if not image:  # pinned before anything is made, so that no restart of ours can come between
             image = self._config.engine_image
-            await self._report(service, observed, image, None)
+            await self._report(service, observed, image, Outcome())
         blocking = [row for row in not_yet_acted_on(service.spec) if row.blocks]
         if blocking:
             problem = Finding(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, blocking)))
-            await self._report(service, observed, image, problem)
-            return
-        observed, failures = await self._apply_children(key, service, observed, image)
-        refusals = [failure for failure in failures if not failure.transient]
-        if failures and not refusals:  # no reason to call a model that serves anything but Ready
-            raise failures[0]
-        await self._report(service, observed, image, _finding(refusals[0]) if refusals else None)
+            await self._report(service, observed, image, Outcome(problem))
+            return None
+        now = self._course(service, observed)
+        moment = datetime.fromisoformat(self._clock())
+        config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
+        applied = await self._children.apply(key, service, observed, render(service, config))
+        refusals = [failure for failure in applied.failures if not failure.transient]
+        if applied.failures and not refusals:  # no reason to call a model that serves anything but Ready
+            raise applied.failures[0]
+        await self._report(service, replace(observed, children=applied.children), image, _outcome(applied, now))
         if refusals:
             raise refusals[0]
+        pauses = [held.seconds for held in applied.held] + ([now.again] if now.again is not None else [])
+        in_force = bounds_in_force(service.spec, moment)
+        if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
+            pauses.append((in_force.until - moment).total_seconds() + 1)
+        return min(pauses, default=None)
 
-    async def _apply_children(
-        self, key: Key, service: LLMService, observed: Observation, image: str
-    ) -> tuple[Observation, list[ApiError]]:
-        """Applies and prunes each child for itself: a claim that cannot grow must not keep a Deployment from stopping.
+    def _newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The LLMService as the watch told of it, or as it was after our own last write if that is newer."""
+        written = self._written.get(key)
+        return written if written and _version(written) > _version(seen) else seen
 
-        Returns what was observed with the children as they are now, ahead of the watches (a Deployment as it was before
-        would be rolled out still, and be reported so for the new generation), and what was refused, in order.
-        """
-        children: dict[tuple[str, str], Mapping[str, Any]] = {}
-        failures: list[ApiError] = []
-        wanted = {
-            (manifest["kind"], manifest["metadata"]["name"]): manifest
-            for manifest in render(service, replace(self._config, engine_image=image))
-        }
-        for identity, manifest in wanted.items():
-            live = observed.children.get(identity)
-            try:
-                children[identity] = await self._apply_child(key, service, live, manifest)
-            except ApiError as error:
-                failures.append(error)
-                if live is not None:
-                    children[identity] = live
-        for identity, child in observed.children.items():
-            if identity in wanted or not belongs_to(child, service.name, service.metadata.uid or ""):
-                continue
-            logger.info("%s/%s: deletes %s %s, no longer wanted", *key, *identity)
-            kind = BY_NAME[identity[0]]
-            try:
-                await self._cluster.delete(kind, service.namespace, identity[1], child["metadata"]["uid"])
-            except ApiError as error:
-                failures.append(error)
-        return replace(observed, children=children), failures
+    def _course(self, service: LLMService, observed: Observation) -> Course:
+        deployment = observed.children.get(("Deployment", service.name), {})
+        return course(service.spec.rollout, deployment, views(service, observed.pods), self._clock())
 
-    async def _apply_child(
-        self, key: Key, service: LLMService, live: Mapping[str, Any] | None, manifest: Object
-    ) -> Mapping[str, Any]:
-        identity = (manifest["kind"], manifest["metadata"]["name"])
-        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-        applied = self._applied.setdefault(key, {})
-        if live is not None and applied.get(identity) == (digest, _version(live)):
-            return live
-        if live is None:  # perhaps not ours to see: the watches select by our label
-            live = await self._cluster.get(BY_NAME[identity[0]], service.namespace, identity[1])
-        if live is not None and not belongs_to(live, service.name, service.metadata.uid or ""):
-            raise ApiError(
-                409,
-                NAME_TAKEN,
-                f"{identity[0]} {identity[1]} exists and is not this LLMService's; "
-                "rename the LLMService, or delete that object",
-            )
-        live = await self._cluster.apply(manifest)
-        applied[identity] = (digest, _version(live))
-        logger.info("%s/%s: applied %s %s", *key, *identity)
-        return live
-
-    async def _report(self, service: LLMService, observed: Observation, image: str, problem: Finding | None) -> None:
-        status = summarize(service, observed, image, problem, self._clock())
+    async def _report(self, service: LLMService, observed: Observation, image: str, outcome: Outcome) -> None:
+        status = summarize(service, observed, image, outcome, self._clock())
         await self._write_status(observed.service or {}, status.as_object())
 
     async def _write_status(self, live: Mapping[str, Any], status: Object) -> None:
-        if live.get("status") == status:
-            return
         metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
+        key = metadata["namespace"], metadata["name"]
+        before = self._newest(key, live).get("status") or {}
+        if before == status:
+            return
         manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
         try:
-            await self._cluster.apply(manifest, "/status")
+            written = await self._cluster.apply(manifest, "/status")
         except ApiError as error:
             if error.status not in (404, 409):  # deleted meanwhile, and perhaps made again: another event follows
                 raise
+            return
+        self._written[key] = dict(trimmed(LLMSERVICE, written))
+        await self._recorder.record(metadata, transitions(before, status))
 
 
-def _finding(refusal: ApiError) -> Finding:
-    reason = Reason.NAME_TAKEN if refusal.reason == NAME_TAKEN else Reason.APPLY_FAILED
-    return Finding(reason, refusal.message)
+def _version(live: Mapping[str, Any]) -> int:
+    return int(live["metadata"]["resourceVersion"])
 
 
-def _version(live: Mapping[str, Any]) -> str:
-    """What changes when somebody changes the object's spec: its generation, where the kind counts one."""
-    metadata = live["metadata"]
-    return str(metadata.get("generation") or metadata["resourceVersion"])
+def _outcome(applied: Applied, now: Course) -> Outcome:
+    refusal = next((failure for failure in applied.failures if not failure.transient), None)
+    problem = None
+    if refusal:
+        reason = Reason.NAME_TAKEN if refusal.reason == NAME_TAKEN else Reason.APPLY_FAILED
+        problem = Finding(reason, refusal.message)
+    held = "; ".join(map(str, applied.held))
+    return Outcome(problem, Finding(Reason.FIELD_CONFLICT, held) if held else None, now)

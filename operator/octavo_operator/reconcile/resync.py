@@ -10,10 +10,9 @@ from typing import Protocol
 
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.health import Heartbeat
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.kinds import ALL, LLMSERVICE, Kind
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.relist import Listing, Missed, keys, missed
 
 logger = logging.getLogger(__name__)
@@ -51,13 +50,12 @@ class Resync:
         self._queue = queue
         self._heartbeat = heartbeat
 
-    async def run(self, reconciler: Reconciler) -> None:
+    async def run(self) -> None:
         """For ever; WatchLostError if the watches stay behind."""
         pause = RESYNC_SECONDS
         while True:
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))
             try:
-                reconciler.forget()
                 await self.once()
                 pause = RESYNC_SECONDS
             except ApiError as error:
@@ -78,7 +76,7 @@ class Resync:
     async def _look(self) -> set[Missed]:
         behind: set[Missed] = set()
         wanted: set[Key] = set()
-        for kind in (LLMSERVICE, *CHILDREN, POD):
+        for kind in (kind for kind in ALL if kind.plural in self._indexes):
             listing = await self._cluster.list_all(kind, self._namespaces)
             behind |= missed(listing, self._indexes[kind.plural])
             if kind is LLMSERVICE:

@@ -1,18 +1,117 @@
-"""Whether a rollout can go on. Pure; falling back from surge to in-place will be decided here too."""
+"""How a rollout goes on: with a surge, or, where no GPU is free for one, in place. Pure; all state is the cluster's.
+
+A surge pod starts before the pod that it replaces ends, so it needs a GPU of its own. Where there is none, it would
+wait for ever for the one that the old pod holds. Strategy Auto then goes on in place: it stops old pods first. The
+strategy is no part of the pod template, so this begins no new rollout; once it has ended the Deployment surges again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from octavo_operator.api.conditions import Reason
+from octavo_operator.api.llmservice import Rollout
+from octavo_operator.api.status import RevisionStatus
 from octavo_operator.reconcile.pods import Finding, PodView
 
+_NOTHING = Finding(Reason.NOT_BLOCKED, "nothing holds a rollout back")
+_NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
 
-def blocked(pods: Sequence[PodView]) -> Finding | None:
-    """The surge pod that waits for a GPU held by the pods that it is to replace, if there is one."""
-    serving = {pod.revision for pod in pods if pod.ready}
-    for pod in pods:
-        if pod.waits and pod.waits.reason == Reason.WAITING_FOR_GPU and serving - {pod.revision}:
-            message = f"{pod.waits.message}; free a GPU, or set rollout.strategy to InPlace to stop old pods first"
-            return Finding(Reason.NO_GPU_FOR_SURGE, message)
-    return None
+
+@dataclass(frozen=True)
+class Course:
+    """How a rollout goes on. `again`: in how many seconds the answer may be another though nothing changes."""
+
+    in_place: bool = False
+    blocked: bool = False
+    finding: Finding = _NOTHING
+    again: float | None = None
+
+
+def course(rollout: Rollout, deployment: Mapping[str, Any], pods: Sequence[PodView], now: str) -> Course:
+    """The course of the Deployment's rollout; `now` is RFC 3339."""
+    waiting = surge_pods(pods)
+    if not falls_back(rollout):
+        return _fixed(rollout, waiting)
+    if is_in_place(deployment) and not _has_ended(deployment):
+        return Course(in_place=True, finding=_went_in_place(rollout))
+    if not waiting or rollout.paused:
+        return Course()
+    left = rollout.surge_timeout_seconds - max(_seconds(pod.waits_since, now) for pod in waiting)
+    if left <= 0:
+        return Course(in_place=True, finding=_went_in_place(rollout))
+    after = f"the rollout goes on in place after rollout.surgeTimeoutSeconds ({rollout.surge_timeout_seconds})"
+    return Course(blocked=True, finding=_no_gpu(waiting[0], after), again=left + _NOTICE_SECONDS)
+
+
+def revisions(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> RevisionStatus | None:
+    """Which revision serves (the older one while two do), and which is the newest; None without pods."""
+    there = sorted((pod for pod in pods if not pod.ended), key=lambda pod: pod.created)
+    if not there:
+        return None
+    ready = [pod.revision for pod in there if pod.ready]
+    return RevisionStatus(
+        current=ready[0] if ready else None,
+        updated=there[-1].revision,
+        collision_count=(deployment.get("status") or {}).get("collisionCount"),
+    )
+
+
+def falls_back(rollout: Rollout) -> bool:
+    """Whether a surge without a GPU is followed by going in place; with maxSurge 0, it always goes in place."""
+    return rollout.strategy == "Auto" and rollout.max_surge > 0
+
+
+def surge_pods(pods: Sequence[PodView]) -> list[PodView]:
+    """The pods that wait for a GPU while an older pod of another revision holds one."""
+    holders = [pod for pod in pods if pod.scheduled and not pod.ended]
+    return [
+        pod
+        for pod in pods
+        if pod.waits
+        and pod.waits.reason == Reason.WAITING_FOR_GPU
+        and any(old.revision != pod.revision and old.created <= pod.created for old in holders)
+    ]
+
+
+def is_in_place(deployment: Mapping[str, Any]) -> bool:
+    """Whether the live Deployment stops old pods first."""
+    strategy = (deployment.get("spec") or {}).get("strategy") or {}
+    return (strategy.get("rollingUpdate") or {}).get("maxSurge") == 0
+
+
+def _has_ended(deployment: Mapping[str, Any]) -> bool:
+    """Whether all pods are of the newest revision and available, and no old one is left."""
+    metadata, status = deployment["metadata"], deployment.get("status") or {}
+    total = status.get("replicas") or 0
+    return status.get("observedGeneration") == metadata.get("generation") and all(
+        (status.get(count) or 0) == total for count in ("updatedReplicas", "availableReplicas")
+    )
+
+
+def _fixed(rollout: Rollout, waiting: Sequence[PodView]) -> Course:
+    if rollout.strategy == "Surge" and waiting:
+        return Course(
+            blocked=True, finding=_no_gpu(waiting[0], "free a GPU, or set rollout.strategy to Auto or InPlace")
+        )
+    return Course()
+
+
+def _no_gpu(pod: PodView, what_helps: str) -> Finding:
+    said = pod.waits.message if pod.waits else ""
+    return Finding(Reason.NO_GPU_FOR_SURGE, f"{said}; {what_helps}")
+
+
+def _went_in_place(rollout: Rollout) -> Finding:
+    return Finding(
+        Reason.WENT_IN_PLACE,
+        f"no GPU was free for a surge pod for {rollout.surge_timeout_seconds} s: this rollout stops old pods first; "
+        "the next one surges again",
+    )
+
+
+def _seconds(since: str, now: str) -> float:
+    return (datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds() if since else 0.0

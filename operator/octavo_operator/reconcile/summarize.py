@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
-from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, ModelStatus
+from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
+from octavo_operator.reconcile.autoscaling import Scaling, scaling
+from octavo_operator.reconcile.load_report import LoadReport
+from octavo_operator.reconcile.load_time import last_load_seconds
+from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.pods import Finding, PodView, condition_of, view
-from octavo_operator.reconcile.rollout import blocked
-from octavo_operator.render.container import gpu_resource
-from octavo_operator.render.deployment import DEADLINE_SLACK_SECONDS, desired_replicas
+from octavo_operator.reconcile.pods import Finding, PodView, condition_of, views
+from octavo_operator.reconcile.rollout import Course, revisions
+from octavo_operator.render.deployment import desired_replicas, progress_deadline
 from octavo_operator.render.pending import not_yet_acted_on
+from octavo_operator.render.scaler import bounds_in_force
 from octavo_operator.render.service import url
 
 _PHASES = list(LoadingPhase)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass came to: what kept the operator from applying, who fights over a field, how the rollout goes on."""
+
+    problem: Finding | None = None
+    conflict: Finding | None = None
+    course: Course = field(default_factory=Course)
 
 
 @dataclass(frozen=True)
@@ -29,11 +43,18 @@ class Facts:
     desired: int
     deployment: Mapping[str, Any]
     pods: Sequence[PodView]
-    problem: Finding | None
+    outcome: Outcome
+    scaled: Scaling | None = None
+    reports: Mapping[str, LoadReport] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> Finding | None:
+        """What kept the operator from applying."""
+        return self.outcome.problem
 
     def count(self, name: str) -> int:
         """A counter of the Deployment's status; it leaves zeros away."""
-        return int((self.deployment.get("status") or {}).get(name) or 0)
+        return count_of(self.deployment, name)
 
     @property
     def replaced(self) -> bool:
@@ -75,8 +96,13 @@ class Facts:
         return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
 
 
+def count_of(deployment: Mapping[str, Any], name: str) -> int:
+    """A counter of a Deployment's status; it leaves zeros away."""
+    return int((deployment.get("status") or {}).get(name) or 0)
+
+
 def _late(facts: Facts) -> Finding:
-    limit = facts.service.spec.rollout.startup_timeout_seconds + DEADLINE_SLACK_SECONDS
+    limit = progress_deadline(facts.service.spec.rollout)
     cause = (
         facts.waits.message if facts.waits else "raise rollout.startupTimeoutSeconds if the model needs longer to load"
     )
@@ -88,17 +114,22 @@ Verdict = tuple[str, Reason, str]
 
 
 def summarize(
-    service: LLMService, observed: Observation, engine_image: str, problem: Finding | None, now: str
+    service: LLMService, observed: Observation, engine_image: str, outcome: Outcome, now: str
 ) -> LLMServiceStatus:
-    """The status of `service`. `problem` is what kept the operator from applying; `now` is RFC 3339."""
-    views = [view(pod, gpu_resource(service)) for pod in observed.pods]
+    """The status of `service` after a pass with this `outcome`; `now` is RFC 3339."""
+    wanted, in_force = desired_replicas(service.spec), bounds_in_force(service.spec, datetime.fromisoformat(now))
+    ready = count_of(observed.children.get(("Deployment", service.name), {}), "readyReplicas")
+    scaled = scaling(service, in_force, observed.children, ready) if in_force else None
     facts = Facts(
         service=service,
-        desired=desired_replicas(service.spec),
+        desired=scaled.replicas if scaled else wanted or 0,
+        scaled=scaled,
         deployment=observed.children.get(("Deployment", service.name), {}),
-        pods=[pod for pod in views if not pod.ended],
-        problem=problem,
+        pods=[pod for pod in views(service, observed.pods) if not pod.ended],
+        outcome=outcome,
+        reports=observed.reports,
     )
+    memory = _memory(facts)
     verdicts = {
         ConditionType.READY: _ready(facts),
         ConditionType.AVAILABLE: _available(facts),
@@ -107,6 +138,7 @@ def summarize(
         ConditionType.MODEL_LOADED: _model_loaded(facts),
         ConditionType.SCALING_ACTIVE: _scaling_active(facts),
         ConditionType.ROLLOUT_BLOCKED: _rollout_blocked(facts),
+        ConditionType.MEMORY_FITS: memory_fit(service.spec, memory),
     }
     return LLMServiceStatus(
         observed_generation=service.metadata.generation,
@@ -118,8 +150,10 @@ def summarize(
         selector=",".join(f"{name}={value}" for name, value in selector(service.name).items()),
         url=url(service),
         engine_image=engine_image,
-        model=ModelStatus(name=service.served_name),
-        loading=_loading(facts),
+        model=ModelStatus(name=service.served_name, memory=memory),
+        revision=revisions(facts.deployment, facts.pods),
+        loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
+        autoscaling=scaled.status() if scaled else None,
     )
 
 
@@ -220,7 +254,7 @@ def _progressing(facts: Facts) -> Verdict:
 def _degraded(facts: Facts) -> Verdict:
     pending = not_yet_acted_on(facts.service.spec)
     note = "accepted but not acted on by this version: " + "; ".join(map(str, pending)) if pending else ""
-    if trouble := facts.trouble:
+    if trouble := facts.trouble or facts.outcome.conflict:
         return "True", trouble.reason, f"{trouble.message}; {note}" if note else trouble.message
     if note:
         return "True", Reason.FIELDS_NOT_YET_ACTED_ON, note
@@ -237,15 +271,29 @@ def _model_loaded(facts: Facts) -> Verdict:
 def _scaling_active(facts: Facts) -> Verdict:
     if facts.service.spec.suspend:
         return "False", Reason.SUSPENDED, "spec.suspend is true"
-    if facts.service.spec.autoscaling is not None:
-        return "False", Reason.FIELDS_NOT_YET_ACTED_ON, f"autoscaling does not act yet: held at {facts.desired}"
+    if facts.scaled:
+        return facts.scaled.verdict()
     return "False", Reason.FIXED_REPLICAS, f"spec.replicas holds {facts.desired}"
 
 
 def _rollout_blocked(facts: Facts) -> Verdict:
-    if finding := blocked(facts.pods):
-        return "True", finding.reason, finding.message
-    return "False", Reason.NOT_BLOCKED, "nothing holds a rollout back"
+    course = facts.outcome.course
+    return "True" if course.blocked else "False", course.finding.reason, course.finding.message
+
+
+def _load_seconds(service: LLMService, observed: Observation) -> int | None:
+    known = ((service.status or {}).get("loading") or {}).get("lastLoadSeconds")
+    return last_load_seconds(observed.pods, service.spec.rollout.startup_timeout_seconds, known)
+
+
+def _memory(facts: Facts) -> MemoryStatus | None:
+    """What a pod of the present spec says that the model takes; else what was known before."""
+    if facts.replaced and not facts.service.spec.rollout.paused:
+        said = [facts.reports[pod.uid].memory for pod in facts.pods if pod.uid in facts.reports]
+        if numbers := next(filter(None, said), None):
+            return MemoryStatus(subject=subject(facts.service.spec), **numbers.model_dump())
+    known = ((facts.service.status or {}).get("model") or {}).get("memory")
+    return MemoryStatus.model_validate(known) if known else None
 
 
 def _loading(facts: Facts) -> LoadingStatus:
@@ -254,5 +302,13 @@ def _loading(facts: Facts) -> LoadingStatus:
     furthest = max(facts.pods, key=lambda pod: _PHASES.index(pod.phase), default=None)
     if furthest is None:
         return LoadingStatus(phase=LoadingPhase.PENDING, message="")
-    cause = furthest.trouble or furthest.waits
-    return LoadingStatus(phase=furthest.phase, message=cause.message if cause else "")
+    cause, report = furthest.trouble or furthest.waits, facts.reports.get(furthest.uid)
+    message = cause.message if cause else ""
+    if report is None or furthest.phase == LoadingPhase.SERVING:
+        return LoadingStatus(phase=furthest.phase, message=message)
+    return LoadingStatus(
+        phase=report.loading_phase or furthest.phase,
+        message=message or report.detail,
+        bytes_loaded=report.bytes_loaded,
+        bytes_total=report.bytes_total,
+    )

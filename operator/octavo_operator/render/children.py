@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.resource import LLMService
+from octavo_operator.render import podmonitor, prometheusrule, scaledobject
 from octavo_operator.render.deployment import deployment
+from octavo_operator.render.networkpolicy import network_policy
 from octavo_operator.render.pdb import pod_disruption_budget
 from octavo_operator.render.pvc import persistent_volume_claim
+from octavo_operator.render.scaler import scaler
 from octavo_operator.render.service import service
+
+OPTIONAL_KINDS = (podmonitor.KIND, prometheusrule.KIND, scaledobject.KIND)
+"""The kinds that are made only where the cluster has them."""
+DEFAULT_METRICS_URL = "http://octavo-operator-metrics.octavo-system.svc:8080"
+"""As the chart makes it of a release `octavo` in the namespace `octavo-system`."""
+DEFAULT_NAMESPACE = "octavo-system"
 
 
 @dataclass(frozen=True)
 class RenderConfig:
-    """What rendering needs beside the LLMService itself."""
+    """What rendering needs beside the LLMService itself.
+
+    `kinds` are those of OPTIONAL_KINDS that the cluster has. `in_place`: a rollout goes on without a surge.
+    `metrics_url` is Octavo's metrics API, as KEDA reaches it, `operator_namespace` where Octavo's own pods run. `now`
+    decides which schedules are in force (None: none).
+    """
 
     engine_image: str
+    kinds: frozenset[str] = frozenset()
+    in_place: bool = False
+    metrics_url: str = DEFAULT_METRICS_URL
+    operator_namespace: str = DEFAULT_NAMESPACE
+    now: datetime | None = None
 
 
 def render(llmservice: LLMService, config: RenderConfig) -> list[dict[str, Any]]:
     """The objects that `llmservice` should have, each complete for server-side apply."""
-    children = [
+    children: list[dict[str, Any] | None] = [
         persistent_volume_claim(llmservice),
         service(llmservice),
         pod_disruption_budget(llmservice),
-        deployment(llmservice, config.engine_image),
+        network_policy(llmservice, config.operator_namespace),
+        deployment(llmservice, config.engine_image, config.in_place),
+        scaler(llmservice, config.kinds, config.metrics_url, config.now),
+        podmonitor.pod_monitor(llmservice, config.kinds),
+        prometheusrule.prometheus_rule(llmservice, config.kinds),
     ]
     return [child for child in children if child is not None]

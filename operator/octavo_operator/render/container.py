@@ -7,7 +7,7 @@ from typing import Any
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.source import ModelSource
-from octavo_operator.render.volumes import API_KEYS, CACHE, HOME, Mount, weights_path
+from octavo_operator.render.volumes import API_KEYS, CACHE, HOME, LINK, Mount, weights_path
 
 CONTAINER = "engine"
 PORT = 8000
@@ -16,8 +16,12 @@ STARTUP_PERIOD_SECONDS = 5
 GPU = "nvidia.com/gpu"
 
 
-class UnsupportedSourceError(ValueError):
-    """The source of the model does not act yet: nothing could be run."""
+SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+"""What the Pod Security Standard `restricted` asks for, and a root file system that cannot be written."""
 
 
 def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any]:
@@ -29,17 +33,13 @@ def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) ->
         "imagePullPolicy": spec.engine.image_pull_policy,
         "command": ["octavo-engine"],
         "args": arguments(llmservice),
-        "env": environment(llmservice),
+        "env": variables(spec, {"HF_HUB_OFFLINE": {"value": "1"}}),  # all is here: nobody is asked
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": resources(llmservice),
         **probes(spec.rollout.startup_timeout_seconds),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": SECURITY,
         "volumeMounts": [mount.volume_mount() for mount in mounts],
     }
     if spec.engine.env_from:
@@ -48,27 +48,37 @@ def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) ->
 
 
 def arguments(llmservice: LLMService) -> list[str]:
-    """The arguments of `octavo-engine`; UnsupportedSourceError if the model's source does not act yet."""
-    spec, engine = llmservice.spec, llmservice.spec.engine
-    on_gpu = spec.accelerator.claims is not None or spec.accelerator.count > 0
+    """The arguments of `octavo-engine` that serve the model."""
+    spec = llmservice.spec
     flags: list[tuple[str, Any]] = [
         ("host", "0.0.0.0"),
         ("port", PORT),
         *(("served-model-name", name) for name in (llmservice.served_name, *spec.model.aliases)),
-        ("revision", spec.model.source.hugging_face.revision if spec.model.source.hugging_face else None),
-        ("device", "cuda" if on_gpu else "cpu"),
-        ("dtype", engine.dtype),
-        ("quantization", engine.quantization),
-        ("max-model-len", engine.max_model_length),
-        ("max-num-seqs", engine.max_concurrent_requests),
-        ("max-queued-requests", engine.max_queued_requests),
-        ("gpu-memory-utilization", engine.gpu_memory_utilization if on_gpu else None),
-        ("tensor-parallel-size", shards(spec)),
+        ("max-queued-requests", spec.engine.max_queued_requests),
         ("drain-timeout", spec.rollout.drain_timeout_seconds),
         ("api-key-file", API_KEYS if spec.auth else None),
     ]
-    given = [f"--{name}={value}" for name, value in flags if value is not None]
-    return ["serve", model_argument(spec.model.source), *given, *engine.extra_args]
+    return ["serve", model_argument(spec.model.source), *_given(flags), *engine_flags(spec), *spec.engine.extra_args]
+
+
+def engine_flags(spec: LLMServiceSpec) -> list[str]:
+    """The flags that say how the model is loaded and computed."""
+    engine = spec.engine
+    return _given(
+        [
+            ("device", "cuda" if on_gpu(spec) else "cpu"),
+            ("dtype", engine.dtype),
+            ("quantization", engine.quantization),
+            ("max-model-len", engine.max_model_length),
+            ("max-num-seqs", engine.max_concurrent_requests),
+            ("gpu-memory-utilization", engine.gpu_memory_utilization if on_gpu(spec) else None),
+            ("tensor-parallel-size", shards(spec)),
+        ]
+    )
+
+
+def _given(flags: list[tuple[str, Any]]) -> list[str]:
+    return [f"--{name}={value}" for name, value in flags if value is not None]
 
 
 def shards(spec: LLMServiceSpec) -> int:
@@ -77,41 +87,26 @@ def shards(spec: LLMServiceSpec) -> int:
 
 
 def model_argument(source: ModelSource) -> str:
-    """What `octavo-engine serve` is given as MODEL."""
-    if source.hugging_face:
-        return source.hugging_face.repository
+    """What `octavo-engine serve` is given as MODEL: a place in the container, or the model that the image carries."""
     if source.persistent_volume_claim:
         return weights_path(source.persistent_volume_claim.path)
     if source.image:
         return weights_path(source.image.path)
-    if source.demo:
-        return source.demo
-    raise UnsupportedSourceError("model.source.s3 does not act yet")
+    return source.demo or LINK
 
 
-def environment(llmservice: LLMService) -> list[dict[str, Any]]:
-    """The variables: Octavo's own, then the user's, who wins."""
-    source = llmservice.spec.model.source.hugging_face
-    variables: dict[str, dict[str, Any]] = {
-        name: {"value": value}
-        for name, value in {
-            "HOME": HOME,
-            "HF_HOME": f"{CACHE}/huggingface",
-            "XDG_CACHE_HOME": CACHE,
-            "TRITON_CACHE_DIR": f"{CACHE}/triton",
-            "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
-        }.items()
+def variables(spec: LLMServiceSpec, more: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The environment: Octavo's own, `more`, then the user's, who wins."""
+    found: dict[str, dict[str, Any]] = {
+        "HOME": {"value": HOME},
+        "HF_HOME": {"value": f"{CACHE}/huggingface"},
+        "XDG_CACHE_HOME": {"value": CACHE},
+        "TRITON_CACHE_DIR": {"value": f"{CACHE}/triton"},
+        "TORCHINDUCTOR_CACHE_DIR": {"value": f"{CACHE}/inductor"},
+        **more,
+        **{variable.name: variable.as_object() for variable in spec.engine.env},
     }
-    if source is None:
-        variables["HF_HUB_OFFLINE"] = {"value": "1"}
-    elif source.endpoint:
-        variables["HF_ENDPOINT"] = {"value": source.endpoint}
-    if source and source.token_secret_ref:
-        reference = {**source.token_secret_ref.as_object(), "optional": False}
-        variables["HF_TOKEN"] = {"valueFrom": {"secretKeyRef": reference}}
-    for variable in llmservice.spec.engine.env:
-        variables[variable.name] = variable.as_object()
-    return [{"name": name, **value} for name, value in variables.items()]
+    return [{"name": name, **value} for name, value in found.items()]
 
 
 def probes(startup_timeout_seconds: int) -> dict[str, Any]:
@@ -149,6 +144,16 @@ def resources(llmservice: LLMService) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
+def on_gpu(spec: LLMServiceSpec) -> bool:
+    """Whether the model is computed on GPUs."""
+    return spec.accelerator.claims is not None or spec.accelerator.count > 0
+
+
 def gpu_resource(llmservice: LLMService) -> str:
     """The resource by which GPUs are counted."""
-    return llmservice.spec.accelerator.resource_name or GPU
+    return gpu_resource_of(llmservice.spec)
+
+
+def gpu_resource_of(spec: LLMServiceSpec) -> str:
+    """The same of a spec."""
+    return spec.accelerator.resource_name or GPU

@@ -8,63 +8,92 @@ from octavo_operator.api.llmservice import LLMServiceSpec, Rollout
 from octavo_operator.api.names import labels, selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.render.container import PRE_STOP_SECONDS, engine_container, gpu_resource
+from octavo_operator.render.fetch import init_containers
 from octavo_operator.render.metadata import child_metadata
-from octavo_operator.render.volumes import mounts
+from octavo_operator.render.pod_template import merge_pod_template
+from octavo_operator.render.scaler import is_autoscaled
+from octavo_operator.render.volumes import USER, mounts
 
-USER = 10001
 DRAIN_SLACK_SECONDS = 20
 DEADLINE_SLACK_SECONDS = 60  # for scheduling and pulling, beside loading
 
 
-def deployment(llmservice: LLMService, default_image: str) -> dict[str, Any]:
-    """A Deployment named like the LLMService; `default_image` is used where the spec names none."""
+def deployment(llmservice: LLMService, default_image: str, in_place: bool = False) -> dict[str, Any]:
+    """A Deployment named like the LLMService; `default_image` is used where the spec names none.
+
+    `in_place`: a rollout of strategy Auto found no GPU for a surge and goes on without.
+    """
     spec = llmservice.spec
+    replicas = desired_replicas(spec)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": child_metadata(llmservice),
         "spec": {
-            "replicas": desired_replicas(spec),
+            **({} if replicas is None else {"replicas": replicas}),
             # Never `false`: the API server drops it, and each apply would look like a change.
             **({"paused": True} if spec.rollout.paused else {}),
-            "strategy": strategy(spec.rollout),
+            "strategy": strategy(spec.rollout, in_place),
             "minReadySeconds": 5,
             "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": spec.rollout.startup_timeout_seconds + DEADLINE_SLACK_SECONDS,
+            "progressDeadlineSeconds": progress_deadline(spec.rollout),
             "selector": {"matchLabels": selector(llmservice.name)},
-            "template": {
-                "metadata": {"labels": labels(llmservice.name)},
-                "spec": pod_spec(llmservice, spec.engine.image or default_image),
-            },
+            "template": pod_template(llmservice, spec.engine.image or default_image),
         },
     }
 
 
-def desired_replicas(spec: LLMServiceSpec) -> int:
-    """How many pods should be. Until autoscaling acts, it holds its lower bound, but never nothing."""
+def desired_replicas(spec: LLMServiceSpec) -> int | None:
+    """How many pods the spec asks for; None: their number is an autoscaler's."""
     if spec.suspend:
         return 0
-    if spec.autoscaling is not None:
-        return max(1, spec.autoscaling.min_replicas)
+    if is_autoscaled(spec):
+        return None
     return 1 if spec.replicas is None else spec.replicas
 
 
-def strategy(rollout: Rollout) -> dict[str, Any]:
-    """How pods are replaced. Auto surges: going on in place where no GPU is free is not decided here."""
+def strategy(rollout: Rollout, in_place: bool = False) -> dict[str, Any]:
+    """How pods are replaced; `in_place`: also without strategy InPlace, old ones are stopped first."""
     surge, unavailable = rollout.max_surge, rollout.max_unavailable
-    if rollout.strategy == "InPlace":
+    if in_place or rollout.strategy == "InPlace":
         surge, unavailable = 0, max(1, unavailable)
     return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
+
+
+def progress_deadline(rollout: Rollout) -> int:
+    """Seconds without progress after which a rollout counts as failed: all that it may wait for, and some slack.
+
+    A pod loads; where old pods end first they may drain before it; with Auto it may have waited for a GPU before that.
+    """
+    seconds = rollout.startup_timeout_seconds + DEADLINE_SLACK_SECONDS
+    if rollout.strategy != "Surge":
+        seconds += grace_period(rollout)
+    if rollout.strategy == "Auto":
+        seconds += rollout.surge_timeout_seconds
+    return seconds
+
+
+def grace_period(rollout: Rollout) -> int:
+    """Seconds that a pod has to end: preStop, draining, and some slack."""
+    return PRE_STOP_SECONDS + rollout.drain_timeout_seconds + DRAIN_SLACK_SECONDS
+
+
+def pod_template(llmservice: LLMService, image: str) -> dict[str, Any]:
+    """The template of the pods, with the spec's own `podTemplate` over it."""
+    template = {"metadata": {"labels": labels(llmservice.name)}, "spec": pod_spec(llmservice, image)}
+    patch = llmservice.spec.pod_template
+    return merge_pod_template(template, patch.as_patch()) if patch else template
 
 
 def pod_spec(llmservice: LLMService, image: str) -> dict[str, Any]:
     """The pod: restricted, without access to the API server, with time to drain."""
     spec = llmservice.spec
     mounted = mounts(llmservice)
+    before = init_containers(llmservice, image, mounted)
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": PRE_STOP_SECONDS + spec.rollout.drain_timeout_seconds + DRAIN_SLACK_SECONDS,
+        "terminationGracePeriodSeconds": grace_period(spec.rollout),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,
@@ -74,6 +103,7 @@ def pod_spec(llmservice: LLMService, image: str) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **scheduling(llmservice),
+        **({"initContainers": before} if before else {}),
         "containers": [engine_container(llmservice, image, mounted)],
         "volumes": [mount.volume() for mount in mounted],
     }

@@ -51,7 +51,6 @@ def _gives(flag: str, value: str | None) -> Test:
 
 
 _TABLE = (
-    Pending("model.source.s3", "weights are not fetched from S3 yet, so no pod is made", blocks=True),
     Pending("accelerator.count", _MANY_GPUS, True, lambda spec: spec.accelerator.count > 1 and shards(spec) > 1),
     Pending("engine.tensor_parallel_size", _MANY_GPUS, True, lambda spec: (spec.engine.tensor_parallel_size or 1) > 1),
     Pending("engine.quantization", "weights are not quantized yet, so no pod is made", blocks=True),
@@ -63,11 +62,6 @@ _TABLE = (
         for flag, value in NOT_YET.items()
     ),
     Pending("adapters", "LoRA adapters are not loaded yet"),
-    Pending("cache.host_path", "the cache is not kept on the node yet; it is lost with the pod"),
-    Pending("autoscaling", "replicas do not follow the load yet; minReplicas (at least 1) are kept"),
-    Pending("rollout.surge_timeout_seconds", "a rollout that finds no free GPU waits; it does not go on in place yet"),
-    Pending("monitoring", "nothing is made for the Prometheus Operator yet"),
-    Pending("pod_template", "the pod template is not merged over yet"),
 )  # fmt: skip
 
 

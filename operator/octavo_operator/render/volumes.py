@@ -10,7 +10,10 @@ from octavo_operator.api.names import cache_claim
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.source import ModelSource
 
+USER = 10001
 HOME = "/home/octavo"
+LINK = f"{HOME}/model"
+"""What was fetched, wherever it lies in the cache."""
 CACHE = "/cache"
 WEIGHTS = "/models"
 API_KEYS = "/etc/octavo/api-keys"
@@ -58,6 +61,8 @@ def _cache(llmservice: LLMService) -> dict[str, Any]:
     cache = llmservice.spec.cache
     if cache.type == "PersistentVolumeClaim":
         return {"persistentVolumeClaim": {"claimName": cache_claim(llmservice.name)}}
+    if cache.type == "HostPath":
+        return {"hostPath": {"path": cache.host_path, "type": "DirectoryOrCreate"}}
     return {"emptyDir": {"sizeLimit": cache.size} if cache.size else {}}
 
 

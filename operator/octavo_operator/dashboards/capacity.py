@@ -1,0 +1,112 @@
+"""How much room is left: when are more GPUs needed, and where could some be given back?"""
+
+from __future__ import annotations
+
+from octavo_operator.dashboards.grafana import ALL, Dashboard, Panel, Query, Section, per_second, quantile
+from octavo_operator.render.prometheusrule import BASELINE
+
+_SERVICE = "namespace, llmservice"
+_NAME = "{{namespace}}/{{llmservice}}"
+_AIM = 0.8
+"""The share of the batch's slots that autoscaling aims for by default (targetConcurrencyPercent)."""
+_RUNNING = f"sum by ({_SERVICE}) (octavo_requests_running{ALL})"
+_WAITING = f"sum by ({_SERVICE}) (octavo_requests_waiting{ALL})"
+_MAY_RUN = f"sum by ({_SERVICE}) (octavo_running_limit{ALL})"
+_OF_ONE = f"avg by ({_SERVICE}) (octavo_running_limit{ALL})"
+_REPLICAS = f"count by ({_SERVICE}) (octavo_requests_running{ALL})"
+
+_ROOM = Section(
+    "Room",
+    [
+        Panel(
+            "Slots in use",
+            [Query(f"{_RUNNING} / {_MAY_RUN}", _NAME)],
+            "percentunit",
+            warn=0.8,
+            bad=0.95,
+            help="Running requests, of those that may run at once.",
+        ),
+        Panel(
+            "KV cache in use, mean of the replicas",
+            [Query(f"avg by ({_SERVICE}) (octavo_kv_cache_usage_ratio{ALL})", _NAME)],
+            "percentunit",
+            bad=0.9,
+        ),
+        Panel(
+            "In the queue, p90",
+            [Query(quantile(0.9, "octavo_request_queue_seconds", ALL, _SERVICE), _NAME)],
+            "s",
+            help="Time that more replicas would take away.",
+        ),
+        Panel(
+            "Replicas, and how many the load needs",
+            [
+                Query(_REPLICAS, f"{_NAME} there"),
+                Query(f"ceil(({_RUNNING} + {_WAITING}) / ({_AIM} * {_OF_ONE}))", f"{_NAME} needed"),
+            ],
+            width=12,
+            help="Needed: running and waiting requests at 80 % of a replica's slots.",
+        ),
+        Panel(
+            "Requests at once, peak of the hour",
+            [Query(f"max_over_time(({_RUNNING} + {_WAITING})[1h:15s])", _NAME)],
+            width=12,
+        ),
+    ],
+)
+
+_YIELD = Section(
+    "What a replica gives",
+    [
+        Panel(
+            "Tokens/s of a replica",
+            [Query(f"{per_second('octavo_generation_tokens_total', ALL, _SERVICE)} / {_REPLICAS}", _NAME)],
+        ),
+        Panel(
+            "Tokens/s of a replica under full load",
+            [Query(f"last_over_time({BASELINE}{ALL}[1d])", _NAME)],
+            help="Recorded by the LLMService's PrometheusRule while requests wait: the last figure of the day.",
+        ),
+        Panel(
+            "Prompt tokens not computed, thanks to the prefix cache",
+            [
+                Query(
+                    f"{per_second('octavo_prefix_cache_hit_tokens_total', ALL, _SERVICE)}"
+                    f" / {per_second('octavo_prefix_cache_queried_tokens_total', ALL, _SERVICE)}",
+                    _NAME,
+                )
+            ],
+            "percentunit",
+        ),
+        Panel(
+            "Work done twice, tokens/s",
+            [Query(per_second("octavo_recomputed_tokens_total", ALL, _SERVICE), _NAME)],
+            help="After preemptions: too many requests at once for the KV cache.",
+        ),
+        Panel(
+            "Tokens of the day",
+            [
+                Query(f"sum by ({_SERVICE}) (increase(octavo_generation_tokens_total{ALL}[1d]))", f"{_NAME} generated"),
+                Query(f"sum by ({_SERVICE}) (increase(octavo_prompt_tokens_total{ALL}[1d]))", f"{_NAME} read"),
+            ],
+        ),
+        Panel(
+            "Turned away because it is full",
+            [
+                Query(
+                    per_second(
+                        "octavo_requests_rejected_total",
+                        ALL[:-1] + ',reason=~"queued_requests|queued_tokens|kv_commitment|deadline"}',
+                        _SERVICE,
+                    ),
+                    _NAME,
+                )
+            ],
+            "reqps",
+        ),
+    ],
+)
+
+CAPACITY = Dashboard(
+    "capacity", "Octavo / Capacity", "How much room is left, and what a replica gives.", [_ROOM, _YIELD], many=True
+)

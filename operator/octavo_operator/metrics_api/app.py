@@ -1,0 +1,100 @@
+"""The two servers' paths: what the API server asks (TLS, nobody else), and what KEDA and the kubelet ask (plain).
+
+The plain one tells no more than the pods' own /metrics do to everyone who reaches them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from aiohttp import web
+
+from octavo_operator.api.names import METRICS_API
+from octavo_operator.metrics_api import external
+from octavo_operator.metrics_api.collector import Collector, NoAnswerError
+from octavo_operator.metrics_api.front_proxy import FrontProxy
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.render.scaledobject import IN_FLIGHT, WAITING, path
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Admits = Callable[[], FrontProxy]
+"""Who is admitted now: it may change while we run."""
+
+_ROOT = f"/apis/{METRICS_API}"
+
+
+def aggregated(collector: Collector, front_proxy: Admits) -> web.Application:
+    """What the API server asks on behalf of autoscalers."""
+
+    @web.middleware
+    async def authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
+        certificate = request.transport.get_extra_info("peercert") if request.transport else None
+        if not front_proxy().admits(certificate):
+            return _refused(401, "Unauthorized", "only the API server is answered, by its front-proxy certificate")
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            return _refused(404, "NotFound", f"there is nothing at {request.path}")
+
+    async def values(request: web.Request) -> web.Response:
+        return await _values(collector, request)
+
+    app = web.Application(middlewares=[authenticated])
+    app.add_routes(
+        [
+            web.get("/apis", _always(external.groups())),
+            web.get(_ROOT.rpartition("/")[0], _always(external.group())),
+            web.get(_ROOT, _always(external.resources())),
+            web.get(_ROOT + "/namespaces/{namespace}/{metric}", values),
+        ]
+    )
+    return app
+
+
+def _always(answer: external.Object) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handler(_: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    return handler
+
+
+async def _values(collector: Collector, request: web.Request) -> web.Response:
+    namespace, metric = request.match_info["namespace"], request.match_info["metric"]
+    if metric not in external.METRICS:
+        return _refused(404, "NotFound", f"there is no metric {metric}; there are {', '.join(external.METRICS)}")
+    try:
+        names = external.selected(request.query.get("labelSelector", ""))
+        if names is None:
+            names = await collector.services(namespace)
+        loads = {name: await collector.load(namespace, name) for name in names}
+    except external.SelectorError as error:
+        return _refused(400, "BadRequest", str(error))
+    except (NoAnswerError, ApiError) as error:
+        return _refused(503, "ServiceUnavailable", str(error))
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return web.json_response(external.value_list(metric, loads, now))
+
+
+def plain(collector: Collector) -> web.Application:
+    """What KEDA asks of one LLMService, and /healthz."""
+
+    async def load(request: web.Request) -> web.Response:
+        try:
+            found = await collector.load(request.match_info["namespace"], request.match_info["name"])
+        except (NoAnswerError, ApiError) as error:
+            return web.json_response({"error": str(error)}, status=503)
+        return web.json_response({WAITING: found.waiting, IN_FLIGHT: found.in_flight})
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get(path("{namespace}", "{name}"), load)])
+    return app
+
+
+def _refused(code: int, reason: str, message: str) -> web.Response:
+    text = json.dumps(external.refusal(code, reason, message))
+    return web.Response(status=code, text=text, content_type="application/json")

@@ -1,0 +1,135 @@
+"""The load of LLMServices, asked of their pods when somebody wants to know, and kept for a moment.
+
+An autoscaler that is told too little takes replicas away that are needed. So a number is only given if every pod that
+takes requests has told its own within `STALE_SECONDS`; else the answer is an error, and the autoscaler holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from octavo_operator.metrics_api.load import Load
+from octavo_operator.metrics_api.pods import EnginePod
+
+logger = logging.getLogger(__name__)
+
+FRESH_SECONDS = 1.0  # one round answers both metrics of an HPA, and whoever else asks at the time
+STALE_SECONDS = 30.0
+LIST_SECONDS = 1.0  # a new pod takes requests at once: as long as it is not known, the load looks smaller than it is
+
+ListPods = Callable[[str], Awaitable[Sequence[EnginePod]]]
+"""The pods of all LLMServices in a namespace."""
+Scrape = Callable[[EnginePod], Awaitable[Load]]
+"""One pod's load; ScrapeError if it does not tell."""
+
+
+class ScrapeError(Exception):
+    """A pod did not tell its load; the message says why."""
+
+
+class NoAnswerError(Exception):
+    """There is no number that could be relied on; the message says why."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a pod told, and when (seconds of a clock that never goes back)."""
+
+    load: Load
+    at: float
+
+
+@dataclass
+class _Service:
+    """What is known of one LLMService's pods, by uid."""
+
+    samples: dict[str, Sample] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    asked_at: float = float("-inf")
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass
+class _Namespace:
+    pods: Sequence[EnginePod] = ()
+    listed_at: float = float("-inf")
+    services: dict[str, _Service] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Collector:
+    """Answers with loads. Only namespaces that somebody asks about cost anything."""
+
+    def __init__(self, list_pods: ListPods, scrape: Scrape, clock: Callable[[], float] = time.monotonic) -> None:
+        self._list_pods = list_pods
+        self._scrape = scrape
+        self._clock = clock
+        self._namespaces: dict[str, _Namespace] = {}
+
+    async def services(self, namespace: str) -> list[str]:
+        """The LLMServices of the namespace that have pods."""
+        return sorted({pod.service for pod in (await self._listed(namespace)).pods})
+
+    async def load(self, namespace: str, name: str) -> Load:
+        """The load of one LLMService, all its pods together; NoAnswerError if it is not known."""
+        known = await self._listed(namespace)
+        pods = [pod for pod in known.pods if pod.service == name]
+        if not pods:
+            raise NoAnswerError(f"no pod of LLMService {namespace}/{name} runs")
+        service = known.services.setdefault(name, _Service())
+        async with service.lock:
+            if self._clock() - service.asked_at > FRESH_SECONDS:
+                await self._ask(service, pods)
+        return total(f"{namespace}/{name}", pods, service.samples, service.failures, self._clock())
+
+    async def _listed(self, namespace: str) -> _Namespace:
+        known = self._namespaces.setdefault(namespace, _Namespace())
+        async with known.lock:
+            if self._clock() - known.listed_at > LIST_SECONDS:
+                known.pods = await self._list_pods(namespace)
+                known.listed_at = self._clock()
+                there = {pod.service for pod in known.pods}
+                known.services = {name: each for name, each in known.services.items() if name in there}
+        return known
+
+    async def _ask(self, service: _Service, pods: Iterable[EnginePod]) -> None:
+        """Asks all pods at once; what those say that are gone is forgotten."""
+        pods = list(pods)
+        answers = await asyncio.gather(*(self._scrape(pod) for pod in pods), return_exceptions=True)
+        now = self._clock()
+        there = {pod.uid for pod in pods}
+        service.samples = {uid: sample for uid, sample in service.samples.items() if uid in there}
+        service.failures = {}
+        for pod, answer in zip(pods, answers, strict=True):
+            if isinstance(answer, Load):
+                service.samples[pod.uid] = Sample(answer, now)
+            elif isinstance(answer, ScrapeError):
+                service.failures[pod.uid] = str(answer)
+            else:
+                raise answer
+        service.asked_at = now
+
+
+def total(
+    service: str, pods: Sequence[EnginePod], samples: Mapping[str, Sample], failures: Mapping[str, str], now: float
+) -> Load:
+    """The sum of what `pods` told of late; NoAnswerError if one that takes requests did not, or if none did. Pure.
+
+    A pod that is not ready and does not answer counts as nothing: it starts, or has ended its last answer.
+    """
+    told = {uid: sample.load for uid, sample in samples.items() if now - sample.at <= STALE_SECONDS}
+    silent = [pod for pod in pods if pod.ready and pod.uid not in told]
+    if silent:
+        why = failures.get(silent[0].uid, "it was not asked in time")
+        more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
+        raise NoAnswerError(f"pod {silent[0].name}{more} of LLMService {service} tells no load: {why}")
+    heard = [told[pod.uid] for pod in pods if pod.uid in told]
+    if not heard:
+        why = next(iter(failures.values()), "none was asked")
+        raise NoAnswerError(f"no pod of LLMService {service} tells its load: {why}")
+    return reduce(Load.__add__, heard)

@@ -1,0 +1,58 @@
+"""Who may ask: the API server and nobody else. It has authenticated and authorized the user before it passes one on.
+
+Its certificate is signed by the authority that the ConfigMap kube-system/extension-apiserver-authentication names, and
+carries one of the names that it lists: another authority's clients, or other clients of this one, prove nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+NAMESPACE, CONFIG_MAP = "kube-system", "extension-apiserver-authentication"
+
+
+class NoAggregationError(Exception):
+    """The API server is not set up for APIs of others."""
+
+
+@dataclass(frozen=True)
+class FrontProxy:
+    """How the API server proves itself: `authority` (PEM) signs it, and it is called one of `names` (none: any)."""
+
+    authority: str
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, config_map: Mapping[str, Any] | None) -> FrontProxy:
+        """As the ConfigMap says; NoAggregationError if it does not."""
+        data = (config_map or {}).get("data") or {}
+        authority = data.get("requestheader-client-ca-file")
+        if not authority:
+            raise NoAggregationError(
+                f"ConfigMap {NAMESPACE}/{CONFIG_MAP} names no requestheader-client-ca-file: the API server must be "
+                "started with --requestheader-client-ca-file for aggregated APIs to work"
+            )
+        return cls(authority, frozenset(json.loads(data.get("requestheader-allowed-names") or "[]")))
+
+    def context(self) -> ssl.SSLContext:
+        """A server's context that checks client certificates, where a client has one."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_OPTIONAL
+        self.trust_in(context)
+        return context
+
+    def trust_in(self, context: ssl.SSLContext) -> None:
+        """Has `context` accept certificates of the authority."""
+        context.load_verify_locations(cadata=self.authority)
+
+    def admits(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether this verified certificate of a connection (as `getpeercert` has it) is the API server's."""
+        if not certificate:
+            return False
+        subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
+        return not self.names or subject.get("commonName") in self.names

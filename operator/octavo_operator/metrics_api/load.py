@@ -1,0 +1,51 @@
+"""What an engine's /metrics says about its load."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo_operator.api.names import WAITING_METRIC
+
+_RUNNING_METRIC = "octavo_requests_running"
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests that wait and that are computed, of one pod or of many."""
+
+    waiting: int
+    running: int
+
+    @property
+    def in_flight(self) -> int:
+        """All that were accepted and not yet answered."""
+        return self.waiting + self.running
+
+    def __add__(self, other: Load) -> Load:
+        return Load(self.waiting + other.waiting, self.running + other.running)
+
+
+class NoMetricsError(ValueError):
+    """The text is no metrics of an engine; the message says why."""
+
+
+def parse(text: str) -> Load:
+    """The load that `text`, in Prometheus' text format, tells, all models together; NoMetricsError if it does not."""
+    wanted = (WAITING_METRIC, _RUNNING_METRIC)
+    lines = [line for line in text.splitlines() if line.startswith(wanted)]
+    sums: dict[str, float] = {}
+    try:
+        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
+            for sample in family.samples:
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    except ValueError as error:
+        raise NoMetricsError(f"its /metrics cannot be read: {error}") from None
+    missing = [name for name in wanted if name not in sums]
+    if missing:
+        raise NoMetricsError(f"its /metrics has no {' and no '.join(missing)}")
+    if not all(math.isfinite(value) and value >= 0 for value in sums.values()):
+        raise NoMetricsError("its /metrics has numbers of requests that cannot be")
+    return Load(round(sums[WAITING_METRIC]), round(sums[_RUNNING_METRIC]))

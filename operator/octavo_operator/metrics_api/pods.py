@@ -1,0 +1,38 @@
+"""The pods that are asked for their metrics: those of LLMServices, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_operator.api.names import SERVICE_LABEL
+from octavo_operator.render.container import CONTAINER, PORT
+
+
+@dataclass(frozen=True)
+class EnginePod:
+    """One pod of an LLMService. `ready`: it takes requests, so that it must have an answer for us too."""
+
+    uid: str
+    name: str
+    service: str
+    url: str
+    ready: bool
+
+
+def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:
+    """The pod, or None if no engine runs in it (any more): then nothing can wait there."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    service = (metadata.get("labels") or {}).get(SERVICE_LABEL)
+    address = status.get("podIP")
+    if not service or not address or not _runs(status):
+        return None
+    host = f"[{address}]" if ":" in address else address
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or ())
+    return EnginePod(metadata["uid"], metadata["name"], service, f"http://{host}:{PORT}/metrics", ready)
+
+
+def _runs(status: Mapping[str, Any]) -> bool:
+    containers = status.get("containerStatuses") or ()
+    return any(each["name"] == CONTAINER and "running" in (each.get("state") or {}) for each in containers)

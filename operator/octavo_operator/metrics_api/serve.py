@@ -1,0 +1,129 @@
+"""`octavo-operator metrics-api`: the servers, the certificate, the registration. Any part that fails ends the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from octavo_operator.metrics_api.app import aggregated, plain
+from octavo_operator.metrics_api.certificates import RENEW_SECONDS, Authority
+from octavo_operator.metrics_api.collector import Collector
+from octavo_operator.metrics_api.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy
+from octavo_operator.metrics_api.pods import EnginePod, engine_pod
+from octavo_operator.metrics_api.registration import LOOK_SECONDS, Registration
+from octavo_operator.metrics_api.scrape import Scraper
+from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.kinds import POD, Kind
+
+logger = logging.getLogger(__name__)
+
+_CONFIG_MAPS = Kind("ConfigMap", "v1", "configmaps")
+_FRONT_PROXY_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class MetricsApiOptions:
+    """How to run. `namespace`/`service` is the Service by which the API server reaches `tls_port`."""
+
+    namespace: str
+    service: str
+    tls_port: int = 8443
+    port: int = 8080
+
+
+async def run(options: MetricsApiOptions) -> None:
+    """Serves until SIGINT or SIGTERM; NoAggregationError or ApiError if it cannot begin."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    cluster, scraper = await Cluster.connect(), Scraper()
+    try:
+        await _serve(options, cluster, scraper, stop)
+    finally:
+        await scraper.close()
+        await cluster.close()
+
+
+async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper, stop: asyncio.Event) -> None:
+    async def list_pods(namespace: str) -> Sequence[EnginePod]:
+        return [found for pod in await cluster.list_whole(POD, namespace) if (found := engine_pod(pod))]
+
+    clients = Clients(FrontProxy.of(await cluster.get(_CONFIG_MAPS, NAMESPACE, CONFIG_MAP)))
+    authority = Authority(hosts(options))
+    authority.serve_with(clients.context)
+    collector = Collector(list_pods, scraper.scrape)
+    runners = [
+        await _start(aggregated(collector, lambda: clients.front_proxy), options.tls_port, clients.context),
+        await _start(plain(collector), options.port, None),
+    ]
+    registration = Registration(cluster, options.namespace, options.service, authority.pem)
+    loops = [
+        asyncio.create_task(_register(registration)),
+        asyncio.create_task(_renew(authority, clients.context)),
+        asyncio.create_task(_follow_clients(cluster, clients)),
+    ]
+    try:
+        stopped = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([stopped, *loops], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in loops:
+            task.cancel()
+        for runner in runners:
+            await runner.cleanup()
+
+
+def hosts(options: MetricsApiOptions) -> tuple[str, ...]:
+    """The names of the server; the API server asks for the first."""
+    name = f"{options.service}.{options.namespace}"
+    return (f"{name}.svc", f"{name}.svc.cluster.local")
+
+
+class Clients:
+    """Who may connect, and the TLS context that checks it."""
+
+    def __init__(self, front_proxy: FrontProxy) -> None:
+        self.front_proxy = front_proxy
+        self.context = front_proxy.context()
+
+    def change(self, front_proxy: FrontProxy) -> None:
+        """Admits `front_proxy` from now on; connections by the former authority end with this process."""
+        if front_proxy != self.front_proxy:
+            front_proxy.trust_in(self.context)
+            self.front_proxy = front_proxy
+            logger.info("the API server's front-proxy authority or names have changed")
+
+
+async def _start(app: web.Application, port: int, context: ssl.SSLContext | None) -> web.AppRunner:
+    runner = web.AppRunner(app, handle_signals=False, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, None, port, ssl_context=context).start()
+    return runner
+
+
+async def _register(registration: Registration) -> None:
+    while True:
+        await registration.look()
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _renew(authority: Authority, context: ssl.SSLContext) -> None:
+    while True:
+        await asyncio.sleep(RENEW_SECONDS)
+        authority.serve_with(context)
+
+
+async def _follow_clients(cluster: Cluster, clients: Clients) -> None:
+    while True:
+        await asyncio.sleep(_FRONT_PROXY_SECONDS)
+        try:
+            clients.change(FrontProxy.of(await cluster.get(_CONFIG_MAPS, NAMESPACE, CONFIG_MAP)))
+        except ApiError as error:
+            logger.warning("cannot read who the API server is: %s", error)

@@ -1,0 +1,146 @@
+"""Why an LLMService is scaling or not, in one sentence, from the HorizontalPodAutoscaler's own status. Pure.
+
+KEDA scales by a HorizontalPodAutoscaler of its own, which says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API, WAITING_METRIC
+from octavo_operator.api.quantity import parse_quantity
+from octavo_operator.api.resource import LLMService
+from octavo_operator.api.status import AutoscalingStatus
+from octavo_operator.reconcile.observe import Object
+from octavo_operator.reconcile.pods import condition_of
+from octavo_operator.render.hpa import KIND as HPA
+from octavo_operator.render.hpa import behavior
+from octavo_operator.render.scaledobject import KIND as SCALED_OBJECT
+from octavo_operator.render.schedules import Bounds
+
+Verdict = tuple[str, Reason, str]
+"""Status, reason and message of a condition."""
+
+_API_SERVICE = ".".join(reversed(METRICS_API.split("/")))
+_SAID_BY_CLIENT = "external metrics API: "
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What an autoscaler is judged by: its bounds, the Deployment's replicas, how many of them do not answer yet."""
+
+    service: LLMService
+    bounds: Bounds
+    replicas: int
+    loading: int
+    hpa: Object | None
+    by_keda: bool
+
+    def status(self) -> AutoscalingStatus:
+        """What the autoscaler sees and wants."""
+        seen = (self.hpa or {}).get("status") or {}
+        averages = _averages(seen)
+        waiting, in_flight = averages.get(WAITING_METRIC), averages.get(IN_FLIGHT_METRIC)
+        most = self.service.spec.engine.max_concurrent_requests
+        return AutoscalingStatus(
+            desired_replicas=seen.get("desiredReplicas"),
+            queue_depth=None if waiting is None else f"{waiting:.1f}".removesuffix(".0"),
+            concurrency_percent=None if in_flight is None else round(100 * in_flight / most),
+            last_scale_time=seen.get("lastScaleTime"),
+            message=self.verdict()[2],
+        )
+
+    def verdict(self) -> Verdict:
+        """Whether it scales by the load, the reason in a word, and in one sentence."""
+        holds, reason, sentence = self._trouble() or ("True", Reason.VALID_METRIC_FOUND, self._course())
+        return holds, reason, "; ".join([sentence, *self._remarks()])
+
+    def _trouble(self) -> Verdict | None:
+        """What keeps the autoscaler from scaling, if something does."""
+        if self.hpa is None:
+            maker = "KEDA has not made its HorizontalPodAutoscaler" if self.by_keda else "the autoscaler is not made"
+            return "False", Reason.AUTOSCALER_PENDING, f"held at {self.replicas}: {maker} yet"
+        able, active = condition_of(self.hpa, "AbleToScale"), condition_of(self.hpa, "ScalingActive")
+        if able.get("status") == "False":
+            return "False", _reason(able), f"held at {self.replicas}: {able.get('message')}"
+        if active.get("status") == "False":
+            return "False", _reason(active), f"held at {self.replicas}: {_why_not(active)}"
+        if not active:
+            return "False", Reason.AUTOSCALER_PENDING, f"held at {self.replicas}: the autoscaler has not looked yet"
+        return None
+
+    def _course(self) -> str:
+        """Where it is going, with an autoscaler that works."""
+        hpa = self.hpa or {}
+        wanted = (hpa.get("status") or {}).get("desiredReplicas", self.replicas)
+        if wanted != self.replicas:
+            return f"goes from {self.replicas} to {wanted} replicas with the load"
+        reasons = [condition_of(hpa, kind).get("reason") for kind in ("AbleToScale", "ScalingLimited")]
+        at = f"{self.replicas}, of which {self.loading} still load" if self.loading else f"{self.replicas}"
+        found = (sentence for reason, sentence in self._sentences(at).items() if reason in reasons)
+        return next(found, f"at {at}, as many as the load asks for")
+
+    def _sentences(self, at: str) -> dict[str, str]:
+        """What each reason of the autoscaler's means to a user, the more telling first."""
+        windows = {way: rules["stabilizationWindowSeconds"] for way, rules in behavior(self.service).items()}
+        return {
+            "TooManyReplicas": f"at maxReplicas {at}, though the load asks for more: raise autoscaling.maxReplicas",
+            "ScaleDownStabilized": f"held at {at}: fewer would do, but only what has been too many for "
+            f"{windows['scaleDown']} s is given up",
+            "ScaleUpStabilized": f"held at {at}: more would help, but only what has been needed for "
+            f"{windows['scaleUp']} s is added",
+            "ScaleUpLimit": f"at {at}, and grows as fast as autoscaling.behavior lets it",
+            "ScaleDownLimit": f"at {at}, and shrinks as fast as autoscaling.behavior lets it",
+            "TooFewReplicas": f"at minReplicas {at}: the load asks for no more",
+        }
+
+    def _remarks(self) -> list[str]:
+        remarks = list(self.bounds.ignored)
+        if self.bounds.schedules:
+            until = f" until {self.bounds.until:%Y-%m-%dT%H:%MZ}" if self.bounds.until else ""
+            names = " and ".join(self.bounds.schedules)
+            remarks.append(f"schedule {names} sets {self.bounds.floor} to {self.bounds.max_replicas}{until}")
+        if self.bounds.min_replicas == 0:
+            remarks.append("minReplicas 0 acts as 1, since without a replica nothing could tell that requests wait")
+        return remarks
+
+
+def scaling(service: LLMService, bounds: Bounds, children: Mapping[tuple[str, str], Object], ready: int) -> Scaling:
+    """The autoscaling of `service`, of whose replicas `ready` answer."""
+    deployment = children.get(("Deployment", service.name), {})
+    replicas = int((deployment.get("spec") or {}).get("replicas", bounds.floor))
+    by_keda = (SCALED_OBJECT, service.name) in children
+    hpa = children.get((HPA, f"keda-hpa-{service.name}" if by_keda else service.name))
+    return Scaling(service, bounds, replicas, max(0, replicas - ready), hpa, by_keda)
+
+
+def _averages(status: Mapping[str, Any]) -> dict[str, Decimal]:
+    """Each metric's value per replica. KEDA calls its metrics by the number of their trigger."""
+    found = {}
+    for metric in status.get("currentMetrics") or ():
+        external = metric.get("external") or {}
+        name, value = external.get("metric", {}).get("name", ""), external.get("current", {}).get("averageValue")
+        name = {"s0": WAITING_METRIC, "s1": IN_FLIGHT_METRIC}.get(name.partition("-")[0], name)
+        if value is not None:
+            found[name] = parse_quantity(value)
+    return found
+
+
+def _reason(condition: Mapping[str, Any]) -> Reason:
+    try:
+        return Reason(condition.get("reason", ""))
+    except ValueError:
+        return Reason.AUTOSCALER_FAILED
+
+
+def _why_not(condition: Mapping[str, Any]) -> str:
+    """The metrics API's own words, without the wrapping that each program on the way put around them."""
+    message = str(condition.get("message"))
+    if _SAID_BY_CLIENT not in message:
+        return message
+    said = message.rpartition(_SAID_BY_CLIENT)[2]
+    return f"the load is not known: {said} (who answers: kubectl get apiservice {_API_SERVICE})"

@@ -1,0 +1,138 @@
+"""Events, as `kubectl describe` shows them below an LLMService: one for each change of a condition, repeats counted."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from octavo_operator.api.conditions import ConditionType, Reason
+from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, KIND
+from octavo_operator.reconcile.apply import ApiError
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_NOTE = 1024  # the API's own bound
+_LONGEST_INSTANCE = 128
+_REPEAT_SECONDS = 60.0  # the same event is not told again sooner
+_MOST_REMEMBERED = 4096
+
+_TOLD = (
+    ConditionType.READY,
+    ConditionType.DEGRADED,
+    ConditionType.SCALING_ACTIVE,
+    ConditionType.ROLLOUT_BLOCKED,
+    ConditionType.MEMORY_FITS,
+)
+"""The others change together with one of these, or say nothing that a person waits for."""
+_BAD = {
+    ConditionType.READY: "False",
+    ConditionType.DEGRADED: "True",
+    ConditionType.SCALING_ACTIVE: "False",
+    ConditionType.ROLLOUT_BLOCKED: "True",
+    ConditionType.MEMORY_FITS: "False",
+}
+_WANTED = {
+    Reason.DEPLOYING,
+    Reason.SUSPENDED,
+    Reason.SCALED_TO_ZERO,
+    Reason.FIXED_REPLICAS,
+    Reason.AUTOSCALER_PENDING,
+    Reason.NOT_LOADED,
+}
+"""Reasons that are part of a good life, also where the condition is not what one hopes for."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One change that is worth an event."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    note: str
+
+
+class EventWriter(Protocol):
+    """What recording needs of a cluster."""
+
+    async def create_event(self, event: dict[str, Any]) -> bool:
+        """Creates the event; False: one of its name exists already."""
+
+    async def repeat_event(self, namespace: str, name: str, now: str) -> None:
+        """Counts one more of an event that exists."""
+
+
+def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Transition]:
+    """The changes between two statuses, as the API has them, each once; where there was none, only what is bad."""
+    old = {condition["type"]: condition for condition in before.get("conditions") or ()}
+    found: dict[tuple[str, str], Transition] = {}
+    for condition in after.get("conditions") or ():
+        known, kind, reason = old.get(condition["type"]), condition["type"], condition["reason"]
+        bad = _BAD.get(kind) == condition["status"] and reason not in _WANTED
+        same = known and (known["status"], known["reason"]) == (condition["status"], reason)
+        if kind not in _TOLD or same or (known is None and not bad):
+            continue
+        told = Transition("Warning" if bad else "Normal", reason, condition["message"])
+        if bad or (reason, told.note) not in found:
+            found[reason, told.note] = told
+    return list(found.values())
+
+
+class Recorder:
+    """Tells events, best effort: an event that cannot be written is logged and forgotten."""
+
+    def __init__(self, cluster: EventWriter, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._told: dict[str, float] = {}
+        self._instance = socket.gethostname()[:_LONGEST_INSTANCE]
+
+    async def record(self, regarding: Mapping[str, str], changes: Sequence[Transition]) -> None:
+        """One event for each of `changes` of the LLMService with this name, namespace and uid."""
+        for change in changes:
+            event = _event(regarding, change, self._instance, _micro_time())
+            name = event["metadata"]["name"]
+            if self._told.get(name, float("-inf")) > self._clock() - _REPEAT_SECONDS:
+                continue
+            self._remember(name)
+            try:
+                if not await self._cluster.create_event(event):
+                    await self._cluster.repeat_event(regarding["namespace"], name, _micro_time())
+            except ApiError as error:
+                logger.warning("cannot write the event %s of %s: %s", change.reason, regarding["name"], error)
+
+    def _remember(self, name: str) -> None:
+        self._told[name] = self._clock()
+        if len(self._told) > _MOST_REMEMBERED:
+            del self._told[next(iter(self._told))]
+
+
+def _event(regarding: Mapping[str, str], change: Transition, instance: str, now: str) -> dict[str, Any]:
+    """The name is made of what is told, so that telling it again, also by another replica, finds it."""
+    note = change.note if len(change.note) <= _LONGEST_NOTE else change.note[: _LONGEST_NOTE - 1] + "…"
+    told = "\0".join((regarding["uid"], change.type, change.reason, change.note))
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{regarding['name']}.{hashlib.sha256(told.encode()).hexdigest()[:16]}",
+            "namespace": regarding["namespace"],
+        },
+        "eventTime": now,
+        "type": change.type,
+        "reason": change.reason,
+        "action": "Reconcile",
+        "note": note,
+        "regarding": {"apiVersion": API_VERSION, "kind": KIND, **regarding},
+        "reportingController": f"octavo.dev/{FIELD_MANAGER}",
+        "reportingInstance": instance,
+    }
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

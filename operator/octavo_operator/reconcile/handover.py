@@ -1,0 +1,117 @@
+"""Who owns a Deployment's number of replicas, handed over without ever passing through a wrong number.
+
+Under server-side apply, a field that its only owner leaves away is removed, and `replicas` falls to its default of 1:
+an outage. So on the way to an autoscaler a second manager of ours first owns the number as it is, beside the operator;
+then the operator leaves it away, and it stays. The autoscaler's first write takes it over from there. On the way back
+the autoscaler goes first (`keeps_replicas`), and only then the operator sets the number that the spec asks for: two
+writers never have different opinions at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from octavo_operator.api.names import FIELD_MANAGER
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.kinds import BY_NAME, Kind
+
+Object = dict[str, Any]
+
+HANDOVER_MANAGER = f"{FIELD_MANAGER}-handover"
+DEPLOYMENT = "Deployment"
+_TRIES = 3  # somebody may change the number between our reading and our sharing it
+_SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
+
+
+class Applier(Protocol):
+    """What a hand-over needs of a cluster."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """The live object, or None."""
+
+    async def apply(
+        self,
+        manifest: Object,
+        subresource: str = "",
+        dry_run: bool = False,
+        manager: str = FIELD_MANAGER,
+        force: bool = True,
+    ) -> Object:
+        """Server-side apply; the live object."""
+
+
+def start_of(wanted: Sequence[Mapping[str, Any]]) -> int:
+    """How many replicas a Deployment is to have when it is made: the lower bound of the autoscaler among `wanted`."""
+    specs = [manifest["spec"] for manifest in wanted if manifest["kind"] in _SCALERS]
+    return max((spec.get("minReplicas") or spec.get("minReplicaCount") or 1 for spec in specs), default=1)
+
+
+def is_stopped(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    """Whether a Deployment that an autoscaler is to scale has no replicas, so that it never will."""
+    return is_scaled(manifest) and not live["spec"].get("replicas")
+
+
+def is_scaled(manifest: Mapping[str, Any]) -> bool:
+    """Whether what is to be applied is a Deployment whose replicas are an autoscaler's."""
+    return manifest["kind"] == DEPLOYMENT and "replicas" not in manifest["spec"]
+
+
+def keeps_replicas(manifest: Object, children: Mapping[tuple[str, str], Any], wanted: set[tuple[str, str]]) -> Object:
+    """`manifest` without its replicas while an autoscaler that is no longer wanted is still there, else as it is.
+
+    Except for 0: an autoscaler does nothing with a Deployment of none, and suspension waits for nobody.
+    """
+    leaving = any(kind in _SCALERS and (kind, name) not in wanted for kind, name in children)
+    there = (DEPLOYMENT, manifest["metadata"]["name"]) in children
+    if manifest["kind"] != DEPLOYMENT or not (leaving and there) or not manifest["spec"].get("replicas"):
+        return manifest
+    return {**manifest, "spec": {name: value for name, value in manifest["spec"].items() if name != "replicas"}}
+
+
+async def apply_scaled(cluster: Applier, manifest: Object, start: int) -> Object:
+    """Applies a Deployment whose replicas are an autoscaler's, and which has `start` of them when it is made.
+
+    May be ended at any point and called again: what is left to do is read from the live object.
+    """
+    metadata = manifest["metadata"]
+    for attempt in range(_TRIES):
+        live = await cluster.get(BY_NAME[DEPLOYMENT], metadata["namespace"], metadata["name"])
+        if live is None:
+            live = await cluster.apply({**manifest, "spec": {**manifest["spec"], "replicas": start}})
+        try:
+            await _let_go(cluster, manifest, live, start)
+            break
+        except ApiError as error:
+            if error.status != 409 or attempt == _TRIES - 1:
+                raise
+    return await cluster.apply(manifest)
+
+
+async def _let_go(cluster: Applier, manifest: Object, live: Object, start: int) -> None:
+    """Sees to it that leaving replicas away changes nothing; ApiError 409 if they are not what `live` says any more."""
+    if not live["spec"].get("replicas"):  # after a suspension: autoscalers leave a Deployment of none alone, for ever
+        await _own_for_now(cluster, manifest, start, force=True)
+    elif owns_replicas(live, FIELD_MANAGER):
+        await _own_for_now(cluster, manifest, live["spec"]["replicas"], force=False)
+
+
+async def _own_for_now(cluster: Applier, manifest: Object, count: int, *, force: bool) -> None:
+    metadata = {name: manifest["metadata"][name] for name in ("name", "namespace")}
+    only = {
+        "apiVersion": manifest["apiVersion"],
+        "kind": DEPLOYMENT,
+        "metadata": metadata,
+        "spec": {"replicas": count},
+    }
+    await cluster.apply(only, manager=HANDOVER_MANAGER, force=force)
+
+
+def owns_replicas(live: Mapping[str, Any], manager: str) -> bool:
+    """Whether `manager`, by server-side apply, is an owner of the live object's replicas."""
+    return any(
+        entry["manager"] == manager
+        and entry["operation"] == "Apply"
+        and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+        for entry in live["metadata"].get("managedFields") or ()
+    )

@@ -1,0 +1,149 @@
+"""Which of several replicas leads: the one whose name is in the Lease, as long as it renews it.
+
+The algorithm is that of client-go's leader election, whose clocks need not agree: a follower takes the Lease over only
+after it has itself seen it unchanged for the Lease's duration, and a leader stops before that, by its own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.kinds import LEASE, Kind
+
+logger = logging.getLogger(__name__)
+
+DURATION_SECONDS = 12
+"""After this time without a renewal another replica may lead."""
+DEADLINE_SECONDS = 10.0
+"""After this time without a renewal the leader stops: before anyone else may lead."""
+PAUSE_SECONDS = 2.0
+"""Between two renewals, and between two looks of a follower."""
+
+
+class LeaseApi(Protocol):
+    """What a lease needs of a cluster."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        """The live object, or None."""
+
+    async def put(self, kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Creates it, or replaces the version that its resourceVersion names; ApiError 409: it is another by now."""
+
+
+class LeaseLostError(Exception):
+    """Another replica leads, or may lead at any moment."""
+
+
+class Lease:
+    """One replica's view of the Lease called `name` in `namespace`."""
+
+    def __init__(self, api: LeaseApi, namespace: str, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"  # another one after each start
+        self._api = api
+        self._metadata = {"namespace": namespace, "name": name}
+        self._clock = clock
+        self._live: dict[str, Any] | None = None
+        self._seen: tuple[Any, float] = (None, 0.0)
+        self._renewed = float("-inf")
+
+    def seconds_left(self) -> float:
+        """For how long this replica leads if nothing is renewed; 0 and less: it does not lead."""
+        return self._renewed + DEADLINE_SECONDS - self._clock()
+
+    async def acquire(self) -> None:
+        """Returns once this replica leads."""
+        told = ""
+        while True:
+            try:
+                self._look(await self._api.get(LEASE, **self._metadata))
+                if self._is_free() and await self._take() and self.seconds_left() > PAUSE_SECONDS:
+                    logger.info("leads, by the lease %(namespace)s/%(name)s", self._metadata)
+                    return
+            except ApiError as error:
+                logger.warning("cannot ask for the lease: %s", error)
+            if (holder := self._holder()) and holder != told:
+                logger.info("follows: %s leads", holder)
+                told = holder
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def keep(self) -> None:
+        """Renews for ever; LeaseLostError if somebody else leads, or if that could be by now."""
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            try:
+                # A renewal that takes too long is as good as none.
+                async with asyncio.timeout(max(self.seconds_left(), 0)):
+                    await self._renew()
+            except (ApiError, TimeoutError) as error:
+                if self.seconds_left() <= PAUSE_SECONDS:
+                    raise LeaseLostError(f"the lease cannot be renewed: {error or 'no answer'}") from None
+                logger.warning("cannot renew the lease: %s", error)
+
+    async def release(self) -> None:
+        """Lets another replica lead at once, if this one does. To be called when all work has ended."""
+        if self._live is None or self.seconds_left() <= 0:
+            return
+        self._renewed = float("-inf")
+        try:
+            await self._api.put(LEASE, self._manifest(holder=""))
+        except ApiError as error:
+            logger.warning("cannot release the lease: %s", error)
+
+    async def _renew(self) -> None:
+        if await self._take():
+            return
+        self._look(await self._api.get(LEASE, **self._metadata))
+        if self._holder() not in ("", self.identity):
+            self._renewed = float("-inf")
+            raise LeaseLostError(f"{self._holder()} leads")
+        await self._take()
+
+    async def _take(self) -> bool:
+        """Writes this replica's name into the Lease as it was last seen; False: it has changed since."""
+        began = self._clock()
+        try:
+            self._live = await self._api.put(LEASE, self._manifest(self.identity))
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False
+            raise
+        self._renewed = began
+        return True
+
+    def _look(self, live: dict[str, Any] | None) -> None:
+        self._live = live
+        version = live["metadata"]["resourceVersion"] if live else None
+        if self._seen[0] != version:
+            self._seen = (version, self._clock())
+
+    def _holder(self) -> str:
+        return str(((self._live or {}).get("spec") or {}).get("holderIdentity") or "")
+
+    def _is_free(self) -> bool:
+        spec = (self._live or {}).get("spec") or {}
+        seconds = spec.get("leaseDurationSeconds") or DURATION_SECONDS
+        return not self._holder() or self._clock() >= self._seen[1] + seconds
+
+    def _manifest(self, holder: str) -> dict[str, Any]:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before = (self._live or {}).get("spec") or {}
+        changes = int(before.get("leaseTransitions") or 0) + (self._holder() != holder and bool(holder))
+        metadata: dict[str, Any] = dict(self._metadata)
+        if self._live:
+            metadata["resourceVersion"] = self._live["metadata"]["resourceVersion"]
+        spec = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": DURATION_SECONDS if holder else 1,
+            "acquireTime": before.get("acquireTime") if self._holder() == holder else now,
+            "renewTime": now,
+            "leaseTransitions": changes,
+        }
+        return {"apiVersion": LEASE.api_version, "kind": LEASE.name, "metadata": metadata, "spec": spec}

@@ -1,0 +1,124 @@
+"""How far pods are with their model, asked of the pods themselves: `/health/startup`, of the engine and of `fetch`.
+
+Only pods that download or load are asked, and those that have loaded once more; and only the leader asks. Nothing
+depends on an answer: where none comes (a network policy of somebody else's, an older engine) the phase is told all the
+same, and bytes are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import aiohttp
+
+from octavo_operator.reconcile.kinds import LLMSERVICE, POD
+from octavo_operator.reconcile.load_report import LoadReport
+from octavo_operator.reconcile.observe import Index, Key, Object
+from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.render.container import CONTAINER, PORT
+from octavo_operator.render.fetch import FETCH
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 3.0
+_TRIES = 3
+_TIMEOUT_SECONDS = 2.0
+_AT_ONCE = 32
+_LONGEST_ANSWER = 16_384
+
+Reports = dict[str, LoadReport]
+"""By the uid of the pod."""
+
+
+class LoadWatch:
+    """Keeps `reports` and queues the LLMService whose pod has news."""
+
+    def __init__(self, indexes: Mapping[str, Index], queue: WorkQueue[Key], port: int = PORT) -> None:
+        self.reports: Reports = {}
+        self._indexes = indexes
+        self._queue = queue
+        self._port = port
+        self._tries: dict[str, int] = {}
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self) -> None:
+        """For ever."""
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            while True:
+                await self.look(session)
+                await asyncio.sleep(INTERVAL_SECONDS)
+
+    async def look(self, session: aiohttp.ClientSession) -> None:
+        """Asks each pod that loads; one that has loaded a few times at most, for what it can say only then."""
+        pods = {pod["metadata"]["uid"]: (key, pod) for key, pod in self._pods()}
+        for known in (self.reports, self._tries):
+            for gone in known.keys() - pods.keys():
+                del known[gone]
+        questions = []
+        for uid, (key, pod) in pods.items():
+            address, loads = address_of(pod), is_loading(pod)
+            tries = self._tries[uid] = 0 if loads else self._tries.get(uid, 0) + 1
+            if not address or tries > _TRIES:
+                continue
+            questions.append(self._ask(session, uid, key, address, last=not loads))
+        await asyncio.gather(*questions)
+
+    def _pods(self) -> Iterator[tuple[Key, Object]]:
+        pods = self._indexes.get(POD.plural, {})
+        for key in list(self._indexes.get(LLMSERVICE.plural, {})):
+            for pod in pods.get(key, ()):
+                if is_loading(pod) or has_loaded(pod):
+                    yield key, pod
+
+    async def _ask(self, session: aiohttp.ClientSession, uid: str, key: Key, address: str, last: bool) -> None:
+        host = f"[{address}]" if ":" in address else address
+        try:
+            url = f"http://{host}:{self._port}/health/startup"
+            async with self._turns, session.get(url, allow_redirects=False) as response:
+                report = LoadReport.model_validate_json(await _beginning(response))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            logger.debug("%s/%s: the pod at %s does not say how far it is: %s", *key, address, error)
+            return
+        if last:
+            self._tries[uid] = _TRIES
+        if self.reports.get(uid) != report:
+            self.reports[uid] = report
+            self._queue.add(key)
+
+
+async def _beginning(response: aiohttp.ClientResponse) -> bytes:
+    data = bytearray()
+    async for chunk in response.content.iter_chunked(4096):
+        data += chunk
+        if len(data) > _LONGEST_ANSWER:
+            break
+    return bytes(data)
+
+
+def address_of(pod: Object) -> str:
+    """The address of a pod that stays; empty: it has none, or goes."""
+    return "" if pod["metadata"].get("deletionTimestamp") else str((pod.get("status") or {}).get("podIP") or "")
+
+
+def is_loading(pod: Object) -> bool:
+    """Whether it downloads or loads its model."""
+    status: Mapping[str, Any] = pod.get("status") or {}
+    engine = _running(status.get("containerStatuses"), CONTAINER)
+    fetching = _running(status.get("initContainerStatuses"), FETCH) is not None
+    return fetching or (engine is not None and not engine.get("started"))
+
+
+def has_loaded(pod: Object) -> bool:
+    """Whether its engine has loaded the model."""
+    engine = _running((pod.get("status") or {}).get("containerStatuses"), CONTAINER)
+    return engine is not None and bool(engine.get("ready"))
+
+
+def _running(statuses: Any, name: str) -> Mapping[str, Any] | None:
+    found = (each for each in statuses or () if each["name"] == name and "running" in (each.get("state") or {}))
+    return next(found, None)

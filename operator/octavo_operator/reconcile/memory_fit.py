@@ -1,0 +1,90 @@
+"""Whether the model fits into memory, told before a pod is made wherever the model's numbers are known. Pure.
+
+The numbers are the engine's own, reported by pods and kept in status; the arithmetic is its planner's: weights, one
+step and the KV cache of one context into what the engine may take. It is a warning: nothing is held back by it, since
+the engine judges for itself, before it downloads or loads anything.
+"""
+
+from __future__ import annotations
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.llmservice import LLMServiceSpec
+from octavo_operator.api.quantity import parse_quantity
+from octavo_operator.api.status import MemoryStatus
+from octavo_operator.render.container import gpu_resource_of, on_gpu
+from octavo_operator.render.fetch import is_fetched, model_name
+
+SHARE_ON_CPU = 0.90
+"""The engine's own default: engine.gpuMemoryUtilization is for GPUs."""
+_BLOCK = 16
+"""Tokens: the least that a KV cache holds."""
+
+Verdict = tuple[str, Reason, str]
+
+
+def subject(spec: LLMServiceSpec) -> str:
+    """What the numbers depend on. Where it differs, those of before say nothing."""
+    source, wanted = spec.model.source, spec.scheduling.node_selector
+    revision = source.hugging_face.revision if source.hugging_face else None
+    device = gpu_resource_of(spec) if on_gpu(spec) else "cpu"
+    parts = [model_name(spec), revision or "", spec.engine.dtype, device, f"{spec.accelerator.count}"]
+    return " ".join([*filter(None, parts), *(f"{name}={value}" for name, value in sorted(wanted.items()))])
+
+
+def memory_fit(spec: LLMServiceSpec, memory: MemoryStatus | None) -> Verdict:
+    """Status, reason and message of the condition MemoryFits."""
+    if memory is None or memory.subject != subject(spec):
+        who = "before it downloads the weights" if is_fetched(spec) else "before it loads the weights"
+        return "Unknown", Reason.NOT_YET_KNOWN, f"what the model takes is not known yet; its first pod says so, {who}"
+    length = -(-(spec.engine.max_model_length or _BLOCK) // _BLOCK) * _BLOCK
+    fixed, have = memory.weight_bytes + memory.step_bytes, _have(spec, memory)
+    need = fixed + length * memory.kv_bytes_per_token
+    tokens = max(0, have - fixed) // max(1, memory.kv_bytes_per_token)
+    takes = f"weights {_size(memory.weight_bytes)} and one step {_size(memory.step_bytes)}"
+    if need <= have:
+        room = f"leave room for {tokens:,} tokens of context at {_size(memory.kv_bytes_per_token)} each"
+        return "True", Reason.FITS, f"{takes} {room} in {_size(have)} ({_share(spec, memory)})"
+    message = (
+        f"{takes} and {length:,} tokens of context at {_size(memory.kv_bytes_per_token)} each need {_size(need)}, "
+        f"there are {_size(have)} ({_share(spec, memory)}); {_advice(spec, memory, need, tokens)}"
+    )
+    return "False", Reason.DOES_NOT_FIT, message
+
+
+def _total(spec: LLMServiceSpec, memory: MemoryStatus) -> int:
+    limit = spec.resources.limits.get("memory")
+    if on_gpu(spec) or limit is None:
+        return memory.total_bytes
+    return int(parse_quantity(limit))
+
+
+def _utilization(spec: LLMServiceSpec) -> float:
+    return float(spec.engine.gpu_memory_utilization) if on_gpu(spec) else SHARE_ON_CPU
+
+
+def _have(spec: LLMServiceSpec, memory: MemoryStatus) -> int:
+    return int(_total(spec, memory) * _utilization(spec))
+
+
+def _share(spec: LLMServiceSpec, memory: MemoryStatus) -> str:
+    return f"{_utilization(spec):.0%} of {_size(_total(spec, memory))}"
+
+
+def _advice(spec: LLMServiceSpec, memory: MemoryStatus, need: int, tokens: int) -> str:
+    advice = []
+    if tokens >= _BLOCK and spec.engine.max_model_length:
+        advice.append(f"lower engine.maxModelLength to {tokens // _BLOCK * _BLOCK}")
+    share = need / memory.total_bytes + 0.005
+    if on_gpu(spec) and _utilization(spec) < share <= 0.98:
+        advice.append(f'raise engine.gpuMemoryUtilization to "{share:.2f}"')
+    if not on_gpu(spec):
+        advice.append(f"raise resources.limits.memory to {-(-int(need / SHARE_ON_CPU) // (1 << 20))}Mi")
+    return " or ".join(advice) or "take a larger GPU, or a smaller engine.dtype"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,69 @@
+"""What the operator tells of itself at /metrics, in a registry of its own."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import generate_latest
+
+from octavo_operator.reconcile.health import Heartbeat
+from octavo_operator.reconcile.observe import Key
+from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class OperatorMetrics:
+    """Counters that the parts of the operator move, and gauges that are read when they are asked for."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        self._reconciles = Counter(
+            "octavo_operator_reconciles",
+            "Passes over an LLMService: done, refused or not reached by the API server, or failed by a fault of ours.",
+            ["result"],
+            registry=self._registry,
+        )
+        for result in ("done", "refused", "fault"):
+            self._reconciles.labels(result)
+        self._seconds = Histogram(
+            "octavo_operator_reconcile_seconds",
+            "How long a pass took.",
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._writes = Counter(
+            "octavo_operator_writes",
+            "Writes to the API server, by what was done to which kind.",
+            ["verb", "kind"],
+            registry=self._registry,
+        )
+        self._leader = Gauge("octavo_operator_leader", "1 on the replica that leads.", registry=self._registry)
+
+    def reconciled(self, seconds: float, error: Exception | None) -> None:
+        """A pass has ended."""
+        result = "done" if error is None else "refused" if isinstance(error, ExpectedError) else "fault"
+        self._reconciles.labels(result).inc()
+        self._seconds.observe(seconds)
+
+    def wrote(self, verb: str, kind: str) -> None:
+        """A write is being sent."""
+        self._writes.labels(verb, kind).inc()
+
+    def leads(self) -> None:
+        """This replica leads from now on."""
+        self._leader.set(1)
+
+    def read_from(self, queue: WorkQueue[Key], heartbeat: Heartbeat) -> None:
+        """Adds the gauges of the queue and of the watches."""
+        for name, text, read in (
+            ("queue_depth", "LLMServices that wait to be looked at.", lambda: len(queue)),
+            ("queue_oldest_seconds", "How long the oldest of them has waited.", queue.oldest_wait_seconds),
+            ("silent_seconds", "Since when nothing was heard of the cluster.", heartbeat.silent_seconds),
+        ):
+            Gauge(f"octavo_operator_{name}", text, registry=self._registry).set_function(read)
+
+    def render(self) -> bytes:
+        """In Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,97 @@
+"""kopf as glue: its watches fill the indexes and name the keys that changed. All thinking is elsewhere.
+
+Only `on.event` and `index` handlers are used: they write no annotations and need no finalizers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kopf
+
+from octavo_operator.api.names import FIELD_MANAGER, SERVICE_LABEL
+from octavo_operator.reconcile.apply import Cluster
+from octavo_operator.reconcile.health import Heartbeat
+from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
+from octavo_operator.reconcile.observe import Index, Key, key_of, trimmed
+from octavo_operator.reconcile.queue import WorkQueue
+
+_SERVER_TIMEOUT_SECONDS = 300  # a watch is opened anew after this time, also one that only seems to be alive
+_IDLE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Watches:
+    """Watches of `kinds` in `namespaces` (none: the whole cluster), all but the LLMServices by our label."""
+
+    cluster: Cluster
+    queue: WorkQueue[Key]
+    heartbeat: Heartbeat
+    namespaces: Sequence[str]
+    kinds: Sequence[Kind]
+    indexes: dict[str, Index]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`: fills `indexes`, by the kinds' plurals, and queues the owner of whatever changes."""
+        identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
+        await kopf.operator(
+            identity=identity,
+            registry=self._registry(),
+            settings=self._settings(),
+            stop_flag=stop,
+            standalone=True,
+            clusterwide=not self.namespaces,
+            namespaces=list(self.namespaces),
+        )
+
+    def _settings(self) -> kopf.OperatorSettings:
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.scanning.disabled = True  # the CRD is waited for; neither CRDs nor namespaces need to be watched
+        # kopf keeps a worker for an object until that has been idle a while; with a limit, others would wait for it.
+        settings.queueing.worker_limit = None
+        settings.queueing.idle_timeout = _IDLE_SECONDS
+        settings.watching.server_timeout = _SERVER_TIMEOUT_SECONDS
+        for kind in self.kinds:
+            if kind is not LLMSERVICE:
+                settings.watching.label_selectors[kind.plural] = SERVICE_LABEL
+        return settings
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.startup(registry=registry, id="indexes")
+        async def take_indexes(**kwargs: Any) -> None:
+            self.indexes.update({kind.plural: kwargs[kind.plural] for kind in self.kinds})
+
+        @kopf.on.login(registry=registry, id="login")
+        async def login(**_: Any) -> kopf.ConnectionInfo:
+            return kopf.ConnectionInfo(**await self.cluster.credentials())
+
+        for kind in self.kinds:
+            self._follow(registry, kind)
+        return registry
+
+    def _follow(self, registry: kopf.OperatorRegistry, kind: Kind) -> None:
+        """Keeps an index of `kind` and queues the owner of whatever changes."""
+        group, _, version = kind.api_version.rpartition("/")
+
+        @kopf.index(group, version, kind.plural, registry=registry, id=kind.plural)
+        async def index(body: Any, **_: Any) -> dict[Key, Any] | None:
+            key = key_of(kind, body)
+            return {key: trimmed(kind, dict(body))} if key else None
+
+        @kopf.on.event(group, version, kind.plural, registry=registry, id=f"changed-{kind.plural}")
+        async def changed(body: Any, **_: Any) -> None:
+            self.heartbeat.beat()
+            if key := key_of(kind, body):
+                self.queue.add(key, urgent=kind is LLMSERVICE and _was_changed(body))
+
+
+def _was_changed(body: Any) -> bool:
+    """Whether somebody changed the spec of an LLMService that was looked at before: they wait for what comes of it."""
+    looked_at = (body.get("status") or {}).get("observedGeneration")
+    return looked_at is not None and looked_at != body["metadata"].get("generation")

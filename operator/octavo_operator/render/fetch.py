@@ -1,0 +1,129 @@
+"""The container that fetches the model before the engine starts, where it comes from a hub or a bucket.
+
+It has the engine's own image and settings, so that what does not fit into memory is said before anything large is
+fetched; it has the engine's GPUs too, which are the pod's from the beginning. It alone has the credentials. The engine
+finds what was fetched behind a link that belongs to the pod: it needs no network, and serves the same files when it
+starts again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_operator.api.engine_flags import SERVER_EXTRA
+from octavo_operator.api.llmservice import LLMServiceSpec
+from octavo_operator.api.quantity import parse_quantity
+from octavo_operator.api.resource import LLMService
+from octavo_operator.render.container import PORT, SECURITY, engine_flags, model_argument, resources, variables
+from octavo_operator.render.volumes import CACHE, HOME, LINK, USER, Mount
+
+FETCH = "fetch"
+OWN_CACHE = "own-cache"
+_MOUNTED = ("/tmp", HOME, CACHE)  # noqa: S108 - a path in the container
+
+
+def init_containers(llmservice: LLMService, image: str, mounts: list[Mount]) -> list[dict[str, Any]]:
+    """What runs before the engine, in order."""
+    found = []
+    if llmservice.spec.cache.type == "HostPath":
+        found.append(_own_cache(llmservice, image, mounts))
+    if is_fetched(llmservice.spec):
+        found.append(_fetch(llmservice, image, mounts))
+    return found
+
+
+def is_fetched(spec: LLMServiceSpec) -> bool:
+    """Whether the model has to be downloaded."""
+    return spec.model.source.hugging_face is not None or spec.model.source.s3 is not None
+
+
+def _fetch(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any]:
+    spec = llmservice.spec
+    container: dict[str, Any] = {
+        "name": FETCH,
+        "image": image,
+        "imagePullPolicy": spec.engine.image_pull_policy,
+        "command": ["octavo-engine"],
+        "args": fetch_arguments(spec),
+        "env": _environment(spec),
+        "resources": resources(llmservice),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": SECURITY,
+        "volumeMounts": [mount.volume_mount() for mount in mounts if mount.path in _MOUNTED],
+    }
+    if spec.engine.env_from:
+        container["envFrom"] = [source.as_object() for source in spec.engine.env_from]
+    return container
+
+
+def fetch_arguments(spec: LLMServiceSpec) -> list[str]:
+    """The arguments of `octavo-engine` that fetch the model."""
+    source = spec.model.source
+    limit = spec.cache.size if spec.cache.type == "Ephemeral" else None  # a pod that exceeds it would be evicted
+    revision = source.hugging_face.revision if source.hugging_face else None
+    return [
+        "pull",
+        model_name(spec),
+        f"--link={LINK}",
+        "--check-memory",
+        f"--progress-port={PORT}",
+        *([f"--max-size={int(parse_quantity(limit))}"] if limit else []),
+        *([f"--revision={revision}"] if revision else []),
+        *engine_flags(spec),
+        *(argument for argument in spec.engine.extra_args if _flag(argument) not in SERVER_EXTRA),
+    ]
+
+
+def _flag(argument: str) -> str:
+    return argument.removeprefix("--").partition("=")[0]
+
+
+def model_name(spec: LLMServiceSpec) -> str:
+    """The model as `octavo-engine` is given it: what is fetched, or where it lies."""
+    source = spec.model.source
+    if source.s3 is not None:
+        return f"s3://{source.s3.bucket}/{source.s3.prefix.strip('/')}".rstrip("/")
+    return source.hugging_face.repository if source.hugging_face else model_argument(source)
+
+
+def _environment(spec: LLMServiceSpec) -> list[dict[str, Any]]:
+    hub, s3 = spec.model.source.hugging_face, spec.model.source.s3
+    found: dict[str, Any] = {}
+    if hub and hub.endpoint:
+        found["HF_ENDPOINT"] = {"value": hub.endpoint}
+    if hub and hub.token_secret_ref:
+        found["HF_TOKEN"] = _secret(hub.token_secret_ref.name, hub.token_secret_ref.key)
+    if s3 and s3.region:
+        found["AWS_REGION"] = {"value": s3.region}
+    if s3 and s3.endpoint_url:
+        found["AWS_ENDPOINT_URL"] = {"value": s3.endpoint_url}
+    if s3 and s3.credentials_secret_ref:
+        secret = s3.credentials_secret_ref.name
+        found |= {key: _secret(secret, key) for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+        found["AWS_SESSION_TOKEN"] = _secret(secret, "AWS_SESSION_TOKEN", optional=True)
+    return variables(spec, found)
+
+
+def _secret(name: str, key: str, *, optional: bool = False) -> dict[str, Any]:
+    return {"valueFrom": {"secretKeyRef": {"name": name, "key": key, "optional": optional}}}
+
+
+def _own_cache(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any]:
+    """Gives the node's folder, which the kubelet makes for root, to the engine's user."""
+    return {
+        "name": OWN_CACHE,
+        "image": image,
+        "imagePullPolicy": llmservice.spec.engine.image_pull_policy,
+        "command": ["python", "-c", f"import os; os.chown({CACHE!r}, {USER}, {USER})"],
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "runAsNonRoot": False,
+            "runAsUser": 0,
+            "runAsGroup": 0,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"], "add": ["CHOWN"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [mount.volume_mount() for mount in mounts if mount.path == CACHE],
+    }

@@ -1,0 +1,157 @@
+"""The PrometheusRule: what somebody should be told of, each with the knob to turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_operator.api.resource import LLMService
+from octavo_operator.render.podmonitor import LABEL, is_wanted, monitoring_metadata
+
+KIND = "PrometheusRule"
+BASELINE = "llmservice:octavo_generation_tokens_per_replica:rate5m"
+"""Recorded while requests wait and so under full load: only then do tokens/s of two moments compare."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One alert. In `expression` ME stands for the label matchers of the LLMService."""
+
+    name: str
+    expression: str
+    after: str
+    severity: str
+    summary: str
+    description: str
+
+
+def prometheus_rule(llmservice: LLMService, kinds: frozenset[str]) -> dict[str, Any] | None:
+    """A PrometheusRule named like the LLMService, or None where none is wanted or `kinds` lacks it."""
+    if not llmservice.spec.monitoring.alerts or not is_wanted(llmservice, KIND, kinds):
+        return None
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": KIND,
+        "metadata": monitoring_metadata(llmservice),
+        "spec": {"groups": [rule_group(llmservice.namespace or "default", llmservice.name)]},
+    }
+
+
+def rule_group(namespace: str, name: str) -> dict[str, Any]:
+    """The rules of one LLMService, as Prometheus reads them."""
+    matchers = f'namespace="{namespace}",{LABEL}="{name}"'
+    identity = {"namespace": namespace, LABEL: name}
+    record = {"record": BASELINE, "expr": _expression(_UNDER_FULL_LOAD, matchers), "labels": identity}
+    alerts = [
+        {
+            "alert": alert.name,
+            "expr": _expression(alert.expression, matchers),
+            "for": alert.after,
+            "labels": {**identity, "severity": alert.severity},
+            "annotations": {
+                "summary": f"LLMService {namespace}/{name}: {alert.summary}",
+                "description": alert.description,
+            },
+        }
+        for alert in ALERTS
+    ]
+    return {"name": f"octavo.{namespace}.{name}", "rules": [record, *alerts]}
+
+
+def _expression(template: str, matchers: str) -> str:
+    return template.replace("ME", matchers)
+
+
+_UNDER_FULL_LOAD = (
+    "sum(rate(octavo_generation_tokens_total{ME}[5m])) / count(octavo_requests_running{ME} > 0)"
+    " and sum(octavo_requests_waiting{ME}) > 0"
+)
+
+ALERTS = (
+    Alert(
+        "OctavoTimeToFirstTokenHigh",
+        "histogram_quantile(0.99, sum by (le) (rate(octavo_time_to_first_token_seconds_bucket{ME}[5m]))) > 2",
+        "10m",
+        "warning",
+        "the first token takes longer than 2 s",
+        "99 of 100 requests get their first token within {{ $value | humanizeDuration }}, not within 2 s. If requests"
+        " wait, add replicas or raise autoscaling.maxReplicas; if not, prompts are long: look at prefill and the prefix"
+        " cache.",
+    ),
+    Alert(
+        "OctavoKVCacheNearlyFull",
+        "max by (pod) (octavo_kv_cache_usage_ratio{ME}) > 0.9",
+        "10m",
+        "warning",
+        "the KV cache is nearly full",
+        "{{ $labels.pod }} uses {{ $value | humanizePercentage }} of its KV cache; requests will wait or be preempted."
+        " Add replicas, lower engine.maxModelLength, or raise engine.gpuMemoryUtilization.",
+    ),
+    Alert(
+        "OctavoThroughputLow",
+        f"{BASELINE}{{ME}} < 0.5 * quantile_over_time(0.5, {BASELINE}{{ME}}[1d] offset 1h)",
+        "10m",
+        "warning",
+        "half of the usual throughput under full load",
+        "Requests wait, and a replica generates {{ $value | humanize }} tokens/s, less than half of the last day's"
+        " median under full load. Look at preemptions, at the length of prompts, and at the GPU's clock.",
+    ),
+    Alert(
+        "OctavoErrorRateHigh",
+        'sum(rate(octavo_requests_total{ME,outcome="error"}[5m])) / sum(rate(octavo_requests_total{ME}[5m])) > 0.01',
+        "5m",
+        "critical",
+        "more than 1 % of the answers end in an error",
+        "{{ $value | humanizePercentage }} of the answers end in an error. The engine's log has the reason of each, by"
+        " X-Request-Id.",
+    ),
+    Alert(
+        "OctavoQueueGrowing",
+        "sum(avg_over_time(octavo_requests_waiting{ME}[5m]))"
+        " - sum(avg_over_time(octavo_requests_waiting{ME}[5m] offset 10m))"
+        " > 4 * count(octavo_requests_waiting{ME})",
+        "10m",
+        "warning",
+        "the queue grows",
+        "{{ $value | humanize }} more requests wait than 10 minutes ago. Add replicas or raise autoscaling.maxReplicas;"
+        " `kubectl describe llms` says why it does not scale.",
+    ),
+    Alert(
+        "OctavoRequestsTurnedAway",
+        "sum(rate(octavo_requests_rejected_total"
+        '{ME,reason=~"queued_requests|queued_tokens|kv_commitment|deadline"}[5m])) > 0',
+        "10m",
+        "warning",
+        "requests are turned away because it is full",
+        "{{ $value | humanize }} requests/s are answered with 503. Add replicas, or raise engine.maxQueuedRequests if"
+        " they may wait.",
+    ),
+    Alert(
+        "OctavoNoTokens",
+        "min by (pod) (min_over_time(octavo_requests_running{ME}[5m])) > 0"
+        " and on (pod) sum by (pod) (increase(octavo_generation_tokens_total{ME}[5m])) == 0",
+        "2m",
+        "critical",
+        "requests run and no token comes",
+        "{{ $labels.pod }} has had requests running for 5 minutes without a token. Its liveness probe restarts it if"
+        " the loop stands still; if it goes on, look at its log and the device.",
+    ),
+    Alert(
+        "OctavoPreemptionStorm",
+        "sum(rate(octavo_preemptions_total{ME}[5m])) / sum(rate(octavo_requests_total{ME}[5m])) > 1",
+        "10m",
+        "warning",
+        "requests push each other out of memory",
+        "For each request that ends, {{ $value | humanize }} are set back because KV memory ran out. Lower"
+        " engine.maxConcurrentRequests, or add replicas.",
+    ),
+    Alert(
+        "OctavoEngineRestarted",
+        "sum by (pod) (changes(process_start_time_seconds{ME}[15m])) > 0",
+        "0m",
+        "warning",
+        "an engine was restarted",
+        "{{ $labels.pod }} was restarted {{ $value }} times within 15 minutes; its answers were cut off. The reason is"
+        " in condition Degraded of the LLMService and in `kubectl logs --previous`.",
+    ),
+)

@@ -1,0 +1,94 @@
+"""Which bounds of an autoscaler are in force at a moment, and until when. Pure: the moment is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from octavo_operator.api.autoscaling import Autoscaling, Schedule
+
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds in force. `schedules` set them (none: the autoscaling's own do); others may be in force from `until`.
+
+    `ignored` has a sentence for each schedule that can never start.
+    """
+
+    min_replicas: int
+    max_replicas: int
+    schedules: tuple[str, ...] = ()
+    until: datetime | None = None
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def floor(self) -> int:
+        """The fewest replicas that are really kept: with none, nothing would be left to say that requests wait."""
+        return max(1, self.min_replicas)
+
+
+class ScheduleError(ValueError):
+    """A schedule can never start; the message says why."""
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Whether a schedule is in force, and when that changes next."""
+
+    schedule: Schedule
+    active: bool
+    until: datetime | None
+
+
+def bounds(autoscaling: Autoscaling, now: datetime) -> Bounds:
+    """The bounds in force at `now` (with a time zone). Of schedules that overlap, the larger bounds win."""
+    windows, ignored = [], []
+    for schedule in autoscaling.schedules:
+        try:
+            windows.append(_window(schedule, now))
+        except ScheduleError as error:
+            ignored.append(f"schedule {schedule.name} is ignored: {error}")
+    active = [window.schedule for window in windows if window.active]
+    until = min((window.until for window in windows if window.until), default=None)
+    in_force: Sequence[Schedule | Autoscaling] = active or [autoscaling]
+    return Bounds(
+        min_replicas=max(each.min_replicas for each in in_force),
+        max_replicas=max(each.max_replicas for each in in_force),
+        schedules=tuple(schedule.name for schedule in active),
+        until=until,
+        ignored=tuple(ignored),
+    )
+
+
+def _window(schedule: Schedule, now: datetime) -> _Window:
+    """A start is a time on the clock of its zone; a duration is time that passes, also over a change of the clock."""
+    try:
+        local = now.astimezone(ZoneInfo(schedule.time_zone))
+    except (KeyError, OSError, ValueError):  # not found; a folder of zones; no name of one
+        raise ScheduleError(f"there is no time zone {schedule.time_zone!r}") from None
+    this_second = local.replace(microsecond=0) + timedelta(seconds=1)
+    latest = _start(schedule, this_second, reverse=True)
+    if latest is not None and (end := latest + timedelta(seconds=seconds(schedule.duration))) > now:
+        return _Window(schedule, True, end)
+    return _Window(schedule, False, _start(schedule, local))
+
+
+def _start(schedule: Schedule, moment: datetime, *, reverse: bool = False) -> datetime | None:
+    """The first start after `moment`, or the last one before it; None: there is none within decades."""
+    try:
+        found = next(CronSim(schedule.start, moment, reverse=reverse), None)
+    except CronSimError as error:
+        raise ScheduleError(f"start {schedule.start!r} never comes ({str(error).lower()})") from None
+    return found.astimezone(UTC) if found else None
+
+
+def seconds(duration: str) -> int:
+    """The length of a duration such as `1h30m`."""
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hms])", duration))

@@ -1,0 +1,146 @@
+"""The one sentence why an LLMService is scaling or not, from what a real HorizontalPodAutoscaler reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.resource import LLMService, parse
+from octavo_operator.reconcile.autoscaling import Scaling, scaling
+from octavo_operator.render.schedules import Bounds
+from tests.operator.bad_llmservices import VALID, merged
+
+UNAVAILABLE = (
+    "the HPA was unable to compute the replica count: unable to get external metric llm/octavo_requests_waiting/"
+    "&LabelSelector{MatchLabels:map[string]string{llmservice: good,},MatchExpressions:[]LabelSelectorRequirement{},}: "
+    "unable to fetch metrics from external metrics API: the server is currently unable to handle the request "
+    "(get octavo_requests_waiting.external.metrics.k8s.io)"
+)
+
+
+def service(**autoscaling: Any) -> LLMService:
+    given = {"minReplicas": 1, "maxReplicas": 4, **autoscaling}
+    return parse(merged(VALID, {"spec": {"autoscaling": given, "engine": {"maxConcurrentRequests": 10}}}))
+
+
+def hpa(*conditions: tuple[str, str, str], desired: int = 2, message: str = "", **averages: str) -> dict[str, Any]:
+    known = {"AbleToScale": ("True", "ReadyForNewScale"), "ScalingActive": ("True", "ValidMetricFound")}
+    known |= {kind: (status, reason) for kind, status, reason in conditions}
+    return {
+        "status": {
+            "desiredReplicas": desired,
+            "lastScaleTime": "2026-01-01T00:00:00Z",
+            "conditions": [
+                {"type": kind, "status": status, "reason": reason, "message": message}
+                for kind, (status, reason) in known.items()
+            ],
+            "currentMetrics": [
+                {"type": "External", "external": {"metric": {"name": name}, "current": {"averageValue": value}}}
+                for name, value in averages.items()
+            ],
+        }
+    }
+
+
+def judged(found: dict[str, Any] | None, replicas: int = 2, ready: int = 2, **fields: Any) -> Scaling:
+    children = {("Deployment", "good"): {"spec": {"replicas": replicas}}}
+    if found is not None:
+        children["HorizontalPodAutoscaler", "good"] = found
+    return scaling(service(**fields), Bounds(1, 4), children, ready)
+
+
+GOING = [
+    (hpa(), 2, "at 2, as many as the load asks for"),
+    (hpa(desired=3), 2, "goes from 2 to 3 replicas with the load"),
+    (hpa(desired=1), 2, "goes from 2 to 1 replicas with the load"),
+    (hpa(), 1, "at 2, of which 1 still load, as many as the load asks for"),
+    (
+        hpa(("ScalingLimited", "True", "TooManyReplicas")),
+        1,
+        "at maxReplicas 2, of which 1 still load, though the load asks for more: raise autoscaling.maxReplicas",
+    ),
+    (hpa(("ScalingLimited", "True", "TooFewReplicas")), 2, "at minReplicas 2: the load asks for no more"),
+    (
+        hpa(("AbleToScale", "True", "ScaleDownStabilized"), ("ScalingLimited", "True", "TooFewReplicas")),
+        2,
+        "held at 2: fewer would do, but only what has been too many for 600 s is given up",
+    ),
+    (
+        hpa(("AbleToScale", "True", "ScaleUpStabilized")),
+        2,
+        "held at 2: more would help, but only what has been needed for 30 s is added",
+    ),
+    (
+        hpa(("ScalingLimited", "True", "ScaleUpLimit")),
+        2,
+        "at 2, and grows as fast as autoscaling.behavior lets it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "ready", "sentence"), GOING, ids=[row[2] for row in GOING])
+def test_where_it_goes(found: dict[str, Any], ready: int, sentence: str) -> None:
+    scaled = judged(found, ready=ready)
+    assert scaled.verdict() == ("True", Reason.VALID_METRIC_FOUND, sentence)
+    assert scaled.status().message == sentence
+
+
+def test_a_metrics_api_that_is_down_is_said_in_its_own_words() -> None:
+    down = hpa(("ScalingActive", "False", "FailedGetExternalMetric"), message=UNAVAILABLE)
+    status, reason, sentence = judged(down).verdict()
+    assert (status, reason) == ("False", Reason.FAILED_GET_EXTERNAL_METRIC)
+    assert sentence == (
+        "held at 2: the load is not known: the server is currently unable to handle the request (get "
+        "octavo_requests_waiting.external.metrics.k8s.io) (who answers: kubectl get apiservice "
+        "v1beta1.external.metrics.k8s.io)"
+    )
+
+
+TROUBLES = [
+    (None, Reason.AUTOSCALER_PENDING, "held at 2: the autoscaler is not made yet"),
+    ({"status": {}}, Reason.AUTOSCALER_PENDING, "held at 2: the autoscaler has not looked yet"),
+    (hpa(("AbleToScale", "False", "FailedGetScale"), message="none"), Reason.FAILED_GET_SCALE, "held at 2: none"),
+    (hpa(("ScalingActive", "False", "NewReason"), message="new"), Reason.AUTOSCALER_FAILED, "held at 2: new"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "reason", "sentence"), TROUBLES, ids=[row[2] for row in TROUBLES])
+def test_what_keeps_it_from_scaling(found: dict[str, Any] | None, reason: Reason, sentence: str) -> None:
+    assert judged(found).verdict() == ("False", reason, sentence)
+
+
+def test_what_the_autoscaler_sees() -> None:
+    status = judged(hpa(desired=3, octavo_requests_waiting="2500m", octavo_requests_in_flight="7")).status()
+    assert (status.desired_replicas, status.queue_depth, status.concurrency_percent) == (3, "2.5", 70)
+    assert status.last_scale_time == "2026-01-01T00:00:00Z"
+    none = judged(None).status()
+    assert (none.desired_replicas, none.queue_depth, none.concurrency_percent) == (None, None, None)
+
+
+def test_kedas_own_autoscaler_says_the_same() -> None:
+    metrics = {"s0-metric-api-waiting": "4", "s1-metric-api-inFlight": "5"}
+    children = {
+        ("Deployment", "good"): {"spec": {"replicas": 2}},
+        ("ScaledObject", "good"): {},
+        ("HorizontalPodAutoscaler", "keda-hpa-good"): hpa(**metrics),
+    }
+    scaled = scaling(service(), Bounds(1, 4), children, 2)
+    assert (scaled.status().queue_depth, scaled.status().concurrency_percent) == ("4", 50)
+    del children["HorizontalPodAutoscaler", "keda-hpa-good"]
+    assert (
+        "KEDA has not made its HorizontalPodAutoscaler yet"
+        in scaling(service(), Bounds(1, 4), children, 2).verdict()[2]
+    )
+
+
+def test_remarks_follow_the_sentence() -> None:
+    planned = {"name": "night", "start": "0 22 * * *", "duration": "8h", "minReplicas": 1, "maxReplicas": 2}
+    wanted = service(minReplicas=0, schedules=[planned])
+    bounds = Bounds(0, 2, ("night",), None, ("schedule day is ignored: there is no time zone 'Mars'",))
+    children = {("Deployment", "good"): {"spec": {"replicas": 1}}, ("HorizontalPodAutoscaler", "good"): hpa(desired=1)}
+    assert scaling(wanted, bounds, children, 1).verdict()[2] == (
+        "at 1, as many as the load asks for; schedule day is ignored: there is no time zone 'Mars'; schedule night "
+        "sets 1 to 2; minReplicas 0 acts as 1, since without a replica nothing could tell that requests wait"
+    )

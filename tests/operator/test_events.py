@@ -1,0 +1,123 @@
+"""Events: on transitions only, each once, counted when they come again, and never in the way of work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_operator.api.conditions import ConditionType, Reason
+from octavo_operator.api.status import Condition
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.events import Recorder, Transition, transitions
+from tests.operator.test_summarize import NO_GPU, SERVING, deployment, exited, pod, summary
+
+REGARDING = {"name": "good", "namespace": "llm", "uid": "u1"}
+WARNING = Transition("Warning", "CrashLoop", "pod good-1 ended with exit code 139")
+
+
+class Server:
+    """Keeps events by name, as the API server does."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, dict[str, Any]] = {}
+        self.counts: dict[str, int] = {}
+        self.refuses = False
+
+    async def create_event(self, event: dict[str, Any]) -> bool:
+        if self.refuses:
+            raise ApiError(403, "Forbidden", "no")
+        name = event["metadata"]["name"]
+        known = name in self.events
+        self.events.setdefault(name, event)
+        self.counts.setdefault(name, 1)
+        return not known
+
+    async def repeat_event(self, namespace: str, name: str, now: str) -> None:
+        self.counts[name] += 1
+
+
+def told(*statuses: Any) -> list[tuple[str, str]]:
+    """Type and reason of each event in a life whose statuses were these."""
+    found, before = [], {}
+    for status in statuses:
+        after = status.as_object()
+        found += [(change.type, change.reason) for change in transitions(before, after)]
+        before = after
+    return found
+
+
+FIRST = summary()
+RUNS = summary(pod(container=SERVING), children=deployment(ready=1))
+CRASHED = summary(pod(container=exited(139)), children=deployment())
+WAITS = summary(pod(**NO_GPU), children=deployment())
+
+
+def test_a_good_life_is_told_in_one_word() -> None:
+    assert told(FIRST, RUNS, RUNS) == [("Normal", "Serving")]
+
+
+def test_a_load_that_fails_is_told_once_with_its_cause_and_so_is_its_end() -> None:
+    assert told(FIRST, CRASHED, CRASHED, RUNS) == [
+        ("Warning", "CrashLoop"),
+        ("Normal", "Serving"),
+        ("Normal", "AsExpected"),
+    ]
+
+
+def test_waiting_for_a_gpu_is_a_warning() -> None:
+    assert told(WAITS) == told(FIRST, WAITS) == [("Warning", "WaitingForGPU")]
+
+
+def test_going_in_place_is_told() -> None:
+    def blocked(status: str, reason: Reason) -> dict[str, Any]:
+        found = Condition(
+            type=ConditionType.ROLLOUT_BLOCKED, status=status, reason=reason, message=f"about {reason}",
+            observed_generation=1, last_transition_time="2026-01-01T00:00:00Z",
+        )  # fmt: skip
+        return {"conditions": [found.as_object()]}
+
+    life = [
+        blocked("False", Reason.NOT_BLOCKED),
+        blocked("True", Reason.NO_GPU_FOR_SURGE),
+        blocked("False", Reason.WENT_IN_PLACE),
+        blocked("False", Reason.NOT_BLOCKED),
+    ]
+    changes = [
+        change for before, after in zip([{}, *life], life, strict=False) for change in transitions(before, after)
+    ]
+    assert [(each.type, each.reason) for each in changes] == [
+        ("Warning", "NoGPUForSurge"),
+        ("Normal", "WentInPlace"),
+        ("Normal", "NotBlocked"),
+    ]
+
+
+async def test_an_event_says_of_what_it_is_and_fits_the_api() -> None:
+    server = Server()
+    await Recorder(server).record(REGARDING, [Transition("Warning", "CrashLoop", "x" * 5000)])
+    (event,) = server.events.values()
+    assert event["regarding"] == {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", **REGARDING}
+    assert (event["type"], event["reason"], len(event["note"])) == ("Warning", "CrashLoop", 1024)
+    assert event["metadata"]["namespace"] == "llm"
+
+
+async def test_the_same_event_is_counted_and_not_told_more_than_once_a_minute() -> None:
+    server, now = Server(), [0.0]
+    recorder = Recorder(server, lambda: now[0])
+    for _ in range(180):
+        await recorder.record(REGARDING, [WARNING])
+        now[0] += 1
+    assert list(server.counts.values()) == [3]
+
+
+async def test_another_replica_counts_on() -> None:
+    server = Server()
+    for _ in range(2):
+        await Recorder(server).record(REGARDING, [WARNING])
+    assert list(server.counts.values()) == [2]
+
+
+async def test_an_event_that_cannot_be_written_stops_nothing() -> None:
+    server = Server()
+    server.refuses = True
+    await Recorder(server).record(REGARDING, [WARNING])
+    assert server.events == {}

@@ -1,0 +1,228 @@
+"""At most one replica leads at any time, somebody does soon, and who may not lead any more does not write."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from typing import Any
+
+import pytest
+
+from octavo_operator.reconcile import lease as lease_module
+from octavo_operator.reconcile.apply import ApiError, Cluster, NotLeadingError
+from octavo_operator.reconcile.kinds import Kind
+from octavo_operator.reconcile.lease import DEADLINE_SECONDS, DURATION_SECONDS, Lease, LeaseLostError
+
+NAME = ("octavo-system", "octavo-operator")
+
+
+class Api:
+    """One Lease with optimistic locking, as the API server has it; may be out of reach for one replica."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, Any] | None = None
+        self.version = 0
+        self.fails = False
+        self.hangs = False
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        await self._reach()
+        return copy.deepcopy(self.live)
+
+    async def put(self, kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+        await self._reach()
+        seen = manifest["metadata"].get("resourceVersion")
+        if seen != (self.live["metadata"]["resourceVersion"] if self.live else None):
+            raise ApiError(409, "Conflict", "the object has been modified")
+        self.version += 1
+        self.live = copy.deepcopy(manifest)
+        self.live["metadata"]["resourceVersion"] = str(self.version)
+        return copy.deepcopy(self.live)
+
+    async def _reach(self) -> None:
+        if self.hangs:
+            await asyncio.sleep(3600)
+        if self.fails:
+            raise ApiError(503, "x", "try later")
+
+    @property
+    def holder(self) -> str:
+        return str(self.live["spec"]["holderIdentity"]) if self.live else ""
+
+
+class Behind:
+    """The way of one replica to the Lease, which may be cut."""
+
+    def __init__(self, api: Api) -> None:
+        self.api, self.cut = api, False
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        self._check()
+        return await self.api.get(kind, namespace, name)
+
+    async def put(self, kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+        self._check()
+        return await self.api.put(kind, manifest)
+
+    def _check(self) -> None:
+        if self.cut:
+            raise ApiError(0, "Unreachable", "no route")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that sleeping moves on, so that no test waits."""
+    clock = Clock()
+    sleep = asyncio.sleep
+
+    async def pass_time(seconds: float) -> None:
+        clock.now += seconds
+        await sleep(0)
+
+    monkeypatch.setattr(lease_module.asyncio, "sleep", pass_time)
+    return clock
+
+
+async def test_the_first_one_leads_and_keeps_leading(clock: Clock) -> None:
+    api = Api()
+    lease = Lease(api, *NAME, clock)
+    assert lease.seconds_left() <= 0
+    await lease.acquire()
+    assert api.holder == lease.identity
+    keeping = asyncio.ensure_future(lease.keep())
+    while clock.now < 100:
+        await asyncio.sleep(0)
+        assert lease.seconds_left() > 0
+    keeping.cancel()
+
+
+async def test_a_follower_waits_for_the_whole_duration_after_the_last_renewal(clock: Clock) -> None:
+    api = Api()
+    await Lease(api, *NAME, clock).acquire()
+    clock.now = 1000.0  # whatever its clock says: only what the follower itself has seen counts
+    follower = Lease(api, *NAME, clock)
+    await follower.acquire()
+    assert 1000 + DURATION_SECONDS <= clock.now < 1000 + 20
+    assert api.holder == follower.identity
+
+
+async def test_a_lease_that_is_released_is_taken_at_once(clock: Clock) -> None:
+    api = Api()
+    leader = Lease(api, *NAME, clock)
+    await leader.acquire()
+    await leader.release()
+    assert leader.seconds_left() <= 0
+    follower = Lease(api, *NAME, clock)
+    await follower.acquire()
+    assert clock.now == 0
+
+
+async def test_who_did_not_lead_releases_nothing(clock: Clock) -> None:
+    api = Api()
+    leader, other = Lease(api, *NAME, clock), Lease(api, *NAME, clock)
+    await leader.acquire()
+    await other.release()
+    assert api.holder == leader.identity
+
+
+async def test_a_leader_that_cannot_renew_stops_before_another_may_lead(clock: Clock) -> None:
+    api = Api()
+    lease = Lease(api, *NAME, clock)
+    await lease.acquire()
+    api.fails = True
+    with pytest.raises(LeaseLostError, match="try later"):
+        await lease.keep()
+    assert clock.now <= DEADLINE_SECONDS < DURATION_SECONDS
+
+
+async def test_a_renewal_that_fails_once_is_no_matter(clock: Clock) -> None:
+    api = Api()
+    lease = Lease(api, *NAME, clock)
+    await lease.acquire()
+    keeping = asyncio.ensure_future(lease.keep())
+    api.fails = True
+    while clock.now < 5:
+        await asyncio.sleep(0)
+    api.fails = False
+    while clock.now < 50:
+        await asyncio.sleep(0)
+    assert not keeping.done()
+    keeping.cancel()
+
+
+async def test_who_sees_another_leader_ends_at_once(clock: Clock) -> None:
+    api = Api()
+    lease = Lease(api, *NAME, clock)
+    await lease.acquire()
+    assert api.live
+    api.version += 1
+    api.live["metadata"]["resourceVersion"] = str(api.version)
+    api.live["spec"]["holderIdentity"] = "another"
+    with pytest.raises(LeaseLostError, match="another leads"):
+        await lease.keep()
+    assert lease.seconds_left() <= 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_never_do_two_lead(seed: int) -> None:
+    """Three replicas whose way to the API server is cut and mended at random, in steps of half a second."""
+    chance, api, clock = random.Random(seed), Api(), Clock()
+    ways = [Behind(api) for _ in range(3)]
+    waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    async def sleep(seconds: float) -> None:
+        future = asyncio.get_running_loop().create_future()
+        waiting.append((clock.now + seconds, len(waiting), future))
+        await future
+
+    leases: dict[int, Lease] = {}
+
+    async def replica(number: int) -> None:
+        while True:
+            leases[number] = Lease(ways[number], *NAME, clock)
+            await leases[number].acquire()
+            try:
+                await leases[number].keep()
+            except LeaseLostError:
+                continue  # the process ends and is started again
+
+    with pytest.MonkeyPatch.context() as patch:
+        real = asyncio.sleep
+        patch.setattr(lease_module.asyncio, "sleep", sleep)
+        tasks = [asyncio.ensure_future(replica(number)) for number in range(3)]
+        led: list[int] = []
+        for _ in range(600):
+            for _ in range(20):
+                await real(0)
+            leaders = [number for number, lease in leases.items() if lease.seconds_left() > 0]
+            assert len(leaders) <= 1
+            led += leaders
+            clock.now += 0.5
+            for way in ways:
+                if chance.random() < 0.05:
+                    way.cut = not way.cut
+            for entry in [entry for entry in waiting if entry[0] <= clock.now]:
+                waiting.remove(entry)
+                entry[2].set_result(None)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(set(led)) > 1  # the lease really went from one to another
+
+
+async def test_who_does_not_lead_does_not_write() -> None:
+    cluster = Cluster(api=None)  # a request would fail for want of one
+    cluster.may_write_for = lambda: 0.0
+    with pytest.raises(NotLeadingError):
+        await cluster.apply({"kind": "Service", "metadata": {"name": "a", "namespace": "b"}})
+    with pytest.raises(NotLeadingError):
+        await cluster.create_event({"metadata": {"namespace": "b"}})

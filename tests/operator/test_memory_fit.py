@@ -1,0 +1,139 @@
+"""The condition MemoryFits: the planner's arithmetic with a pod's own numbers, before the next pod is made."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.errors import DoesNotFitError
+from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, plan_memory
+from octavo_operator.api.conditions import ConditionType
+from octavo_operator.api.llmservice import LLMServiceSpec
+from octavo_operator.api.resource import parse
+from octavo_operator.api.status import MemoryStatus
+from octavo_operator.reconcile.load_report import LoadReport, MemoryReport
+from octavo_operator.reconcile.memory_fit import SHARE_ON_CPU, memory_fit, subject
+from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.summarize import Outcome, summarize
+from tests.operator.bad_llmservices import GONE, VALID, merged
+from tests.operator.test_summarize import NOW, SERVING, deployment, pod
+
+GIB = 1 << 30
+NUMBERS = {"weight_bytes": 16 * GIB, "step_bytes": GIB, "kv_bytes_per_token": 128 << 10, "total_bytes": 24 * GIB}
+HUB = {"demo": GONE, "huggingFace": {"repository": "org/model"}}
+
+
+def spec(on_gpu: bool = True, **fields: Any) -> LLMServiceSpec:
+    accelerator = {"accelerator": {"count": 1}} if on_gpu else {}
+    return parse(merged(VALID, {"spec": {"model": {"source": HUB}, **accelerator, **fields}})).spec
+
+
+def known(of: LLMServiceSpec, **numbers: int) -> MemoryStatus:
+    return MemoryStatus(subject=subject(of), **{**NUMBERS, **numbers})
+
+
+def verdict(of: LLMServiceSpec, **numbers: int) -> tuple[str, str, str]:
+    return memory_fit(of, known(of, **numbers))
+
+
+def test_what_no_pod_has_said_is_not_known_and_who_will_say_it() -> None:
+    status, reason, message = memory_fit(spec(), None)
+    assert (status, reason) == ("Unknown", "NotYetKnown")
+    assert "its first pod says so, before it downloads the weights" in message
+    claim = {"demo": GONE, "persistentVolumeClaim": {"claimName": "weights"}}
+    assert "before it loads the weights" in memory_fit(spec(model={"source": claim}), None)[2]
+
+
+def test_what_fits_says_how_much_context_is_left() -> None:
+    status, reason, message = verdict(spec())
+    assert (status, reason) == ("True", "Fits")
+    assert "weights 16.0 GiB and one step 1.0 GiB leave room for 37,683 tokens" in message
+    assert "in 21.6 GiB (90% of 24.0 GiB)" in message
+
+
+def test_what_does_not_fit_says_need_have_and_knob() -> None:
+    status, reason, message = verdict(spec(engine={"maxModelLength": 40_000}))
+    assert (status, reason) == ("False", "DoesNotFit")
+    assert "need 21.9 GiB, there are 21.6 GiB" in message
+    assert 'lower engine.maxModelLength to 37680 or raise engine.gpuMemoryUtilization to "0.92"' in message
+
+
+def test_weights_alone_too_large() -> None:
+    assert "take a larger GPU, or a smaller engine.dtype" in verdict(spec(), weight_bytes=80 * GIB)[2]
+
+
+def test_on_cpu_the_limit_counts() -> None:
+    small = spec(False, resources={"limits": {"memory": "8Gi"}})
+    status, _, message = verdict(small)
+    assert status == "False"
+    assert "there are 7.2 GiB (90% of 8.0 GiB); raise resources.limits.memory to 19345Mi" in message
+    assert verdict(spec(False, resources={"limits": {"memory": "19345Mi"}}))[0] == "True"
+    assert verdict(spec(False))[0] == "True", "without a limit the node's memory counts"
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"model": {"source": {"huggingFace": {"repository": "org/other"}}}},
+    {"model": {"source": {"huggingFace": {"repository": "org/model", "revision": "v2"}}}},
+    {"engine": {"dtype": "float32"}},
+    {"accelerator": {"resourceName": "amd.com/gpu"}},
+    {"accelerator": {"count": 0}},
+    {"scheduling": {"nodeSelector": {"gpu": "small"}}},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_numbers_of_another_model_or_device_say_nothing(change: dict[str, Any]) -> None:
+    base = {"spec": {"model": {"source": HUB}, "accelerator": {"count": 1}}}
+    other = parse(merged(merged(VALID, base), {"spec": change})).spec
+    assert memory_fit(other, known(spec()))[0] == "Unknown"
+
+
+@pytest.mark.parametrize("change", [{"engine": {"maxModelLength": 100}}, {"replicas": 3}, {"suspend": True}])
+def test_other_changes_are_judged_with_what_is_known(change: dict[str, Any]) -> None:
+    assert memory_fit(spec(**change), known(spec()))[0] == "True"
+
+
+@pytest.mark.parametrize("total", range(16, 28))
+@pytest.mark.parametrize("length", [512, 8192, 8193, 40_000])
+def test_the_engine_judges_alike(total: int, length: int) -> None:
+    numbers = {**NUMBERS, "total_bytes": total * GIB}
+    need = MemoryNeed(numbers["weight_bytes"], numbers["step_bytes"], numbers["kv_bytes_per_token"])
+    limits = MemoryLimits(0.90, 16, 64, 131_072, length)
+    try:
+        plan_memory(need, DeviceMemory(total * GIB, total * GIB, "a GPU"), limits)
+        fits = True
+    except DoesNotFitError:
+        fits = False
+    assert verdict(spec(engine={"maxModelLength": length}), total_bytes=total * GIB)[0] == str(fits)
+
+
+def test_the_share_on_cpu_is_the_engine_s_default() -> None:
+    assert EngineConfig(model="x").gpu_memory_utilization == SHARE_ON_CPU
+
+
+def test_a_pod_s_numbers_are_kept_in_status_and_judged_from_there() -> None:
+    service = parse(merged(VALID, {"metadata": {"uid": "u1", "namespace": "llm"}}))
+    report = LoadReport(phase="ready", memory=MemoryReport(**NUMBERS))
+    there = pod(container=SERVING)
+    there["metadata"]["uid"] = "p1"
+    observed = Observation({}, deployment(ready=1), (there,), {"p1": report})
+    status = summarize(service, observed, "x", Outcome(), NOW)
+    assert status.model.memory == MemoryStatus(subject="smollm2 auto cpu 0", **NUMBERS)
+    later = parse({**merged(VALID, {"metadata": {"uid": "u1", "namespace": "llm"}}), "status": status.as_object()})
+    again = summarize(later, Observation({}, deployment(), ()), "x", Outcome(), NOW)
+    assert again.model.memory == status.model.memory
+    assert {c.type: c.status for c in again.conditions}[ConditionType.MEMORY_FITS] == "True"
+
+
+def test_numbers_of_a_pod_of_an_older_revision_are_not_taken_for_the_new_one() -> None:
+    service = parse(merged(VALID, {"metadata": {"uid": "u1", "namespace": "llm"}}))
+    there = pod(container=SERVING)
+    there["metadata"]["uid"] = "p1"
+    reports = {"p1": LoadReport(phase="ready", memory=MemoryReport(**NUMBERS))}
+    observed = Observation({}, deployment(ready=1, updated=0), (there,), reports)
+    status = summarize(service, observed, "x", Outcome(), NOW)
+    assert status.model.memory is None
+    assert re.search("not known yet", next(c for c in status.conditions if c.type == "MemoryFits").message)

@@ -1,0 +1,421 @@
+"""The metrics API: numbers that can be relied on or none, for the API server alone, over TLS that it can trust."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from octavo_engine.engine.client import EngineState
+from octavo_engine.server.metrics import Metrics
+from octavo_operator.metrics_api import collector as collecting
+from octavo_operator.metrics_api.app import aggregated, plain
+from octavo_operator.metrics_api.certificates import Authority
+from octavo_operator.metrics_api.collector import Collector, NoAnswerError, ScrapeError
+from octavo_operator.metrics_api.external import SelectorError, selected
+from octavo_operator.metrics_api.front_proxy import FrontProxy, NoAggregationError
+from octavo_operator.metrics_api.load import Load, NoMetricsError, parse
+from octavo_operator.metrics_api.pods import EnginePod, engine_pod
+from octavo_operator.metrics_api.registration import NAME, Registration
+from octavo_operator.metrics_api.scrape import Scraper
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.kinds import Kind
+from tests.cluster import pki
+
+HOST = "metrics.octavo-system.svc"
+
+
+def metrics(waiting: float, running: float, model: str = "m") -> str:
+    label = f'{{model_name="{model}"}}'
+    return f"# TYPE octavo_requests_waiting gauge\noctavo_requests_waiting{label} {waiting}\n" + (
+        f"octavo_requests_waiting_other{label} 99\noctavo_requests_running{label} {running}\n"
+    )
+
+
+def test_what_a_real_engine_shows_is_understood() -> None:
+    assert parse(Metrics("m", EngineState, lambda: 0).render().decode()) == Load(0, 0)
+
+
+def test_loads_of_all_models_of_a_pod_count() -> None:
+    assert parse(metrics(3, 2) + metrics(1, 0, "other")) == Load(4, 2)
+
+
+WRONG = [
+    ("", "has no octavo_requests_waiting and no octavo_requests_running"),
+    ("octavo_requests_waiting 1\n", "has no octavo_requests_running"),
+    (metrics(float("nan"), 1), "cannot be"),
+    (metrics(-1, 1), "cannot be"),
+    ("octavo_requests_waiting{ 1\n", "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG)
+def test_text_that_is_no_load_is_refused(text: str, words: str) -> None:
+    with pytest.raises(NoMetricsError, match=words):
+        parse(text)
+
+
+def pod(name: str = "a", *, ready: bool = True, service: str = "model") -> EnginePod:
+    return EnginePod(f"uid-{name}", name, service, f"http://{name}", ready)
+
+
+class World:
+    """Pods that answer or not, and a clock that stands until it is moved."""
+
+    def __init__(self, *pods: EnginePod) -> None:
+        self.pods = list(pods)
+        self.loads: dict[str, Load | ScrapeError] = {each.name: Load(1, 2) for each in pods}
+        self.now = 1000.0
+        self.scrapes = 0
+        self.lists = 0
+        self.collector = Collector(self.list_pods, self.scrape, lambda: self.now)
+
+    async def list_pods(self, namespace: str) -> list[EnginePod]:
+        self.lists += 1
+        return list(self.pods)
+
+    async def scrape(self, pod: EnginePod) -> Load:
+        self.scrapes += 1
+        answer = self.loads[pod.name]
+        if isinstance(answer, ScrapeError):
+            raise answer
+        return answer
+
+    async def load(self) -> Load:
+        return await self.collector.load("llm", "model")
+
+    async def refusal(self) -> str:
+        with pytest.raises(NoAnswerError) as refused:
+            await self.load()
+        return str(refused.value)
+
+
+SILENT = ScrapeError("its /metrics does not answer within 2 s")
+
+
+async def test_the_load_is_that_of_all_pods_of_the_service_and_of_no_other() -> None:
+    assert await World(pod("a"), pod("b"), pod("c", service="other")).load() == Load(2, 4)
+
+
+async def test_pods_that_start_or_drain_count_too() -> None:
+    world = World(pod("a"), pod("starts", ready=False), pod("drains", ready=False))
+    world.loads |= {"starts": SILENT, "drains": Load(0, 5)}
+    assert await world.load() == Load(1, 7)
+
+
+async def test_both_metrics_of_an_autoscaler_cost_one_round() -> None:
+    world = World(pod())
+    await world.load()
+    await world.load()
+    assert (world.scrapes, world.lists) == (1, 1)
+    world.now += collecting.FRESH_SECONDS + 1
+    world.loads["a"] = Load(7, 7)
+    assert await world.load() == Load(7, 7)
+
+
+async def test_a_pod_that_falls_silent_counts_as_before_for_a_while_and_then_there_is_no_number() -> None:
+    world = World(pod("a"), pod("b"))
+    await world.load()
+    world.loads["b"] = SILENT
+    world.now += collecting.STALE_SECONDS
+    assert await world.load() == Load(2, 4)
+    world.now += collecting.FRESH_SECONDS + 1
+    assert await world.refusal() == f"pod b of LLMService llm/model tells no load: {SILENT}"
+    world.loads["b"] = Load(0, 0)
+    world.now += collecting.FRESH_SECONDS + 1
+    assert await world.load() == Load(1, 2)
+
+
+async def test_a_pod_that_is_gone_counts_no_more() -> None:
+    world = World(pod("a"), pod("b"))
+    await world.load()
+    del world.pods[1]
+    world.now += collecting.LIST_SECONDS + 1
+    assert await world.load() == Load(1, 2)
+
+
+async def test_no_pod_is_no_number() -> None:
+    assert await World().refusal() == "no pod of LLMService llm/model runs"
+    world = World(pod(ready=False))
+    world.loads["a"] = SILENT
+    assert "tells its load: its /metrics does not answer" in await world.refusal()
+
+
+def live_pod(**status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p", "uid": "u", "labels": {"octavo.dev/llmservice": "model"}},
+        "status": {
+            "podIP": "10.0.0.7",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"name": "engine", "state": {"running": {}}}],
+            **status,
+        },
+    }
+
+
+def test_only_pods_in_which_an_engine_runs_are_asked() -> None:
+    assert engine_pod(live_pod()) == EnginePod("u", "p", "model", "http://10.0.0.7:8000/metrics", True)
+    loading = engine_pod(live_pod(conditions=[{"type": "Ready", "status": "False"}]))
+    assert loading is not None and not loading.ready
+    six = engine_pod(live_pod(podIP="fd00::7"))
+    assert six is not None and six.url == "http://[fd00::7]:8000/metrics"
+    assert engine_pod(live_pod(podIP="")) is None
+    assert engine_pod(live_pod(containerStatuses=[{"name": "engine", "state": {"waiting": {}}}])) is None
+    assert engine_pod({**live_pod(), "metadata": {"name": "p", "uid": "u"}}) is None
+
+
+SELECTORS = [
+    ("", None),
+    ("llmservice=a", ["a"]),
+    ("llmservice==a", ["a"]),
+    ("llmservice in (b, a)", ["a", "b"]),
+    (" llmservice=a ", ["a"]),
+]
+
+
+@pytest.mark.parametrize(("text", "names"), SELECTORS)
+def test_label_selectors(text: str, names: list[str] | None) -> None:
+    assert selected(text) == names
+
+
+@pytest.mark.parametrize("text", ["llmservice!=a", "pod=a", "llmservice=a,pod=b", "llmservice", "llmservice in ()"])
+def test_a_selector_that_is_not_understood_selects_nothing(text: str) -> None:
+    with pytest.raises(SelectorError, match="llmservice=NAME"):
+        selected(text)
+
+
+class Server:
+    """The API served over TLS on loopback, for clients of a cluster's authority."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        self.authority = pki.Authority(folder / "cluster")
+        self.authority.issue("proxy", "front-proxy")
+        self.authority.issue("admin", "admin", group="system:masters")
+        self.folder = self.authority.folder
+        self.stranger = pki.Authority(folder / "stranger")
+        self.stranger.issue("proxy", "front-proxy")
+        names = frozenset({"front-proxy"})
+        self.front_proxy = FrontProxy((self.folder / "ca.crt").read_text(), names)
+        self.context = self.front_proxy.context()
+        self.own = Authority((HOST,))
+        self.own.serve_with(self.context)
+        self.runner = web.AppRunner(aggregated(world.collector, lambda: self.front_proxy))
+        self.port = 0
+
+    async def start(self) -> None:
+        await self.runner.setup()
+        site = web.TCPSite(self.runner, "127.0.0.1", 0, ssl_context=self.context)
+        await site.start()
+        self.port = self.runner.addresses[0][1]
+
+    async def get(self, path: str, client: Path | None, **query: str) -> tuple[int, dict[str, Any]]:
+        context = ssl.create_default_context(cadata=self.own.pem.decode())
+        if client:
+            context.load_cert_chain(client.with_suffix(".crt"), client.with_suffix(".key"))
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(
+                f"https://127.0.0.1:{self.port}{path}", params=query, ssl=context, server_hostname=HOST
+            ) as response,
+        ):
+            return response.status, await response.json()
+
+
+@pytest.fixture
+async def world() -> World:
+    return World(pod("a"), pod("b"), pod("c", service="other"))
+
+
+@pytest.fixture
+async def server(tmp_path: Path, world: World) -> AsyncIterator[Server]:
+    server = Server(tmp_path, world)
+    await server.start()
+    yield server
+    await server.runner.cleanup()
+
+
+ROOT = "/apis/external.metrics.k8s.io/v1beta1"
+WAITING = f"{ROOT}/namespaces/llm/octavo_requests_waiting"
+
+
+async def test_only_the_api_server_is_answered(server: Server) -> None:
+    for client in (None, server.folder / "admin"):  # the second is signed by the same authority, and is somebody else
+        status, answer = await server.get(WAITING, client, labelSelector="llmservice=model")
+        assert (status, answer["kind"], answer["reason"]) == (401, "Status", "Unauthorized")
+    with pytest.raises((aiohttp.ClientError, ConnectionError, ssl.SSLError)):
+        await server.get(WAITING, server.stranger.folder / "proxy", labelSelector="llmservice=model")
+    status, _ = await server.get(WAITING, server.folder / "proxy", labelSelector="llmservice=model")
+    assert status == 200
+
+
+async def test_values(server: Server) -> None:
+    proxy = server.folder / "proxy"
+    _, answer = await server.get(WAITING, proxy, labelSelector="llmservice=model")
+    (item,) = answer["items"]
+    assert (answer["kind"], answer["apiVersion"]) == ("ExternalMetricValueList", "external.metrics.k8s.io/v1beta1")
+    assert (item["metricName"], item["metricLabels"], item["value"]) == (
+        "octavo_requests_waiting",
+        {"llmservice": "model"},
+        "2",
+    )
+    in_flight = WAITING.replace("waiting", "in_flight")
+    _, answer = await server.get(in_flight, proxy, labelSelector="llmservice=model")
+    assert [item["value"] for item in answer["items"]] == ["6"]
+    _, answer = await server.get(WAITING, proxy)
+    assert [item["metricLabels"]["llmservice"] for item in answer["items"]] == ["model", "other"]
+
+
+async def test_discovery_and_what_is_not_there(server: Server) -> None:
+    proxy = server.folder / "proxy"
+    _, found = await server.get(ROOT, proxy)
+    assert [resource["name"] for resource in found["resources"]] == [
+        "octavo_requests_waiting",
+        "octavo_requests_in_flight",
+    ]
+    for path, query, expected in (
+        (f"{ROOT}/namespaces/llm/no_such", {}, (404, "NotFound")),
+        ("/nowhere", {}, (404, "NotFound")),
+        (WAITING, {"labelSelector": "pod=a"}, (400, "BadRequest")),
+        (WAITING, {"labelSelector": "llmservice=unknown"}, (503, "ServiceUnavailable")),
+    ):
+        status, answer = await server.get(path, proxy, **query)
+        assert (status, answer["reason"]) == expected
+        assert answer["message"]
+
+
+async def test_one_service_without_a_number_is_an_error_and_no_zero(server: Server, world: World) -> None:
+    world.loads["b"] = SILENT
+    status, answer = await server.get(WAITING, server.folder / "proxy", labelSelector="llmservice=model")
+    assert (status, answer["message"]) == (503, f"pod b of LLMService llm/model tells no load: {SILENT}")
+
+
+async def test_a_renewed_certificate_is_shown_at_once_and_trusted(server: Server) -> None:
+    async def serial() -> Any:
+        context = ssl.create_default_context(cadata=server.own.pem.decode())
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context, server_hostname=HOST)
+        certificate = writer.get_extra_info("peercert")
+        writer.close()
+        return certificate["serialNumber"]
+
+    before = await serial()
+    server.own.serve_with(server.context)
+    assert await serial() != before
+
+
+def test_whom_to_admit_stands_in_the_config_map() -> None:
+    data = {"requestheader-client-ca-file": "PEM", "requestheader-allowed-names": '["front-proxy"]'}
+    assert FrontProxy.of({"data": data}) == FrontProxy("PEM", frozenset({"front-proxy"}))
+    anyone = FrontProxy.of({"data": {**data, "requestheader-allowed-names": "[]"}})
+    assert anyone.admits({"subject": ((("commonName", "whoever"),),)})
+    assert not anyone.admits({})
+    with pytest.raises(NoAggregationError, match="--requestheader-client-ca-file"):
+        FrontProxy.of(None)
+
+
+class Registry:
+    """An API server with one APIService, or none."""
+
+    def __init__(self, spec: dict[str, Any] | None) -> None:
+        self.spec = spec
+        self.writes = 0
+        self.failure: ApiError | None = None
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        if self.failure:
+            raise self.failure
+        assert (kind.path(namespace, name)) == f"/apis/apiregistration.k8s.io/v1/apiservices/{NAME}"
+        return None if self.spec is None else {"spec": self.spec}
+
+    async def merge(self, kind: Kind, namespace: str, name: str, patch: Any) -> None:
+        assert self.spec is not None
+        self.spec.update(patch["spec"])
+        self.writes += 1
+
+
+async def test_the_api_service_is_told_whom_to_trust_once() -> None:
+    registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics", "port": 443}})
+    registration = Registration(registry, "octavo-system", "metrics", b"PEM")
+    for _ in range(3):
+        assert await registration.look() == "answers external.metrics.k8s.io/v1beta1"
+    assert registry.spec is not None
+    assert (registry.writes, registry.spec["caBundle"]) == (1, base64.b64encode(b"PEM").decode())
+    registry.spec["caBundle"] = "overwritten"
+    await registration.look()
+    assert registry.writes == 2
+
+
+async def test_an_api_service_of_somebody_else_is_left_alone() -> None:
+    registry = Registry({"service": {"namespace": "keda", "name": "keda-operator-metrics-apiserver"}})
+    registration = Registration(registry, "octavo-system", "metrics", b"PEM")
+    assert "answered by keda/keda-operator-metrics-apiserver" in await registration.look()
+    registry.spec = None
+    assert "there is no APIService" in await registration.look()
+    registry.failure = ApiError(403, "Forbidden", "may not")
+    assert "may not" in await registration.look()
+    assert registry.writes == 0
+
+
+async def test_pods_that_keep_one_waiting_redirect_or_talk_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo_operator.metrics_api.scrape.TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("octavo_operator.metrics_api.scrape.MOST_BYTES", 1 << 20)
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"x" * 65536)
+
+    async def hangs(_: web.Request) -> web.Response:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    async def answers(_: web.Request) -> web.Response:
+        return web.Response(text=metrics(3, 1))
+
+    async def elsewhere(_: web.Request) -> web.Response:
+        raise web.HTTPFound("/answers")
+
+    app = web.Application()
+    app.add_routes([web.get(f"/{each.__name__}", each) for each in (endless, hangs, answers, elsewhere)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    root = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    scraper = Scraper()
+    try:
+        assert await scraper.scrape(EnginePod("u", "p", "s", f"{root}/answers", True)) == Load(3, 1)
+        for path, words in (
+            ("endless", "larger than 1 MiB"),
+            ("hangs", "does not answer within"),
+            ("elsewhere", "answers 302"),
+            ("nothing", "answers 404"),
+        ):
+            with pytest.raises(ScrapeError, match=words):
+                await scraper.scrape(EnginePod("u", "p", "s", f"{root}/{path}", True))
+        with pytest.raises(ScrapeError, match="cannot be reached"):
+            await scraper.scrape(EnginePod("u", "p", "s", "http://127.0.0.1:1/metrics", True))
+    finally:
+        await scraper.close()
+        await runner.cleanup()
+
+
+async def test_keda_is_told_the_same_numbers_or_an_error(world: World) -> None:
+    runner = web.AppRunner(plain(world.collector))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    root = f"http://127.0.0.1:{runner.addresses[0][1]}/namespaces/llm/llmservices"
+    try:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{root}/model") as response:
+                assert (response.status, await response.json()) == (200, {"waiting": 2, "inFlight": 6})
+            async with session.get(f"{root}/unknown") as response:
+                assert response.status == 503
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,112 @@
+"""What the operator tells of itself: over HTTP, in a format that Prometheus reads, under names that the docs know."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo_operator.reconcile import health
+from octavo_operator.reconcile.health import Heartbeat, serve_health
+from octavo_operator.reconcile.metrics import OperatorMetrics
+from octavo_operator.reconcile.observe import Key
+from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+
+DOCS = Path(__file__).parents[2] / "docs" / "concepts" / "operator.md"
+KEY = ("llm", "good")
+
+
+def samples(metrics: OperatorMetrics) -> dict[str, float]:
+    """Each sample by its name and labels."""
+    return {
+        f"{sample.name}{sorted(sample.labels.values()) if sample.labels else ''}": sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+    }
+
+
+async def test_passes_are_counted_by_how_they_ended() -> None:
+    metrics = OperatorMetrics()
+    queue: WorkQueue[Key] = WorkQueue(metrics.reconciled)
+    metrics.read_from(queue, Heartbeat())
+    ends: list[Exception | None] = [None, ExpectedError("no"), RuntimeError("a bug")]
+
+    async def handle(_: Key) -> None:
+        if error := ends.pop():
+            raise error
+
+    worker = asyncio.create_task(queue.work(handle))
+    for name in ("a", "b", "c"):
+        queue.add(("llm", name))
+    while ends:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    worker.cancel()
+    found = samples(metrics)
+    for result in ("done", "refused", "fault"):
+        assert found[f"octavo_operator_reconciles_total['{result}']"] == 1
+    assert found["octavo_operator_reconcile_seconds_count"] == 3
+
+
+def test_gauges_are_read_when_they_are_asked_for() -> None:
+    metrics, queue = OperatorMetrics(), WorkQueue[Key]()
+    metrics.read_from(queue, Heartbeat())
+    assert samples(metrics)["octavo_operator_queue_depth"] == 0
+    queue.add(KEY)
+    assert samples(metrics)["octavo_operator_queue_depth"] == 1
+    assert samples(metrics)["octavo_operator_leader"] == 0
+    metrics.leads()
+    assert samples(metrics)["octavo_operator_leader"] == 1
+    metrics.wrote("apply", "Service")
+    assert samples(metrics)["octavo_operator_writes_total['Service', 'apply']"] == 1
+
+
+def test_the_docs_name_every_metric() -> None:
+    metrics = OperatorMetrics()
+    metrics.read_from(WorkQueue[Key](), Heartbeat())
+    metrics.wrote("apply", "Service")
+    names = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
+    text = DOCS.read_text()
+    ours = {name for name in names if name.startswith("octavo_") and not name.endswith("_created")}
+    assert {name for name in ours if name not in text} == set()
+
+
+async def test_health_and_metrics_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+    wrong = ""
+    runner = await serve_health(port, lambda: wrong, OperatorMetrics().render)
+    assert runner
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+            async with session.get("/healthz") as answer:
+                assert (answer.status, await answer.text()) == (200, "ok\n")
+            async with session.get("/metrics") as answer:
+                assert "octavo_operator_leader 0.0" in await answer.text()
+            wrong = "the oldest change has waited 121 s for a worker"
+            async with session.get("/healthz") as answer:
+                assert (answer.status, "waited 121 s" in await answer.text()) == (503, True)
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_pass_that_never_ends_is_ill_health_and_so_is_a_change_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "STALLED_SECONDS", 0.01)
+    queue: WorkQueue[Key] = WorkQueue()
+
+    async def handle(_: Key) -> None:
+        await asyncio.sleep(3600)
+
+    queue.add(KEY)
+    assert health.trouble(queue, Heartbeat()) == ""
+    worker = asyncio.create_task(queue.work(handle))
+    await asyncio.sleep(0.05)
+    assert "has waited" in health.trouble(queue, Heartbeat())
+    worker.cancel()

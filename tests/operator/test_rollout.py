@@ -1,0 +1,191 @@
+"""How a rollout goes on, from what the cluster shows of it at one moment. Pure functions, real shapes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
+from octavo_operator.api.llmservice import Rollout
+from octavo_operator.api.status import RevisionStatus
+from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.pods import Finding, PodView, view
+from octavo_operator.reconcile.rollout import Course, course, revisions
+from octavo_operator.reconcile.summarize import Outcome, summarize
+from octavo_operator.render.deployment import progress_deadline, strategy
+from tests.operator.golden import deployment as golden_deployment
+from tests.operator.test_summarize import GPU, IMAGE, NO_GPU, NOW, SERVING, pod, service
+from tests.operator.test_summarize import deployment as deployment_child
+
+CREATED = "2026-01-01T00:00:00Z"
+LATER = "2026-01-01T00:01:00Z"
+
+
+def at(seconds: float) -> str:
+    """A time so many seconds after the surge pod was made."""
+    return (datetime.fromisoformat(LATER) + timedelta(seconds=seconds)).isoformat()
+
+
+def rollout(**fields: Any) -> Rollout:
+    return Rollout.model_validate(fields)
+
+
+def old(revision: str = "r1", phase: LoadingPhase = LoadingPhase.SERVING, **fields: Any) -> PodView:
+    ready = phase == LoadingPhase.SERVING
+    return PodView(
+        **{
+            "uid": "u",
+            "revision": revision,
+            "created": CREATED,
+            "ready": ready,
+            "ended": False,
+            "phase": phase,
+            **fields,
+        }
+    )
+
+
+def surge(reason: Reason = Reason.WAITING_FOR_GPU, **fields: Any) -> PodView:
+    waits = Finding(reason, "pod new finds no node: 1 Insufficient nvidia.com/gpu")
+    known = {
+        "uid": "u",
+        "revision": "r2",
+        "created": LATER,
+        "ready": False,
+        "ended": False,
+        "phase": LoadingPhase.PENDING,
+    }
+    return PodView(**{**known, "waits": waits, "waits_since": LATER, **fields})
+
+
+def live(surging: int = 1, total: int = 2, updated: int = 1, available: int = 1, seen: int = 2) -> dict[str, Any]:
+    return {
+        "metadata": {"generation": 2},
+        "spec": {"strategy": {"rollingUpdate": {"maxSurge": surging, "maxUnavailable": 1 - surging}}},
+        "status": {
+            "observedGeneration": seen,
+            "replicas": total,
+            "updatedReplicas": updated,
+            "availableReplicas": available,
+        },
+    }
+
+
+def test_a_surge_pod_without_a_gpu_blocks_and_is_looked_at_again_when_its_time_is_over() -> None:
+    now = course(rollout(), live(), [old(), surge()], at(100))
+    assert (now.in_place, now.blocked, now.finding.reason) == (False, True, Reason.NO_GPU_FOR_SURGE)
+    assert now.again == pytest.approx(201)
+    assert "rollout.surgeTimeoutSeconds (300)" in now.finding.message
+    assert "Insufficient nvidia.com/gpu" in now.finding.message
+
+
+def test_after_its_time_auto_goes_on_in_place() -> None:
+    now = course(rollout(surgeTimeoutSeconds=60), live(), [old(), surge()], at(60))
+    assert now == Course(in_place=True, finding=now.finding)
+    assert now.finding.reason == Reason.WENT_IN_PLACE
+
+
+def test_in_place_lasts_until_the_rollout_has_ended_and_then_it_surges_again() -> None:
+    stages = [
+        (live(surging=0), [old(), surge()]),  # the old pod is about to be stopped
+        (live(surging=0, total=1, available=0), [surge(waits=None, waits_since="", phase=LoadingPhase.LOADING)]),
+        (live(surging=0, total=1, available=1, seen=1), []),  # its controller has not seen the change yet
+    ]
+    for deployment, pods in stages:
+        assert course(rollout(), deployment, pods, at(9999)).in_place
+    assert course(rollout(), live(surging=0, total=1), [old("r2")], at(9999)) == Course()
+
+
+def test_in_place_survives_a_new_operator_that_remembers_nothing() -> None:
+    """All that it needs is in the cluster: the strategy of the live Deployment."""
+    assert course(rollout(), live(surging=0), [old()], at(0)).in_place
+
+
+NO_SURGE_PODS = [
+    ("nothing waits", [old(), old("r2")]),
+    ("it lacks something else", [old(), surge(Reason.UNSCHEDULABLE)]),
+    ("nobody holds a GPU", [surge()]),
+    ("its own revision holds them: there are fewer GPUs than replicas", [old("r2"), surge()]),
+    ("the other has ended", [old(ended=True), surge()]),
+    ("it is the older one", [old("r2", created="2026-01-01T00:02:00Z"), surge(revision="r1")]),
+    ("both wait", [surge(), surge(revision="r1", created=CREATED)]),
+]
+
+
+@pytest.mark.parametrize("pods", [row[1] for row in NO_SURGE_PODS], ids=[row[0] for row in NO_SURGE_PODS])
+def test_what_is_no_surge_pod_without_a_gpu(pods: list[PodView]) -> None:
+    assert course(rollout(), live(), pods, at(9999)) == Course()
+
+
+def test_an_old_pod_that_crashes_holds_its_gpu_as_well() -> None:
+    crashing = old(phase=LoadingPhase.PULLING, trouble=Finding(Reason.CRASH_LOOP, "x"))
+    assert course(rollout(), live(), [crashing, surge()], at(9999)).in_place
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"strategy": "Surge"}, (False, True, None)),  # says so, and waits
+        ({"strategy": "InPlace"}, (False, False, None)),  # is in place anyway
+        ({"maxSurge": 0, "maxUnavailable": 1}, (False, False, None)),
+        ({"paused": True}, (False, False, None)),
+    ],
+)
+def test_only_auto_goes_in_place_by_itself(fields: dict[str, Any], expected: tuple[bool, bool, None]) -> None:
+    now = course(rollout(**fields), live(), [old(), surge()], at(9999))
+    assert (now.in_place, now.blocked, now.again) == expected
+
+
+def test_the_condition_says_what_happens() -> None:
+    pods = (pod("old", container=SERVING, revision="r1"), pod("new", revision="r2", **NO_GPU))
+    views = [view(each, GPU) for each in pods]
+    now = course(rollout(), live(), views, NOW)
+    status = summarize(
+        service(), Observation({}, deployment_child(ready=1, total=2), pods), IMAGE, Outcome(course=now), NOW
+    )
+    found = next(each for each in status.conditions if each.type == ConditionType.ROLLOUT_BLOCKED)
+    assert (found.status, found.reason) == ("True", Reason.NO_GPU_FOR_SURGE)
+
+
+RENDERED = [
+    ({}, False, (1, 0)),
+    ({}, True, (0, 1)),
+    ({"maxSurge": 3, "maxUnavailable": 2}, False, (3, 2)),
+    ({"maxSurge": 3, "maxUnavailable": 2}, True, (0, 2)),
+    ({"strategy": "InPlace"}, False, (0, 1)),
+    ({"strategy": "Surge", "maxSurge": 2}, False, (2, 0)),
+]
+
+
+@pytest.mark.parametrize(("fields", "in_place", "expected"), RENDERED)
+def test_every_field_of_a_strategy_reaches_the_deployment(
+    fields: dict[str, Any], in_place: bool, expected: tuple[int, int]
+) -> None:
+    surging, unavailable = expected
+    rendered = strategy(rollout(**fields), in_place)
+    assert rendered == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": surging, "maxUnavailable": unavailable},
+    }
+
+
+def test_a_rollout_is_not_given_up_while_it_may_still_wait() -> None:
+    fields = {"startupTimeoutSeconds": 100, "drainTimeoutSeconds": 1000, "surgeTimeoutSeconds": 500}
+    assert progress_deadline(rollout(**fields, strategy="Surge")) > 100
+    assert progress_deadline(rollout(**fields, strategy="InPlace")) > 100 + 1000
+    assert progress_deadline(rollout(**fields)) > 100 + 1000 + 500
+
+
+def test_a_paused_rollout_reaches_the_deployment() -> None:
+    assert golden_deployment("paused")["spec"]["paused"] is True
+
+
+def test_the_revisions_are_those_that_serve_and_come() -> None:
+    crashed = surge(waits=None, waits_since="", phase=LoadingPhase.PULLING)
+    assert revisions({}, [crashed, old()]) == RevisionStatus(current="r1", updated="r2")
+    both_ready = [old("r2", created=LATER), old("r1")]
+    found = revisions({"status": {"collisionCount": 1}}, both_ready)
+    assert found == RevisionStatus(current="r1", updated="r2", collision_count=1)
+    assert revisions({}, []) is None
