@@ -15,6 +15,79 @@ app.kubernetes.io/component: operator
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- /* An image's reference: (dict "root" $ "image" .Values.operator.image). */ -}}
+{{- define "octavo.image" -}}
+{{- with .root.Values.global.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}{{ .image.repository }}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- /* Whether a value of Auto, Always or Never means yes for a kind of the Prometheus Operator. */ -}}
+{{- define "octavo.monitors" -}}
+{{ or (eq .choice "Always") (and (eq .choice "Auto") (.root.Capabilities.APIVersions.Has (print "monitoring.coreos.com/v1/" .kind))) }}
+{{- end }}
+
+{{- /* Where and as whom the chart's pods run. */ -}}
+{{- define "octavo.pod" -}}
+enableServiceLinks: false
+{{- with .Values.global.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.operator.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.operator.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.operator.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.operator.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  seccompProfile:
+    type: RuntimeDefault
+{{- end }}
+
+{{- define "octavo.container" -}}
+image: {{ include "octavo.image" (dict "root" . "image" .Values.operator.image) | quote }}
+imagePullPolicy: {{ .Values.operator.image.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  capabilities:
+    drop: [ALL]
+  readOnlyRootFilesystem: true
+{{- end }}
+
+{{- define "octavo.metrics" -}}
+{{ include "octavo.name" . }}-metrics
+{{- end }}
+
+{{- define "octavo.metrics.selector" -}}
+app.kubernetes.io/name: octavo-metrics-api
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "octavo.metrics.labels" -}}
+{{ include "octavo.metrics.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/component: metrics-api
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- /* An operator of some namespaces only has no say in the cluster's one server for external metrics, unless told so. */ -}}
+{{- define "octavo.answersMetrics" -}}
+{{ or (eq .Values.metricsApi.enabled "Always") (and (eq .Values.metricsApi.enabled "Auto") (not .Values.namespaces)) }}
+{{- end }}
+
 {{- /* What the operator may do, and nothing else. */ -}}
 {{- define "octavo.rules" -}}
 - apiGroups: [octavo.dev]
@@ -33,10 +106,25 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - apiGroups: [""]
   resources: [services, persistentvolumeclaims]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [keda.sh]
+  resources: [scaledobjects]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors, prometheusrules]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [get, create, patch]
 {{- end }}
