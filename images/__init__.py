@@ -1,0 +1,1 @@
+"""The two container images: `make images`."""

@@ -1,0 +1,135 @@
+"""Builds the container images: with docker where its daemon answers, else with buildah, which needs root but no daemon.
+
+Without docker there may be no registry either, so buildah builds on a Debian that debootstrap makes, once. The result
+lies in .cache/images/NAME.tar as `docker save` would write it, for `ctr images import`, the cluster here, or a push.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import octavo_operator
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+ARCHIVES = CHECKOUT / ".cache" / "images"
+TARGETS = ("operator", "engine")
+BASE = "localhost/octavo-base:bookworm"
+BUILDAH = ("buildah", "--storage-driver", "overlay")
+CA_INSIDE = "/run/host-ca.crt"
+# What debian:bookworm-slim leaves away too.
+_NOT_SLIM = (
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/info",
+    "usr/share/locale",
+    "var/cache/apt",
+    "var/lib/apt/lists",
+)
+
+
+class ImageError(Exception):
+    """An image cannot be built; the message says what is missing."""
+
+
+def main() -> int:
+    """Entry point of `python -m images`."""
+    parser = argparse.ArgumentParser(prog="python -m images", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (default: all)")
+    parser.add_argument("--tag", default=octavo_operator.__version__, help="tag of the images (default: %(default)s)")
+    options = parser.parse_args()
+    if unknown := set(options.targets) - set(TARGETS):
+        parser.error(f"no such target: {', '.join(sorted(unknown))}")
+    try:
+        for target in options.targets or TARGETS:
+            _build(target, f"octavo-{target}:{options.tag}")
+    except (ImageError, subprocess.CalledProcessError) as error:
+        print(f"images: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _build(target: str, name: str) -> None:
+    _say(f"builds {name}" + (" (torch and CUDA: some minutes, 15 GiB of disk)" if target == "engine" else ""))
+    started = time.monotonic()
+    if _docker_answers():
+        _run("docker", "build", "--target", target, "--tag", name, ".")
+    else:
+        _build_with_buildah(target, name)
+    _say(f"{name} is built, in {time.monotonic() - started:.0f} s")
+
+
+def _docker_answers() -> bool:
+    return bool(shutil.which("docker")) and _succeeds("docker", "version")
+
+
+def _build_with_buildah(target: str, name: str) -> None:
+    missing = [program for program in ("buildah", "debootstrap") if not shutil.which(program)]
+    if missing or os.geteuid() != 0:
+        needed = f"the Debian packages {' and '.join(missing)}" if missing else "root"
+        raise ImageError(f"docker does not answer; without it {needed} is needed")
+    _make_base()
+    _run(*BUILDAH, "bud", "--isolation=chroot", "--layers", "--pull-never", f"--build-arg=BASE={BASE}",
+         *_certificates(), f"--target={target}", f"--tag={name}", ".")  # fmt: skip
+    ARCHIVES.mkdir(parents=True, exist_ok=True)
+    archive = ARCHIVES / f"{target}.tar"
+    archive.unlink(missing_ok=True)  # buildah does not write over one
+    _run(*BUILDAH, "push", "--quiet", name, f"docker-archive:{archive}:docker.io/library/{name}")
+    _say(f"{archive.relative_to(CHECKOUT)}: {archive.stat().st_size / 1e6:,.0f} MB, all layers unpacked")
+
+
+def _make_base() -> None:
+    """A Debian like debian:bookworm-slim, made once."""
+    if _output(*BUILDAH, "images", "--quiet", "--filter", f"reference={BASE}"):
+        return
+    _say("makes a Debian with debootstrap, once (about a minute)")
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "root"
+        with (Path(scratch) / "log").open("w+") as log:
+            command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", "bookworm", str(root)]
+            if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
+                log.seek(0)
+                raise ImageError(f"debootstrap failed:\n{log.read()[-2000:]}")
+        for folder in _NOT_SLIM:
+            shutil.rmtree(root / folder, ignore_errors=True)
+        (root / "etc/apt/apt.conf.d/keep-nothing").write_text(
+            'APT::Keep-Downloaded-Packages "false";\nDir::Cache::pkgcache "";\nDir::Cache::srcpkgcache "";\n'
+        )
+        container = _output(*BUILDAH, "from", "scratch")
+        _run(*BUILDAH, "add", "--quiet", container, str(root), "/")
+        _run(*BUILDAH, "commit", "--quiet", "--rm", container, BASE)
+
+
+def _certificates() -> list[str]:
+    """For machines behind a proxy with a certificate of its own: theirs is trusted while building, and not kept."""
+    bundle = os.environ.get("SSL_CERT_FILE", "")
+    if not bundle:
+        return []
+    named = [f"--build-arg={name}={CA_INSIDE}" for name in ("SSL_CERT_FILE", "PIP_CERT")]
+    return [f"--volume={Path(bundle).resolve()}:{CA_INSIDE}:ro", *named]
+
+
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, cwd=CHECKOUT, check=True)
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _say(line: str) -> None:
+    print(f"images: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
