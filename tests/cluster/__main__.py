@@ -30,6 +30,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("up", "build", "helm"), default="up", help="default: up")
     parser.add_argument("--home", type=Path, default=HOME, help="folder for kubeconfig and logs (default: %(default)s)")
+    parser.add_argument(
+        "--image",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="ARCHIVE",
+        help="image for its pods, as docker saves it",
+    )
     options = parser.parse_args()
     for number in SIGNALS:
         signal.signal(number, _stop)
@@ -43,7 +51,7 @@ def main() -> int:
             ensure_built(_report, (HELM,))
             link_programs(HOME / "bin", (HELM,))
             return 0
-        with running_cluster(options.home.resolve(), _report) as cluster:
+        with running_cluster(options.home.resolve(), _report, options.image) as cluster:
             ready = True
             _report("ends with Ctrl-C; logs in " + str(cluster.logs))
             print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)

@@ -95,6 +95,8 @@ HELM = Component(
         )
     ),
 )
+VERSITYGW = Component(name="versitygw", module="github.com/versity/versitygw", programs=("versitygw",))
+"""An S3 server on plain files; no part of a cluster, so only tests of S3 build it."""
 COMPONENTS = (KUBERNETES, ETCD, CONTAINERD, CNI, COREDNS, HELM)
 
 

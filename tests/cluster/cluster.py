@@ -7,7 +7,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,18 +55,18 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running_cluster(home: Path, report: Report) -> Iterator[Cluster]:
+def running_cluster(home: Path, report: Report, archives: Sequence[Path] = ()) -> Iterator[Cluster]:
     """Start a cluster and end it without a trace but `home`/logs. `home`/kubeconfig exists as long as it is ready.
 
     Raises `ClusterError` when the machine lacks something, a program dies, a step takes too long, or another cluster
-    uses the same `home`.
+    uses the same `home`. `archives` are images as `docker save` writes them, for pods to use.
     """
     prepare(report)
     with ExitStack() as stack:
         stack.enter_context(_sole_use(home))
         started = time.monotonic()
         logs = _fresh_folder(home / "logs")
-        processes = _start(stack, home, logs, report)
+        processes = _start(stack, home, logs, report, archives)
         report(f"cluster ready after {elapsed(started)}")
         yield Cluster(home / "kubeconfig", logs, processes.check)
 
@@ -79,7 +79,7 @@ def prepare(report: Report) -> None:
     build.link_programs(HOME / "bin")
 
 
-def _start(stack: ExitStack, home: Path, logs: Path, report: Report) -> Processes:
+def _start(stack: ExitStack, home: Path, logs: Path, report: Report, archives: Sequence[Path]) -> Processes:
     sandbox = Sandbox(logs / "sandbox.log")
     stack.callback(_end, sandbox, report)
     processes = Processes(sandbox, logs)
@@ -92,7 +92,7 @@ def _start(stack: ExitStack, home: Path, logs: Path, report: Report) -> Processe
     stack.enter_context(api)
     steps = Steps(processes, api, report)
 
-    _import_images(sandbox, steps)
+    _import_images(sandbox, steps, archives)
     steps.wait("the API server answers", lambda: steps.answers("/readyz"))
     processes.start("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "coredns")
     for path, manifest in _manifests():
@@ -230,15 +230,23 @@ def _forward_port(processes: Processes) -> int:
         return int(listener.getsockname()[1])
 
 
-def _import_images(sandbox: Sandbox, steps: Steps) -> None:
+def _import_images(sandbox: Sandbox, steps: Steps, archives: Sequence[Path]) -> None:
     busybox = Path(shutil.which("busybox") or "/bin/busybox")
     ctr = [str(build.program("ctr")), "--address", str(CONTAINERD_SOCKET)]
     steps.wait("containerd answers", lambda: sandbox.run([*ctr, "version"]).returncode == 0)
     for image in (images.pause_image(busybox), *(images.development_image(name) for name in images.PROGRAMS)):
-        (sandbox.folder / "image.tar").write_bytes(image.archive())
-        done = sandbox.run([*ctr, "--namespace", "k8s.io", "images", "import", str(INSIDE / "image.tar")])
-        if done.returncode:
-            raise ClusterError(f"containerd refuses the image {image.names[0]}:\n{done.stderr.strip()}")
+        archive = sandbox.folder / "image.tar"
+        archive.write_bytes(image.archive())
+        _import_image(sandbox, ctr, INSIDE / archive.name)
+    for archive in archives:
+        _import_image(sandbox, ctr, archive.resolve())
+        steps.report(f"  {archive} is imported")
+
+
+def _import_image(sandbox: Sandbox, ctr: Sequence[str], archive: Path) -> None:
+    done = sandbox.run([*ctr, "--namespace", "k8s.io", "images", "import", str(archive)])
+    if done.returncode:
+        raise ClusterError(f"containerd refuses the image {archive}:\n{done.stderr.strip()}")
 
 
 def _manifests() -> Iterator[tuple[str, dict[str, Any]]]:

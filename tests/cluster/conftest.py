@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from . import crds
 from .build import HELM, KUBERNETES, ensure_built, link_programs
 from .client import Client
 from .cluster import prepare, running_cluster
@@ -83,6 +84,20 @@ def namespace(cluster: Client, request: pytest.FixtureRequest) -> Iterator[Clien
     # Nobody waits for the end, as no other test uses the name; in a namespace that ends no pod comes back.
     cluster.kubectl("delete", "namespace", name, "--wait=false")
     client.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+
+
+@pytest.fixture
+def monitoring_crds(cluster: Client) -> Iterator[None]:
+    """The Prometheus Operator's PodMonitor and PrometheusRule; its operator does not run."""
+    with crds.installed(cluster, crds.PROMETHEUS_OPERATOR):
+        yield
+
+
+@pytest.fixture
+def keda_crds(cluster: Client) -> Iterator[None]:
+    """KEDA's ScaledObject; its operator does not run."""
+    with crds.installed(cluster, crds.KEDA):
+        yield
 
 
 @contextlib.contextmanager

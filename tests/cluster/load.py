@@ -1,4 +1,4 @@
-"""Users of a model, run in a pod: each streams one answer after the other until /tmp/stop appears.
+"""Users of a model, run in a pod: each streams one answer after the other until /tmp/stop or /tmp/stop-<kind> appears.
 
 Prints one JSON line for each answer: who asked (`short` or `long`), when it began and ended (seconds of the clock), and
 what went wrong if it was lost. Nothing is tried again: a request that is not answered to its end is lost.
@@ -21,7 +21,7 @@ PRINTING = threading.Lock()
 def user(client: openai.OpenAI, model: str, kind: str, tokens: int, first: int) -> None:
     """Asks for `tokens` tokens each time, and for `first` the first time."""
     wanted = first
-    while not STOP.exists():
+    while not STOP.exists() and not STOP.with_name(f"stop-{kind}").exists():
         began, lost = time.time(), None
         try:
             stream_answer(client, model, wanted)
@@ -54,10 +54,11 @@ def stream_answer(client: openai.OpenAI, model: str, tokens: int) -> None:
         raise ValueError(f"the stream ended early: {generated} of {tokens} tokens, finish_reason {reason}")
 
 
-def main(base_url: str, model: str, long_tokens: int) -> None:
-    """Two users of short answers and three of answers of `long_tokens` tokens, who never end at the same time."""
+def main(base_url: str, model: str, long_tokens: int, long_users: int = 3) -> None:
+    """Two users of short answers and some of answers of `long_tokens` tokens, who never end at the same time."""
     client = openai.OpenAI(base_url=base_url, api_key="none", timeout=300, max_retries=0)
-    users = [("short", 4, 4)] * 2 + [("long", long_tokens, long_tokens * part // 3) for part in (1, 2, 3)]
+    firsts = [long_tokens * part // long_users for part in range(1, long_users + 1)]
+    users = [("short", 4, 4)] * 2 + [("long", long_tokens, first) for first in firsts]
     threads = [threading.Thread(target=user, args=[client, model, *each]) for each in users]
     for thread in threads:
         thread.start()
@@ -66,4 +67,4 @@ def main(base_url: str, model: str, long_tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

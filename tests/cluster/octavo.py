@@ -6,17 +6,20 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .client import Client
+from .client import Client, Manifest, as_yaml
 from .layout import CHECKOUT
 
 CHART = CHECKOUT / "charts" / "octavo"
 MANIFESTS = CHECKOUT / "manifests"
 SAMPLES = MANIFESTS / "samples"
-IMAGES = ("--set", "operator.image=octavo-operator:dev", "--set", "engine.image=octavo-engine:dev")
+IMAGES = ("--set", "operator.image.tag=dev", "--set", "engine.image.tag=dev")
+ONE_REPLICA = ("--set", "operator.replicas=1")
+"""Two cores have enough to do with one; tests of what several do give another number."""
 _PREFIX = "octavo-test-"
 RELEASE = f"{_PREFIX}{secrets.token_hex(3)}"
 """A name that nobody else's release has: on a cluster that is not ours nothing of theirs is touched."""
@@ -31,7 +34,7 @@ ONLY_ON_OURS = pytest.mark.skipif(
 
 
 @contextlib.contextmanager
-def installed_operator(cluster: Client, *settings: str) -> Iterator[Client]:
+def installed_operator(cluster: Client, *settings: str, chart: Path = CHART) -> Iterator[Client]:
     """The operator, ready, in a namespace of its own; yields a client of that namespace. Uninstalled afterwards."""
     refuse_to_disturb(cluster)
     name = f"octavo-system-{secrets.token_hex(3)}"
@@ -39,7 +42,17 @@ def installed_operator(cluster: Client, *settings: str) -> Iterator[Client]:
     system = cluster.in_namespace(name)
     try:
         # The CRD outlives a release; the next one takes it over, and only from one of these tests.
-        system.helm("install", RELEASE, str(CHART), *IMAGES, *settings, "--take-ownership", "--wait", "--timeout=60s")
+        system.helm(
+            "install",
+            RELEASE,
+            str(chart),
+            *IMAGES,
+            *ONE_REPLICA,
+            *settings,
+            "--take-ownership",
+            "--wait",
+            "--timeout=60s",
+        )
         yield system
     except BaseException:
         print(system.diagnosis())
@@ -63,6 +76,12 @@ def install_crd(cluster: Client) -> None:
     refuse_to_disturb(cluster)
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(MANIFESTS / "crd.yaml"))
     cluster.kubectl("annotate", "--overwrite", "crd", CRD, f"{_OWNER}={RELEASE}")
+
+
+def accepted_strictly(client: Client, *manifests: Manifest) -> list[str]:
+    """What the API server would make of the manifests; CommandError if it knows one of their fields not."""
+    server = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-o", "name")
+    return client.kubectl("apply", *server, "-f", "-", input=as_yaml(*manifests)).split()
 
 
 def condition(service: dict[str, Any], kind: str) -> dict[str, Any]:

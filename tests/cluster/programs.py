@@ -59,6 +59,8 @@ API_SERVER = {
     "requestheader-username-headers": "X-Remote-User",
     "requestheader-group-headers": "X-Remote-Group",
     "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+    # ... by the pod's own address: the node has no default route, and so none to a service's.
+    "enable-aggregator-routing": True,
     "proxy-client-cert-file": PKI / "front-proxy.crt",
     "proxy-client-key-file": PKI / "front-proxy.key",
     "kubelet-client-certificate": PKI / "admin.crt",

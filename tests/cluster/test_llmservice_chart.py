@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.operator.bad_llmservices import VALID, merged
 
 from .client import Client, CommandError
-from .octavo import CHART, MANIFESTS, RELEASE, install_crd, installed_operator, wait_for_condition
+from .octavo import (
+    CHART,
+    MANIFESTS,
+    RELEASE,
+    accepted_strictly,
+    install_crd,
+    installed_operator,
+    wait_for_condition,
+)
 
 RENDER = ("template", "octavo", str(CHART), "--kube-version", "1.36.0")
 NOWHERE = {"spec": {"scheduling": {"nodeSelector": {"no-such": "node"}}}}
 
 
 def test_the_plain_manifests_are_the_rendered_chart(cluster: Client) -> None:
-    rendered = cluster.helm(*RENDER, "--namespace", "octavo-system", "--set", "createNamespace=true")
+    rendered = cluster.helm(*RENDER, "--namespace", "octavo-system", "--set", "createNamespace=true", "--skip-tests")
     assert (MANIFESTS / "install.yaml").read_text() == rendered
 
 
@@ -29,7 +38,15 @@ def test_helm_finds_nothing_to_complain_about(cluster: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["engine.imag=x", "operator.image=Not An Image", "namespaces={Upper}", "operator.logLevel=loud"]
+    "setting",
+    [
+        "engine.imag=x",
+        "engine.image.digest=sha256:12",
+        "monitoring.enabled=true",
+        "operator.image.repository=Not An Image",
+        "namespaces={Upper}",
+        "operator.logLevel=loud",
+    ],
 )
 def test_a_wrong_value_is_refused(setting: str, cluster: Client) -> None:
     with pytest.raises(CommandError, match="don't meet the specifications of the schema"):
@@ -46,6 +63,39 @@ def test_the_plain_manifests_are_accepted_as_they_are(cluster: Client) -> None:
         )
     finally:
         cluster.kubectl("delete", "namespace", "octavo-system", "--wait=false")
+
+
+@pytest.mark.parametrize("values", sorted((CHART / "ci").glob("*.yaml")), ids=lambda path: path.stem)
+def test_what_it_renders_is_accepted_strictly(
+    values: Path, cluster: Client, namespace: Client, monitoring_crds: None
+) -> None:
+    """By the real API server and the real CRDs of the Prometheus Operator: a field that is not theirs is an error."""
+    install_crd(cluster)
+    watched = ("--set", f"namespaces={{{namespace.namespace}}}") if "namespaces:" in values.read_text() else ()
+    rendered = namespace.helm(*RENDER, "--namespace", namespace.namespace, "-f", str(values), *watched)
+    # A dry run makes no account, and the test's pod is only accepted with one.
+    namespace.kubectl("create", "serviceaccount", "octavo-operator-test")
+    accepted = accepted_strictly(namespace, rendered)
+    assert len(accepted) == rendered.count("\nkind: ")
+
+
+def test_who_may_view_or_edit_a_namespace_may_do_so_with_its_services(cluster: Client, namespace: Client) -> None:
+    def may(user: str, verb: str, subresource: str = "") -> bool:
+        asked = ("auth", "can-i", verb, "llmservices", f"--subresource={subresource}", f"--as={user}")
+        try:
+            return namespace.kubectl(*asked).strip() == "yes"
+        except CommandError as error:  # how kubectl says no
+            assert error.code == 1, error
+            return False
+
+    with installed_operator(cluster):
+        for role in ("view", "edit"):
+            namespace.kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}er")
+        namespace.wait_until(lambda: may("viewer", "get"), 30, "the role view is aggregated")
+        namespace.wait_until(lambda: may("editer", "create"), 30, "the role edit is aggregated")
+        assert may("editer", "patch", "scale")
+        assert not may("viewer", "create")
+        assert not may("editer", "patch", "status")
 
 
 def test_an_operator_of_one_namespace_needs_no_more_than_roles_in_it(cluster: Client, namespace: Client) -> None:

@@ -205,6 +205,20 @@ for key in ("", "wrong", sys.argv[2]):
 """
 
 
+UNTIL_KEYS_CHANGE = """
+import sys, time, urllib.error, urllib.request
+def status(key):
+    request = urllib.request.Request(sys.argv[1] + "/models", headers={"Authorization": "Bearer " + key})
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return error.code
+while (old := status(sys.argv[2])) != 401 or (new := status(sys.argv[3])) != 200:
+    time.sleep(1)
+print(old, new)
+"""
+
+
 @pytest.mark.timeout(600)
 def test_keys_of_a_secret_are_asked_for(operator: Client, namespace: Client) -> None:
     namespace.kubectl("create", "secret", "generic", "clients", "--from-literal=team-a=a-long-and-secret-key")
@@ -213,3 +227,19 @@ def test_keys_of_a_secret_are_asked_for(operator: Client, namespace: Client) -> 
     arguments = ["python", "-c", TRY_KEYS, service["status"]["url"], "a-long-and-secret-key"]
     answers = namespace.run_pod("octavo-engine:dev", arguments)
     assert answers.logs.split() == ["401", "401", "200"]
+
+    # A key that is taken away and one that comes: by the Secret alone, the pod stays.
+    (before,) = running(namespace)
+    changed = {"data": {"team-a": None}, "stringData": {"team-b": "another-secret-key"}}
+    namespace.kubectl("patch", "secret", "clients", "--type=merge", "-p", json.dumps(changed))
+    arguments = [
+        "python",
+        "-c",
+        UNTIL_KEYS_CHANGE,
+        service["status"]["url"],
+        "a-long-and-secret-key",
+        "another-secret-key",
+    ]
+    answers = namespace.run_pod("octavo-engine:dev", arguments, timeout=240)
+    assert (answers.exit_code, answers.logs.split()) == (0, ["401", "200"])
+    assert [pod["metadata"]["uid"] for pod in running(namespace)] == [before["metadata"]["uid"]]

@@ -211,7 +211,7 @@ def test_an_upgrade_of_the_operator_changes_no_pod_template(operator: Client, na
     namespace.apply(llmservice())
     converged(namespace)
     before = namespace.get("deployment", "model")
-    upgrade = ("--set", "engine.image=octavo-engine:next", "--wait", "--timeout=120s")
+    upgrade = ("--set", "engine.image.tag=next", "--wait", "--timeout=120s")
     operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, *upgrade)
     namespace.apply(llmservice("newer"))
     converged(namespace, "newer")

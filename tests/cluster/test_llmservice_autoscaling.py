@@ -1,0 +1,261 @@
+"""Replicas follow the load with nothing installed but Octavo; they change hands without ever being a wrong number."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.operator.bad_llmservices import GONE, VALID, merged
+
+from . import load
+from .client import Client
+from .octavo import OPERATOR, SAMPLES, condition, installed_operator, wait_for_condition
+from .watching import Replicas, watched_replicas
+
+SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
+NAME = SAMPLE["metadata"]["name"]
+METRICS = f"{OPERATOR}-metrics"
+LOADED = 300  # seconds that three engines may take to load on a machine that does much else
+QUICK = {
+    "scaleUp": {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}]},
+    "scaleDown": {"stabilizationWindowSeconds": 10, "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}]},
+}
+SCALED = {
+    "engine": {
+        "maxConcurrentRequests": 4,
+        # Three engines share two cores: threads that wait must not spin.
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}],
+    },
+    "autoscaling": {"maxReplicas": 3, "targetQueueDepth": 2, "metricsSource": "Builtin", "behavior": QUICK},
+}
+# With two users of short answers, twice what two replicas should have in flight; so long that a user's own work between
+# two answers, on the same two cores, does not count.
+LONG_ANSWER, LONG_USERS = 400, 12
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Client) -> Iterator[Client]:
+    """The operator, cluster-wide, and with it the metrics API."""
+    with installed_operator(cluster) as system:
+        yield system
+
+
+def message(client: Client, name: str = NAME) -> str:
+    return str(client.get("llms", name)["status"].get("autoscaling", {}).get("message"))
+
+
+def wait_for_message(client: Client, words: str, timeout: float, name: str = NAME) -> None:
+    client.wait_until(lambda: words in message(client, name), timeout, lambda: f"{words}: {message(client, name)}")
+
+
+def wait_for_replicas(client: Client, count: int, timeout: float, name: str = NAME) -> None:
+    client.wait_until(
+        lambda: client.get("deployment", name)["spec"]["replicas"] == count,
+        timeout,
+        lambda: f"{count} replicas: {client.kubectl('describe', 'hpa', name)}",
+    )
+
+
+@pytest.mark.timeout(1800)
+def test_replicas_follow_the_load_and_no_answer_is_lost(operator: Client, namespace: Client) -> None:
+    namespace.apply(merged(SAMPLE, {"spec": {"replicas": GONE, **SCALED}}))
+    service = wait_for_condition(namespace, NAME, "Ready", "Serving", LOADED)
+    wait_for_condition(namespace, NAME, "ScalingActive", "ValidMetricFound")
+    assert service["status"]["loading"]["lastLoadSeconds"] > 0
+    with watched_replicas(namespace, NAME) as replicas:
+        start_load(namespace, service["status"]["url"])
+        wait_for_replicas(namespace, 3, 60)
+        namespace.wait_until(lambda: namespace.get("llms", NAME)["status"]["readyReplicas"] == 3, LOADED, "all serve")
+        status = namespace.get("llms", NAME)["status"]["autoscaling"]
+        assert (status["desiredReplicas"], status["concurrencyPercent"] > 0) == (3, True)
+
+        nothing_flaps_without_metrics(operator, namespace, replicas)
+        wait_for_replicas(namespace, 1, 120)
+        pods_left(namespace, 1)
+        rests = ("at 1, as many as the load asks for", "at minReplicas 1: the load asks for no more")
+        namespace.wait_until(lambda: message(namespace) in rests, 30, lambda: message(namespace))
+    assert sorted(set(replicas.numbers)) == sorted(replicas.numbers[:-1])  # up to 3 without a way back, then down once
+    assert (replicas.numbers[0], max(replicas.numbers), replicas.numbers[-1]) == (1, 3, 1)
+    assert [answer["lost"] for answer in stop_load(namespace) if answer["lost"]] == []
+
+
+def start_load(client: Client, url: str) -> None:
+    script = Path(load.__file__).read_text()
+    users = [url, NAME, str(LONG_ANSWER), str(LONG_USERS)]
+    pod = {
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001},
+        "containers": [
+            {
+                "name": "main",
+                "image": "octavo-engine:dev",
+                "command": ["python", "-c", script, *users],
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+            }
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "load"}, "spec": pod})
+    client.kubectl("wait", "--for=condition=Ready", "pod/load", "--timeout=60s")
+
+
+def touch(client: Client, name: str) -> None:
+    client.kubectl("exec", "load", "--", "python", "-c", f"open('/tmp/{name}', 'w')")
+
+
+def stop_load(client: Client) -> list[dict[str, Any]]:
+    touch(client, "stop")
+    ended = ("Succeeded", "Failed")
+    client.wait_until(lambda: client.get("pod", "load")["status"]["phase"] in ended, 300, "the load ends")
+    return [json.loads(line) for line in client.kubectl("logs", "load").splitlines()]
+
+
+def nothing_flaps_without_metrics(operator: Client, client: Client, replicas: Replicas) -> None:
+    """Most users leave while nobody can tell: replicas stay as they are, and it is said why; then they are given up."""
+    before = list(replicas.numbers)
+    operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=0")
+    wait_for_message(client, "held at 3: the load is not known", 60)
+    service = client.get("llms", NAME)
+    assert condition(service, "ScalingActive")["reason"] == "FailedGetExternalMetric"
+    told = time.time()
+    touch(client, "stop-long")
+    client.wait_until(lambda: long_answers_since(client, told) >= LONG_USERS, 120, "each has its last answer")
+    assert condition(client.get("llms", NAME), "Ready")["status"] == "True"
+    operator.kubectl("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-metrics-api", "--timeout=60s")
+    time.sleep(15)  # the autoscaler looks every second here, and its window is ten
+    assert replicas.numbers == before
+    operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=1")
+
+
+def long_answers_since(client: Client, moment: float) -> int:
+    answers = [json.loads(line) for line in client.kubectl("logs", "load").splitlines()]
+    return sum(answer["user"] == "long" and answer["ended"] > moment for answer in answers)
+
+
+def pods_left(client: Client, count: int) -> None:
+    label = f"octavo.dev/llmservice={NAME}"
+    client.wait_until(lambda: len(client.list("pods", selector=label)) == count, 180, f"{count} pods are left")
+
+
+PROBE = """
+import ssl, sys, urllib.error, urllib.request
+try:
+    print(urllib.request.urlopen(sys.argv[1], context=ssl._create_unverified_context()).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+
+
+def test_the_metrics_api_answers_users_through_the_api_server_and_nobody_past_it(
+    operator: Client, namespace: Client
+) -> None:
+    path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace.namespace}/octavo_requests_waiting"
+    operator.kubectl("wait", "--for=condition=Available", "apiservice/v1beta1.external.metrics.k8s.io", "--timeout=30s")
+    answer = json.loads(namespace.kubectl("get", "--raw", path))
+    assert (answer["kind"], answer["items"]) == ("ExternalMetricValueList", [])
+    past = f"https://{METRICS}.{operator.namespace}.svc{path}"
+    assert namespace.run_pod("octavo-operator:dev", ["python", "-c", PROBE, past]).logs.strip() == "401"
+
+
+# Pods that find no node: nobody tells a load, and an autoscaler only keeps its bounds.
+NOWHERE = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
+
+
+def held(**spec: Any) -> dict[str, Any]:
+    return merged(VALID, {"metadata": {"name": "model"}, "spec": {"replicas": GONE, **NOWHERE, **spec}})
+
+
+def autoscaled(least: int, most: int, source: str = "Builtin") -> dict[str, Any]:
+    return held(autoscaling={"minReplicas": least, "maxReplicas": most, "metricsSource": source})
+
+
+def replace(client: Client, service: dict[str, Any]) -> None:
+    """As `kubectl apply` would leave fields that somebody else, or an older manifest, has set."""
+    client.kubectl("replace", "-f", "-", input=yaml.safe_dump(service))
+
+
+def owners(client: Client) -> set[str]:
+    """Who owns the Deployment's replicas."""
+    found = json.loads(client.kubectl("get", "deployment", "model", "-o", "json", "--show-managed-fields"))
+    entries = found["metadata"]["managedFields"]
+    return {entry["manager"] for entry in entries if "f:replicas" in entry["fieldsV1"].get("f:spec", {})}
+
+
+def test_replicas_change_hands_without_a_wrong_number(operator: Client, namespace: Client) -> None:
+    """Each step's number is one that its owner wants; the list has every number that was ever written."""
+    with watched_replicas(namespace, "model") as replicas:
+        namespace.apply(autoscaled(3, 8))
+        namespace.wait_until(lambda: namespace.exists("hpa", "model"), 30, "the autoscaler is made")
+        assert owners(namespace) == {"octavo-operator-handover"}
+
+        replace(namespace, held(replicas=5))
+        wait_for_replicas(namespace, 5, 30, "model")
+        assert not namespace.exists("hpa", "model")
+        namespace.wait_until(lambda: "octavo-operator" in owners(namespace), 10, "the spec owns them")
+
+        replace(namespace, autoscaled(1, 8))
+        namespace.wait_until(lambda: owners(namespace) == {"octavo-operator-handover"}, 30, "the operator lets go")
+
+        replace(namespace, autoscaled(1, 4))  # the autoscaler's own write: five are more than it may have
+        namespace.wait_until(
+            lambda: "octavo-operator-handover" not in owners(namespace), 30, "the autoscaler owns them"
+        )
+        assert "octavo-operator-handover" not in owners(namespace)
+        operator.kubectl("rollout", "restart", f"deployment/{OPERATOR}")
+        operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=60s")
+
+        replace(namespace, held(replicas=6))
+        wait_for_replicas(namespace, 6, 30, "model")
+        replace(namespace, autoscaled(2, 8))
+        namespace.wait_until(lambda: namespace.exists("hpa", "model"), 30, "the autoscaler is made")
+
+        replace(namespace, merged(autoscaled(2, 8), {"spec": {"suspend": True}}))
+        wait_for_replicas(namespace, 0, 30, "model")
+        replace(namespace, autoscaled(2, 8))
+        wait_for_replicas(namespace, 2, 30, "model")
+    assert replicas.numbers == [3, 5, 4, 6, 0, 2]
+
+
+def test_replicas_change_hands_to_keda_and_back(operator: Client, namespace: Client, keda_crds: None) -> None:
+    """KEDA itself does not run here: what it would be told is there, and nothing else touches the number."""
+    with watched_replicas(namespace, "model") as replicas:
+        namespace.apply(held(replicas=4))
+        wait_for_condition(namespace, "model", "Ready", "Unschedulable")
+        replace(namespace, autoscaled(1, 8, "KEDA"))
+        namespace.wait_until(lambda: namespace.exists("scaledobject", "model"), 60, "the ScaledObject is made")
+        namespace.wait_until(lambda: owners(namespace) == {"octavo-operator-handover"}, 30, "the operator lets go")
+        wait_for_message(namespace, "KEDA has not made its HorizontalPodAutoscaler yet", 30, "model")
+        url = namespace.get("scaledobject", "model")["spec"]["triggers"][0]["metadata"]["url"]
+        assert url.startswith(f"http://{METRICS}.{operator.namespace}.svc:8080/")
+
+        replace(namespace, autoscaled(1, 8))
+        namespace.wait_until(lambda: namespace.exists("hpa", "model"), 30, "the autoscaler is made")
+        namespace.wait_until(lambda: not namespace.exists("scaledobject", "model"), 30, "the ScaledObject goes")
+        replace(namespace, held(replicas=7))
+        wait_for_replicas(namespace, 7, 30, "model")
+    assert replicas.numbers == [4, 7]
+
+
+def test_without_a_pod_that_tells_its_load_it_is_said_that_it_holds(operator: Client, namespace: Client) -> None:
+    namespace.apply(autoscaled(2, 8))
+    words = f"held at 2: the load is not known: no pod of LLMService {namespace.namespace}/model runs"
+    wait_for_message(namespace, words, 60, "model")
+    assert condition(namespace.get("llms", "model"), "ScalingActive")["status"] == "False"
+
+
+def test_a_schedule_comes_into_force_at_its_time(operator: Client, namespace: Client) -> None:
+    schedule = {"name": "always", "start": "* * * * *", "duration": "1h", "minReplicas": 3, "maxReplicas": 5}
+    wanted = autoscaled(1, 8)
+    wanted["spec"]["autoscaling"]["schedules"] = [schedule]
+    namespace.apply(wanted)
+    namespace.wait_until(lambda: namespace.exists("hpa", "model"), 30, "the autoscaler is made")
+    wait_for_message(namespace, "schedule always sets 3 to 5 until ", 60, "model")
+    spec = namespace.get("hpa", "model")["spec"]
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (3, 5)
+    assert namespace.get("deployment", "model")["spec"]["replicas"] == 3

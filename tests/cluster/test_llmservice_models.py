@@ -1,0 +1,261 @@
+"""Where models come from and where they are kept, with real pods: an S3 server, a shared cache, what is said."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import yaml
+
+from octavo_engine.model.source import resolve_model
+from tests.operator.bad_llmservices import GONE, VALID, merged
+
+from .build import VERSITYGW, ensure_built
+from .client import RESTRICTED_CONTAINER, RESTRICTED_POD, Client
+from .images import USER
+from .octavo import ONLY_ON_OURS, SAMPLES, condition, installed_operator, wait_for_condition
+
+pytestmark = ONLY_ON_OURS  # the S3 server's program and files are this machine's
+
+LOADED = 300
+BUCKET, PREFIX = "models", "smollm2"
+URL = f"s3://{BUCKET}/{PREFIX}"
+KEYS = {"AWS_ACCESS_KEY_ID": "octavo-test", "AWS_SECRET_ACCESS_KEY": "octavo-secret"}
+S3 = {
+    "bucket": BUCKET,
+    "prefix": f"{PREFIX}/",
+    "endpointURL": "http://s3:7070",
+    "credentialsSecretRef": {"name": "bucket"},
+}
+LLAMA_70B = {
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Client) -> Iterator[Client]:
+    """The operator, cluster-wide."""
+    with installed_operator(cluster) as system:
+        yield system
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder of the node, which is this machine's too."""
+    with tempfile.TemporaryDirectory(prefix="octavo-models-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def s3(namespace: Client, folder: Path) -> Path:
+    """A real S3 server as a pod; what lies in the returned folder is in its bucket."""
+    ensure_built(print, (VERSITYGW,))
+    bucket = folder / "s3" / BUCKET
+    (bucket / PREFIX).mkdir(parents=True)
+    for made in (folder / "s3", bucket, bucket / PREFIX):
+        made.chmod(0o777)
+    model = resolve_model("smollm2", None, lambda *_: None).gguf
+    assert model is not None
+    shutil.copyfile(model, bucket / PREFIX / "model.gguf")
+    namespace.kubectl("create", "secret", "generic", "bucket", *(f"--from-literal={k}={v}" for k, v in KEYS.items()))
+    container = {
+        "name": "s3",
+        "image": "octavo-engine:dev",
+        "command": ["/program/versitygw", "--port", "0.0.0.0:7070", "posix", "/s3"],
+        "env": [{"name": "ROOT_ACCESS_KEY", "value": KEYS["AWS_ACCESS_KEY_ID"]},
+                {"name": "ROOT_SECRET_KEY", "value": KEYS["AWS_SECRET_ACCESS_KEY"]}],
+        "ports": [{"containerPort": 7070}],
+        "readinessProbe": {"tcpSocket": {"port": 7070}, "periodSeconds": 1},
+        "securityContext": RESTRICTED_CONTAINER,
+        "volumeMounts": [{"name": "program", "mountPath": "/program"}, {"name": "s3", "mountPath": "/s3"}],
+    }  # fmt: skip
+    volumes = [
+        {"name": "program", "hostPath": {"path": str(VERSITYGW.folder)}},
+        {"name": "s3", "hostPath": {"path": str(folder / "s3")}},
+    ]
+    spec = {"securityContext": RESTRICTED_POD, "containers": [container], "volumes": volumes}
+    namespace.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "s3", "labels": {"app": "s3"}}, "spec": spec},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s3"},
+         "spec": {"selector": {"app": "s3"}, "ports": [{"port": 7070}]}},
+    )  # fmt: skip
+    namespace.kubectl("wait", "--for=condition=Ready", "pod/s3", "--timeout=60s")
+    return bucket
+
+
+def service(**fields: Any) -> dict[str, Any]:
+    """An LLMService whose model is in the bucket."""
+    small = {"engine": {"maxConcurrentRequests": 8, "maxModelLength": 1024}, "cache": {"sharedMemorySize": "128Mi"}}
+    from_s3 = {"model": {"source": {"demo": GONE, "s3": S3}}}
+    return merged(merged(VALID, {"spec": {**small, **from_s3}}), {"spec": fields})
+
+
+@contextmanager
+def fetched_by_another(cache: Path) -> Iterator[None]:
+    """Another program fetches the model into the cache meanwhile."""
+    locks = cache / "octavo" / "locks"
+    locks.mkdir(parents=True)
+    file = locks / hashlib.sha256(URL.encode()).hexdigest()[:32]
+    with file.open("w") as lock:
+        for path in (cache / "octavo", locks, file):
+            os.chown(path, USER, USER)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def loading(client: Client) -> dict[str, Any]:
+    return dict(client.get("llms", "good").get("status", {}).get("loading", {}))
+
+
+@pytest.mark.timeout(900)
+def test_a_model_from_s3_through_a_folder_of_the_node_with_a_template_of_its_own(
+    operator: Client, namespace: Client, s3: Path, folder: Path
+) -> None:
+    cache = folder / "cache"
+    cache.mkdir()
+    sidecar = {"name": "beside", "image": "octavo-engine:dev", "command": ["sleep", "3600"]}
+    engine = {"name": "engine", "env": [{"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}]}
+    template = {
+        "metadata": {"annotations": {"example.com/note": "mine"}},
+        "spec": {"containers": [sidecar, engine], "terminationGracePeriodSeconds": 30},
+    }
+    wanted = service(
+        cache={"type": "HostPath", "hostPath": str(cache)},
+        podTemplate=template,
+        networkPolicy={"from": [{"podSelector": {}}]},
+    )
+    with fetched_by_another(cache):
+        namespace.apply(wanted)
+        # What the pod says of itself comes through to status.
+        namespace.wait_until(
+            lambda: "another program fetches" in loading(namespace).get("message", ""),
+            120,
+            lambda: f"its message comes: {namespace.kubectl('describe', 'llms', 'good')}",
+        )
+        assert loading(namespace)["phase"] == "Downloading"
+        assert condition(namespace.get("llms", "good"), "Degraded")["status"] == "False"
+    wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
+    base_url = namespace.service_proxy_url("good", "http").rstrip("/") + "/v1"
+    sdk = openai.OpenAI(base_url=base_url, api_key="none", http_client=namespace.http)  # type: ignore[arg-type]
+    question: Any = [{"role": "user", "content": "What is the capital of France?"}]
+    answer = sdk.chat.completions.create(model="good", messages=question, max_tokens=8, temperature=0)
+    assert answer.usage is not None and answer.usage.completion_tokens > 0
+    (pod,) = namespace.list("pods", selector="octavo.dev/llmservice=good")
+    assert pod["metadata"]["annotations"]["example.com/note"] == "mine"
+    assert [container["name"] for container in pod["spec"]["containers"]] == ["engine", "beside"]
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 30
+    names = {variable["name"] for variable in pod["spec"]["containers"][0]["env"]}
+    assert "OMP_WAIT_POLICY" in names and not names & set(KEYS), "only the fetching container has the credentials"
+    (kept,) = cache.rglob("model.gguf")
+    assert kept.stat().st_size == (s3 / PREFIX / "model.gguf").stat().st_size
+    assert namespace.get("networkpolicy", "good")["spec"]["podSelector"] == {
+        "matchLabels": {"octavo.dev/llmservice": "good"}
+    }
+
+    # A pod that comes later finds the model there, also when the store is gone.
+    namespace.kubectl("delete", "service", "s3")
+    before = kept.stat().st_mtime_ns
+    namespace.kubectl("delete", "pod", pod["metadata"]["name"])
+    namespace.wait_until(
+        lambda: [each["metadata"]["name"] for each in ready_pods(namespace)] not in ([], [pod["metadata"]["name"]]),
+        LOADED,
+        lambda: f"a new pod is ready:\n{namespace.kubectl('describe', 'llms', 'good')}",
+    )
+    assert kept.stat().st_mtime_ns == before
+
+
+def ready_pods(client: Client) -> list[dict[str, Any]]:
+    pods = client.list("pods", selector="octavo.dev/llmservice=good")
+    return [
+        pod
+        for pod in pods
+        if any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_what_a_bucket_refuses_or_memory_cannot_hold_is_said_before_anything_large_is_fetched(
+    operator: Client, namespace: Client, s3: Path
+) -> None:
+    namespace.kubectl("create", "secret", "generic", "wrong", *(f"--from-literal={key}=wrong" for key in KEYS))
+    huge = s3 / "huge"
+    huge.mkdir()
+    (huge / "config.json").write_text(json.dumps(LLAMA_70B))
+    (huge / "model.safetensors").write_bytes(b"never fetched")
+    large = {"model": {"source": {"demo": GONE, "s3": {**S3, "prefix": "huge"}}}}
+    cases = {
+        "missing": ({"model": {"source": {"demo": GONE, "s3": {**S3, "credentialsSecretRef": {"name": "none"}}}}},
+                    "SecretMissing", 'secret "none" not found'),
+        "refused": ({"model": {"source": {"demo": GONE, "s3": {**S3, "credentialsSecretRef": {"name": "wrong"}}}}},
+                    "ModelNotFound", "refuses"),
+        "large": (large, "OutOfMemory", "does not fit into"),
+    }  # fmt: skip
+    for name, (fields, _, _) in cases.items():
+        namespace.apply(merged(VALID, {"metadata": {"name": name}, "spec": fields}))
+    for name, (_, reason, words) in cases.items():
+        found = wait_for_condition(namespace, name, "Ready", reason, 180)
+        assert words in condition(found, "Degraded")["message"], name
+
+
+def test_render_says_offline_exactly_what_the_cluster_gets(operator: Client, namespace: Client, folder: Path) -> None:
+    samples = [yaml.safe_load(path.read_text()) for path in sorted(SAMPLES.glob("*.yaml"))]
+    made = [sample for sample in samples if can_be_made(sample["spec"])]
+    assert len(made) > 10
+    for sample in made:
+        namespace.apply(sample)
+    # An object with its uid, as Git has it not: the owner references are made from it.
+    for sample in made:
+        name = sample["metadata"]["name"]
+        namespace.wait_until(lambda name=name: namespace.exists("deployment", name), 60, f"{name} has its Deployment")  # type: ignore[misc]
+        live = namespace.get("llms", name)
+        file = folder / f"{name}.yaml"
+        file.write_text(yaml.safe_dump({key: live[key] for key in ("apiVersion", "kind", "metadata", "spec")}))
+        for manifest in rendered(file, operator.namespace):
+            same_as_live(namespace, manifest)
+
+
+def can_be_made(spec: dict[str, Any]) -> bool:
+    """Several GPUs make no pod yet, and a ScaledObject needs KEDA's CRD, which this cluster has not."""
+    one_gpu = spec.get("accelerator", {}).get("count", 1) < 2
+    return one_gpu and spec.get("autoscaling", {}).get("metricsSource") != "KEDA"
+
+
+def rendered(file: Path, operator_namespace: str) -> list[dict[str, Any]]:
+    program = Path(sys.executable).parent / "octavo-operator"
+    images = ("--engine-image=octavo-engine:dev", f"--operator-namespace={operator_namespace}")
+    done = subprocess.run([program, "render", file, *images], capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def same_as_live(client: Client, manifest: dict[str, Any]) -> None:
+    """Applying it as the operator would change nothing at all: no field more, none less, none other."""
+    kind, name = manifest["kind"].lower(), manifest["metadata"]["name"]
+    command = ("apply", "--server-side", "--field-manager=octavo-operator", "--dry-run=server", "-o", "json", "-f", "-")
+
+    def same() -> bool:
+        live, applied = client.get(kind, name), json.loads(client.kubectl(*command, input=json.dumps(manifest)))
+        return bare(live) == bare(applied)
+
+    client.wait_until(same, 30, lambda: f"{kind} {name} is what `render` says: {manifest}", every=1)
+
+
+def bare(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Without what the cluster itself writes meanwhile."""
+    moving = ("managedFields", "resourceVersion")
+    metadata = {key: value for key, value in manifest["metadata"].items() if key not in moving}
+    return {**{key: value for key, value in manifest.items() if key != "status"}, "metadata": metadata}

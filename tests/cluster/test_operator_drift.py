@@ -1,0 +1,118 @@
+"""What somebody changes or deletes by hand is mended within ten seconds; with a manager that fights there is no war."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.operator.bad_llmservices import GONE, VALID, merged
+
+from .client import Client
+from .octavo import condition, installed_operator, wait_for_condition
+
+MENDED = 10  # seconds
+NOWHERE = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Client) -> Iterator[Client]:
+    """The operator, cluster-wide."""
+    with installed_operator(cluster) as system:
+        yield system
+
+
+def llmservice(**fields: Any) -> dict[str, Any]:
+    return merged(VALID, {"metadata": {"name": "model"}, "spec": {**NOWHERE, **fields}})
+
+
+def made(client: Client, **fields: Any) -> None:
+    client.apply(llmservice(**fields))
+    wait_for_condition(client, "model", "Ready", "Unschedulable")
+
+
+CHANGES = [
+    ("service", {"spec": {"selector": {"octavo.dev/llmservice": "other"}}}),
+    ("service", {"metadata": {"labels": {"app.kubernetes.io/component": "other"}}}),
+    ("deployment", {"spec": {"template": {"spec": {"automountServiceAccountToken": True}}}}),
+    ("deployment", {"metadata": {"ownerReferences": None}}),
+    ("poddisruptionbudget", {"spec": {"maxUnavailable": 5}}),
+    ("poddisruptionbudget", {"metadata": {"labels": {"octavo.dev/llmservice": None}}}),
+    ("hpa", {"spec": {"maxReplicas": 99}}),
+    ("hpa", {"metadata": {"labels": {"app.kubernetes.io/name": None}}}),
+]
+
+
+def test_what_is_changed_by_hand_is_changed_back(operator: Client, namespace: Client) -> None:
+    made(namespace, replicas=GONE, autoscaling={"minReplicas": 1, "maxReplicas": 3})
+    before = {kind: shape(namespace, kind) for kind in {kind for kind, _ in CHANGES}}
+    for kind, change in CHANGES:
+        namespace.kubectl("patch", kind, "model", "--type=merge", "-p", json.dumps(change))
+        namespace.wait_until(
+            lambda kind=kind: shape(namespace, kind) == before[kind],  # type: ignore[misc]
+            MENDED,
+            lambda kind=kind, change=change: f"{kind} is as before {change}: {shape(namespace, kind)}",  # type: ignore[misc]
+        )
+
+
+def test_replicas_are_changed_back_where_the_spec_says_how_many(operator: Client, namespace: Client) -> None:
+    made(namespace, replicas=1)
+    namespace.kubectl("scale", "deployment/model", "--replicas=7")
+    namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, MENDED, "one replica")
+
+
+def test_what_is_deleted_by_hand_comes_again(operator: Client, namespace: Client) -> None:
+    made(namespace, replicas=GONE, autoscaling={"minReplicas": 1, "maxReplicas": 3})
+    for kind in ("service", "deployment", "poddisruptionbudget", "hpa"):
+        old, before = namespace.get(kind, "model")["metadata"]["uid"], shape(namespace, kind)
+        namespace.kubectl("delete", kind, "model")
+        namespace.wait_until(lambda kind=kind: namespace.exists(kind, "model"), MENDED, f"the {kind} is there")  # type: ignore[misc]
+        assert namespace.get(kind, "model")["metadata"]["uid"] != old
+        assert shape(namespace, kind) == before
+
+
+def shape(client: Client, kind: str) -> dict[str, Any]:
+    """What of an object is ours: its spec and what its metadata should be."""
+    live = client.get(kind, "model")
+    metadata = {name: live["metadata"].get(name) for name in ("labels", "ownerReferences")}
+    spec = {name: value for name, value in live["spec"].items() if not name.startswith("clusterIP")}
+    return {"metadata": metadata, "spec": spec}
+
+
+def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_told(operator: Client, namespace: Client) -> None:
+    made(namespace)
+    fight = ("patch", "poddisruptionbudget", "model", "--type=merge", "--field-manager=argocd", "-p")
+
+    def budget() -> int:
+        return int(namespace.get("poddisruptionbudget", "model")["spec"]["maxUnavailable"])
+
+    namespace.kubectl(*fight, json.dumps({"spec": {"maxUnavailable": 5}}))
+    namespace.wait_until(lambda: budget() == 1, MENDED, "it is mended the first time")
+    namespace.kubectl(*fight, json.dumps({"spec": {"maxUnavailable": 5}}))
+    service = wait_for_condition(namespace, "model", "Degraded", "FieldConflict", 10)
+    assert "spec.maxUnavailable by argocd" in condition(service, "Degraded")["message"]
+    assert condition(service, "Ready")["reason"] == "Unschedulable"
+    assert budget() == 5
+    namespace.kubectl("scale", "deployment/model", "--replicas=7")  # what nobody fights over is mended all the same
+    namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, MENDED, "one replica")
+    assert budget() == 5
+    namespace.wait_until(lambda: budget() == 1, 70, "after a minute it is mended again")
+    wait_for_condition(namespace, "model", "Degraded", "AsExpected", 10)
+
+
+def test_changes_are_told_as_events_once_each(operator: Client, namespace: Client) -> None:
+    engine = {"image": "no-such-image:1", "imagePullPolicy": "Never"}
+    namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"engine": engine}}))
+    wait_for_condition(namespace, "model", "Ready", "PullFailed")
+
+    def events() -> list[tuple[str, str]]:
+        found = json.loads(
+            namespace.kubectl("get", "events", "--field-selector=involvedObject.kind=LLMService", "-o", "json")
+        )
+        return sorted((event["type"], event["reason"]) for event in found["items"])
+
+    namespace.wait_until(lambda: ("Warning", "PullFailed") in events(), 10, "the failure is told")
+    assert events().count(("Warning", "PullFailed")) == 1
+    assert "PullFailed" in namespace.kubectl("describe", "llms", "model").partition("Events:")[2]

@@ -1,0 +1,165 @@
+"""The operator is killed at random, again and again, while services are made, changed and deleted: nothing is lost.
+
+It runs as a process of this machine, so that it is there again at once: a container would wait longer and longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from octavo_operator.api.conditions import ConditionType
+from octavo_operator.api.resource import parse
+from octavo_operator.reconcile.kinds import BY_NAME
+from octavo_operator.render import RenderConfig, render
+from tests.operator.bad_llmservices import VALID, merged
+
+from .client import Client
+from .octavo import SAMPLES, install_crd, wait_for_condition
+
+KILLS = 20
+NAMES = [f"model-{number}" for number in range(6)]
+SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
+STEADY = "smollm2"
+IMAGE = "octavo-engine:dev"
+CHILDREN = ("deployment", "service", "poddisruptionbudget")
+
+
+class Operator:
+    """`octavo-operator run`, for one namespace."""
+
+    def __init__(self, client: Client, log: Path) -> None:
+        self._command = [sys.executable, "-m", "octavo_operator.cli", "run", f"--engine-image={IMAGE}",
+                         f"--namespace={client.namespace}", "--health-port=0"]  # fmt: skip
+        self._env = {**os.environ, "KUBECONFIG": str(client.kubeconfig)}
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, env=self._env, stderr=log)
+
+    def kill(self) -> None:
+        """As a node that loses its power would."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.fixture
+def operator(cluster: Client, namespace: Client, tmp_path: Path) -> Iterator[Operator]:
+    install_crd(cluster)
+    cluster.kubectl("wait", "--for=condition=Established", "crd/llmservices.octavo.dev", "--timeout=30s")
+    operator = Operator(namespace, tmp_path / "operator.log")
+    operator.start()
+    try:
+        yield operator
+    finally:
+        operator.kill()
+        with contextlib.suppress(OSError):
+            print(operator.log[-20_000:])
+
+
+def llmservice(name: str, chance: random.Random) -> dict[str, Any]:
+    """A service of this name with some settings or others; its pods find no node."""
+    spec = {
+        "scheduling": {"nodeSelector": {"no-such": "node"}},
+        "replicas": chance.randint(0, 2),
+        "engine": {"maxModelLength": chance.choice([512, 1024])},
+        "service": {"port": chance.choice([80, 8080])},
+        "suspend": chance.random() < 0.2,
+    }
+    if chance.random() < 0.3:
+        spec["cache"] = {"type": "PersistentVolumeClaim", "size": "1Gi", "storageClassName": "none"}
+    return merged(VALID, {"metadata": {"name": name}, "spec": spec})
+
+
+def stir(client: Client, chance: random.Random) -> None:
+    """One thing that somebody does to one of the services: made or replaced, or deleted, perhaps with a child."""
+    name, what = chance.choice(NAMES), chance.random()
+    if what < 0.6:
+        client.apply(llmservice(name, chance))
+    elif what < 0.8:
+        client.kubectl("delete", "llms", name, "--ignore-not-found", "--wait=false")
+    else:
+        client.kubectl("delete", chance.choice(CHILDREN), name, "--ignore-not-found", "--wait=false")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1])
+def test_twenty_deaths_change_nothing_in_the_end(seed: int, operator: Operator, namespace: Client) -> None:
+    chance = random.Random(seed)
+    namespace.apply(SAMPLE)
+    wait_for_condition(namespace, STEADY, "Ready", "Serving", 300)
+    (served,) = namespace.list("pods", selector=f"octavo.dev/llmservice={STEADY}")
+    for _ in range(KILLS):
+        until = time.monotonic() + chance.uniform(0, 4)
+        while time.monotonic() < until:
+            stir(namespace, chance)
+        operator.kill()
+        stir(namespace, chance)
+        operator.start()
+    namespace.wait_until(
+        lambda: not wrong(namespace), 120, lambda: f"{wrong(namespace)}\n{operator.log[-5000:]}", every=2
+    )
+    (still,) = namespace.list("pods", selector=f"octavo.dev/llmservice={STEADY}")
+    assert still["metadata"]["uid"] == served["metadata"]["uid"]
+    assert still["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert "Traceback" not in operator.log, operator.log
+
+
+def wrong(client: Client) -> list[str]:
+    """What is not yet as it would be had nobody ever died: children, owners, finalizers, conditions."""
+    services = {service["metadata"]["name"]: service for service in client.list("llms")}
+    found = [
+        f"{name} is being deleted for ever" for name, each in services.items() if each["metadata"].get("finalizers")
+    ]
+    expected: set[tuple[str, str]] = set()
+    for service in services.values():
+        found += untold(service)
+        for manifest in render(parse(service), RenderConfig(IMAGE)):
+            expected.add((manifest["kind"], manifest["metadata"]["name"]))
+            found += difference(client, manifest)
+    there = {
+        (child["kind"], child["metadata"]["name"])
+        for kind in (*CHILDREN, "persistentvolumeclaim")
+        for child in client.list(kind, selector="octavo.dev/llmservice")
+    }
+    return found + [f"{kind} {name} is left over" for kind, name in there - expected]
+
+
+def untold(service: dict[str, Any]) -> list[str]:
+    status, metadata = service.get("status", {}), service["metadata"]
+    told = status.get("observedGeneration") == metadata["generation"] and len(status["conditions"]) == len(
+        ConditionType
+    )
+    return [] if told else [f"{metadata['name']} has the status {json.dumps(status)}"]
+
+
+def difference(client: Client, manifest: dict[str, Any]) -> list[str]:
+    """Whether applying `manifest` once more, as the operator would, changed anything (nothing is written)."""
+    name = manifest["metadata"]["name"]
+    path = BY_NAME[manifest["kind"]].path(client.namespace, name)
+    live = client.http.get(path)
+    if live.status_code == 404:
+        return [f"{manifest['kind']} {name} is missing"]
+    query = {"fieldManager": "octavo-operator", "force": "true", "dryRun": "All"}
+    headers = {"Content-Type": "application/apply-patch+yaml"}
+    tried = client.http.patch(path, params=query, headers=headers, content=json.dumps(manifest)).json()
+    same = tried.get("metadata", {}).get("resourceVersion") == live.json()["metadata"]["resourceVersion"]
+    return [] if same else [f"{manifest['kind']} {name} is not as it should be: {json.dumps(tried)[:500]}"]

@@ -1,0 +1,72 @@
+"""A rolling update on a cluster whose only accelerator is in use: it goes on in place, and surges again the next time.
+
+The accelerator is a number in the node's capacity (no device stands behind it); the scheduler counts it, the engine in
+the pod is real and computes on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.operator.bad_llmservices import merged
+
+from .client import Client
+from .layout import NODE
+from .octavo import ONLY_ON_OURS, SAMPLES, condition, installed_operator, wait_for_condition
+
+pytestmark = ONLY_ON_OURS  # the node's capacity is changed
+
+NPU = "example.com/npu"
+SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
+NAME = SAMPLE["metadata"]["name"]
+LOADED = 300  # seconds that a model may take to load on a machine that does much else
+ON_CPU = ["serve", "smollm2", "--device=cpu", "--host=0.0.0.0", "--port=8000", "--max-model-len=2048"]
+"""The engine's arguments, by podTemplate: with an accelerator the operator would have said --device=cuda."""
+ONE_NPU = {
+    "podTemplate": {"spec": {"containers": [{"name": "engine", "args": ON_CPU}]}},
+    "accelerator": {"count": 1, "resourceName": NPU},
+    "rollout": {"surgeTimeoutSeconds": 10, "drainTimeoutSeconds": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Client) -> Iterator[Client]:
+    """The operator, on a cluster with one accelerator."""
+    patch = [{"op": "add", "path": f"/status/capacity/{NPU.replace('/', '~1')}", "value": "1"}]
+    cluster.kubectl("patch", "node", NODE, "--subresource=status", "--type=json", "-p", json.dumps(patch))
+    with installed_operator(cluster) as system:
+        yield system
+
+
+def strategy(client: Client) -> dict[str, int]:
+    return dict(client.get("deployment", NAME)["spec"]["strategy"]["rollingUpdate"])
+
+
+@pytest.mark.timeout(900)
+def test_a_rolling_update_without_a_free_accelerator_goes_on_in_place(operator: Client, namespace: Client) -> None:
+    namespace.apply(merged(SAMPLE, {"spec": ONE_NPU}))
+    wait_for_condition(namespace, NAME, "Ready", "Serving", LOADED)
+    change = json.dumps({"spec": {"engine": {"env": [{"name": "CHANGED", "value": "yes"}]}}})
+    namespace.kubectl("patch", "llms", NAME, "--type=merge", "-p", change)
+
+    service = wait_for_condition(namespace, NAME, "RolloutBlocked", "NoGPUForSurge", 30)
+    assert condition(service, "RolloutBlocked")["status"] == "True"
+    assert condition(service, "Ready")["status"] == "True"  # the old pod serves on
+    assert f"Insufficient {NPU}" in condition(service, "RolloutBlocked")["message"]
+
+    wait_for_condition(namespace, NAME, "RolloutBlocked", "WentInPlace", 30)
+    assert strategy(namespace) == {"maxSurge": 0, "maxUnavailable": 1}
+
+    service = wait_for_condition(namespace, NAME, "Progressing", "Deployed", LOADED)
+    wait_for_condition(namespace, NAME, "RolloutBlocked", "NotBlocked", 30)
+    assert strategy(namespace) == {"maxSurge": 1, "maxUnavailable": 0}
+    (pod,) = [pod for pod in namespace.list("pods") if "deletionTimestamp" not in pod["metadata"]]
+    assert {"name": "CHANGED", "value": "yes"} in pod["spec"]["containers"][0]["env"]
+    assert len(namespace.list("replicasets")) == 2  # changing the strategy began no rollout of its own
+    told = namespace.kubectl("describe", "llms", NAME).partition("Events:")[2]
+    assert told.index("NoGPUForSurge") < told.index("WentInPlace")

@@ -1,0 +1,50 @@
+"""The chart's alerts about the operator itself, as helm renders them, judged by promtool."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.build import HELM, ensure_built, program
+from tests.cluster.octavo import CHART
+from tests.monitoring.promtool import check, firing
+
+LEADER = 'namespace="system",pod="octavo-operator-1"'
+OTHER = 'namespace="system",pod="octavo-operator-2"'
+ELSEWHERE = 'namespace="elsewhere",pod="octavo-operator-1"'
+LEADS = {f"octavo_operator_leader{{{LEADER}}}": "1+0x30", f"octavo_operator_leader{{{OTHER}}}": "0+0x30"}
+FAULTS = "octavo_operator_reconciles_total"
+
+
+@pytest.fixture(scope="module")
+def groups() -> list[dict[str, Any]]:
+    """The rules of a release called octavo in the namespace system."""
+    ensure_built(print, (HELM,))
+    helm = [str(program("helm")), "template", "octavo", str(CHART), "--namespace=system", "--kube-version=1.36.0"]
+    done = subprocess.run([*helm, "--set=monitoring.enabled=Always"], capture_output=True, text=True, check=True)
+    (rule,) = [found for found in yaml.safe_load_all(done.stdout) if found["kind"] == "PrometheusRule"]
+    return list(rule["spec"]["groups"])
+
+
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        (LEADS, []),
+        ({f"octavo_operator_leader{{{LEADER}}}": "0+0x30"}, ["OctavoOperatorWithoutLeader"]),
+        ({f"octavo_operator_leader{{{ELSEWHERE}}}": "1+0x30"}, ["OctavoOperatorWithoutLeader"]),
+        ({**LEADS, f"octavo_operator_queue_oldest_seconds{{{LEADER}}}": "90+0x30"}, ["OctavoOperatorBehind"]),
+        ({**LEADS, f"octavo_operator_queue_oldest_seconds{{{LEADER}}}": "30+0x30"}, []),
+        ({**LEADS, f'{FAULTS}{{{LEADER},result="fault"}}': "0+1x30"}, ["OctavoOperatorFaults"]),
+        ({**LEADS, f'{FAULTS}{{{LEADER},result="refused"}}': "0+1x30"}, []),
+    ],
+)
+def test_what_fires(groups: list[dict[str, Any]], series: dict[str, str], expected: list[str], tmp_path: Path) -> None:
+    firing(groups, series, 20, expected, tmp_path)
+
+
+def test_promtool_likes_the_templates(groups: list[dict[str, Any]], tmp_path: Path) -> None:
+    check(groups, tmp_path)
