@@ -1,12 +1,14 @@
-"""`make cluster-demo`: from nothing to an answer on a real Kubernetes: helm install, kubectl apply, chat, load, delete.
+"""`make cluster-demo`: from nothing to an answer on a real Kubernetes: helm install, kubectl apply, chat, load, scale.
 
-Every command is shown as it is run. What scales with load comes with autoscaling; until then replicas stay as they are.
+Every command is shown as it is run.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,9 +19,16 @@ from tests.cluster.client import Client
 from tests.cluster.cluster import running_cluster
 from tests.cluster.layout import CHECKOUT, HOME
 
-IMAGES = ("--set", "operator.image=octavo-operator:dev", "--set", "engine.image=octavo-engine:dev")
+IMAGES = ("--set", "operator.image.tag=dev", "--set", "engine.image.tag=dev")
 NAME = "smollm2"
 USERS = 8
+# Three of sixteen requests in flight per replica, and windows of seconds where a real service has minutes.
+QUICK = {"stabilizationWindowSeconds": 5, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 15}]}
+AUTOSCALING = {
+    "maxReplicas": 3,
+    "targetConcurrencyPercent": 20,
+    "behavior": {"scaleUp": {**QUICK, "stabilizationWindowSeconds": 0}, "scaleDown": QUICK},
+}
 
 
 def show(program: str, client: Client, *arguments: str) -> None:
@@ -73,6 +82,47 @@ def load(openai: OpenAI) -> None:
     say(f"all were answered: {tokens} tokens in {seconds:.1f} s, {tokens / seconds:.0f} tokens/s")
 
 
+def scale(client: Client, openai: OpenAI) -> None:
+    """The same users without a pause: replicas come with them, and go with them."""
+    change = json.dumps({"spec": {"autoscaling": AUTOSCALING}})
+    show("kubectl", client, "patch", "llms", NAME, "--type=merge", "-p", change)
+    say(f"{USERS} users ask one question after the other")
+    leave = threading.Event()
+    message = {"role": "user", "content": "Count from one to twenty."}
+
+    def user() -> None:
+        while not leave.is_set():
+            openai.chat.completions.create(model=NAME, messages=[message], max_tokens=48)  # type: ignore[list-item]
+
+    with ThreadPoolExecutor(USERS) as pool:
+        users = [pool.submit(user) for _ in range(USERS)]
+        try:
+            follow(client, 3)
+            show("kubectl", client, "get", "llms,hpa,pods")
+        finally:
+            leave.set()
+        for each in users:
+            each.result()
+    say("all were answered, and leave")
+    follow(client, 1)
+
+
+def follow(client: Client, replicas: int) -> None:
+    """Tells what the autoscaler says until the LLMService has `replicas`."""
+    started, last = time.perf_counter(), ""
+    while True:
+        status = client.get("llms", NAME)["status"]
+        line = f"{status['replicas']} replicas: {status.get('autoscaling', {}).get('message')}"
+        if line != last:
+            say(line)
+            last = line
+        if status["replicas"] == replicas:
+            return
+        if time.perf_counter() - started > 300:
+            raise TimeoutError(f"{NAME} has not come to {replicas} replicas in 300 s; last seen: {line}")
+        time.sleep(0.5)
+
+
 def main() -> int:
     """Entry point of `python -m demo.cluster`."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -84,6 +134,7 @@ def main() -> int:
         openai = OpenAI(base_url=endpoint, api_key="none", http_client=client.http)
         summarize(ask(openai, QUESTION), endpoint, ready_after)
         load(openai)
+        scale(client, openai)
         show("kubectl", client, "delete", "llms", NAME)
         show("helm", client, "uninstall", "octavo", "--wait")
     return 0

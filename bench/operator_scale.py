@@ -1,0 +1,308 @@
+"""How the operator carries a thousand LLMServices: from apply to all their children, idle, and while one changes.
+
+A real control plane (tests/cluster) with one node; the operator is a pod of it, installed by the chart, and the
+services' pods find no node, so that no engine runs. Everything shares this machine's cores. The API server's own lists
+say what is there, the operator's /metrics what it did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.operator_scale_report import page, plot
+from bench.report import save
+from tests.cluster.client import Client
+from tests.cluster.cluster import running_cluster
+from tests.cluster.layout import HOME
+from tests.cluster.octavo import OPERATOR, installed_operator
+
+NAMESPACE = "scale"
+LLMSERVICES = f"/apis/octavo.dev/v1alpha1/namespaces/{NAMESPACE}/llmservices"
+CHILDREN = {
+    "deployments": f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments",
+    "services": f"/api/v1/namespaces/{NAMESPACE}/services",
+    "poddisruptionbudgets": f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets",
+}
+MERGE = {"Content-Type": "application/merge-patch+json"}
+METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
+CLIENTS = 8
+QUIET_SECONDS = 15.0
+FIRST_PORT = 10_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured."""
+
+    services: int = 1000
+    idle_seconds: float = 600
+    changes: int = 300
+    replicas: int = 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at everything, `seconds` after the first apply."""
+
+    seconds: float
+    children: int
+    queue: float
+    rss_mib: float
+    cpu_seconds: float
+    writes: float
+    passes: float
+
+
+@dataclass
+class Measured:
+    """What was seen; times in seconds."""
+
+    all_children: float = math.nan
+    all_told: float = math.nan
+    """Until each LLMService says in its status that its pod finds no node."""
+    changes_in_burst: list[float] = field(default_factory=list)
+    """From the change of one LLMService to that of its Service, while the others are being made."""
+    changes_after: list[float] = field(default_factory=list)
+    """The same when nothing else happens."""
+    idle_seconds: float = 0
+    idle_writes: float = math.nan
+    """What the operator sent that could change anything."""
+    idle_changed_objects: int = 0
+    """LLMServices and children whose resourceVersion is another after the idle time."""
+    idle_cpu_percent: float = math.nan
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def rss_max(self) -> float:
+        """MiB."""
+        return max(sample.rss_mib for sample in self.samples)
+
+
+class Operator:
+    """The leading pod's own metrics, through the API server."""
+
+    def __init__(self, system: Client) -> None:
+        self._system = system
+        (pod, *_) = system.list("pods", selector="app.kubernetes.io/name=octavo-operator")
+        self._path = f"/api/v1/namespaces/{system.namespace}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
+
+    def metrics(self) -> dict[str, float]:
+        """Each metric's sum over its labels."""
+        text = self._system.http.get(self._path).raise_for_status().text
+        found: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+        return found
+
+
+class Fleet:
+    """The LLMServices of the bench and their children, as the API server has them."""
+
+    def __init__(self, client: Client, size: int) -> None:
+        self._http = client.http
+        self.size = size
+
+    def make(self) -> None:
+        """Creates all, several at the same time."""
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            list(pool.map(self._create, range(self.size)))
+
+    def _create(self, number: int) -> None:
+        self._http.post(LLMSERVICES, json=llmservice(number)).raise_for_status()
+
+    def children(self) -> int:
+        """How many there are of all kinds."""
+        return sum(self._count(path) for path in CHILDREN.values())
+
+    def _count(self, path: str) -> int:
+        listed = self._http.get(path, params={"limit": 1}).raise_for_status().json()
+        return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
+
+    def told(self) -> bool:
+        """Whether every LLMService's status says that its pod finds no node."""
+        items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
+        return len(items) == self.size and all(_ready_reason(item) == "Unschedulable" for item in items)
+
+    def versions(self) -> dict[str, str]:
+        """The resourceVersion of every LLMService and child, by uid."""
+        found = {}
+        for path in (LLMSERVICES, *CHILDREN.values()):
+            items = self._http.get(path, headers=METADATA).raise_for_status().json()["items"]
+            found.update({item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for item in items})
+        return found
+
+    def change(self, number: int, port: int) -> float:
+        """Gives one LLMService another port; seconds until its Service has it."""
+        service = f"{CHILDREN['services']}/{name(number)}"
+        began = time.perf_counter()
+        patch = {"spec": {"service": {"port": port}}}
+        self._http.patch(f"{LLMSERVICES}/{name(number)}", json=patch, headers=MERGE).raise_for_status()
+        while self._http.get(service).raise_for_status().json()["spec"]["ports"][0]["port"] != port:
+            time.sleep(0.01)
+        return time.perf_counter() - began
+
+
+def name(number: int) -> str:
+    """What the LLMService of this number is called."""
+    return f"model-{number:04d}"
+
+
+def llmservice(number: int) -> dict[str, Any]:
+    """An LLMService whose pod finds no node."""
+    spec = {
+        "model": {"source": {"demo": "smollm2"}},
+        "accelerator": {"count": 0},
+        "scheduling": {"nodeSelector": {"no-such": "node"}},
+    }
+    return {
+        "apiVersion": "octavo.dev/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": name(number), "namespace": NAMESPACE},
+        "spec": spec,
+    }
+
+
+def _ready_reason(service: dict[str, Any]) -> str:
+    conditions = service.get("status", {}).get("conditions", [])
+    return next((found["reason"] for found in conditions if found["type"] == "Ready"), "")
+
+
+def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], None]) -> Measured:
+    """Everything, in a namespace that is made for it."""
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    operator, fleet, measured = Operator(system), Fleet(cluster, plan.services), Measured()
+    began = time.perf_counter()
+    with _sampling(operator, fleet, measured, began):
+        _burst(fleet, measured, began, say)
+        _wait_until_quiet(operator)
+        _idle(operator, fleet, measured, plan.idle_seconds, say)
+        say(f"{plan.changes} changes, one after the other")
+        for number in range(plan.changes):
+            measured.changes_after.append(fleet.change(number % plan.services, FIRST_PORT + 5000 + number))
+    return measured
+
+
+def _burst(fleet: Fleet, measured: Measured, began: float, say: Callable[[str], None]) -> None:
+    say(f"applies {fleet.size} LLMServices")
+    made, stop = threading.Thread(target=fleet.make), threading.Event()
+    changing = threading.Thread(target=_change_while, args=(fleet, measured, stop))
+    made.start()
+    changing.start()
+    while fleet.children() < fleet.size * len(CHILDREN):
+        time.sleep(0.2)
+    measured.all_children = time.perf_counter() - began
+    made.join()
+    stop.set()
+    changing.join()
+    say(f"all children are there after {measured.all_children:.1f} s")
+    while not fleet.told():
+        time.sleep(1)
+    measured.all_told = time.perf_counter() - began
+    say(f"all say that their pods find no node after {measured.all_told:.1f} s")
+
+
+def _change_while(fleet: Fleet, measured: Measured, stop: threading.Event) -> None:
+    """Changes one of the first LLMServices every second, once they all have their children."""
+    while fleet.children() < 40 and not stop.is_set():
+        time.sleep(0.2)
+    count = 0
+    while not stop.wait(1):
+        measured.changes_in_burst.append(fleet.change(count % 5, FIRST_PORT + count))
+        count += 1
+
+
+def _wait_until_quiet(operator: Operator) -> None:
+    """Until the operator has written nothing for a while."""
+    while True:
+        before = operator.metrics()["octavo_operator_writes_total"]
+        time.sleep(QUIET_SECONDS)
+        if operator.metrics()["octavo_operator_writes_total"] == before:
+            return
+
+
+def _idle(operator: Operator, fleet: Fleet, measured: Measured, seconds: float, say: Callable[[str], None]) -> None:
+    say(f"idle for {seconds:.0f} s")
+    before, versions, began = operator.metrics(), fleet.versions(), time.perf_counter()
+    time.sleep(seconds)
+    after, later = operator.metrics(), fleet.versions()
+    measured.idle_seconds = time.perf_counter() - began
+    measured.idle_writes = after["octavo_operator_writes_total"] - before["octavo_operator_writes_total"]
+    measured.idle_changed_objects = len(set(later.items()) - set(versions.items()))
+    cpu = after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
+    measured.idle_cpu_percent = 100 * cpu / measured.idle_seconds
+    say(f"{measured.idle_writes:.0f} writes, {measured.idle_cpu_percent:.1f} % of a core")
+
+
+@contextmanager
+def _sampling(operator: Operator, fleet: Fleet, measured: Measured, began: float) -> Iterator[None]:
+    """Looks every second (every five once it is quiet) until the end of the block."""
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(1 if math.isnan(measured.all_told) else 5):
+            found = operator.metrics()
+            measured.samples.append(
+                Sample(
+                    seconds=round(time.perf_counter() - began, 1),
+                    children=fleet.children(),
+                    queue=found["octavo_operator_queue_depth"],
+                    rss_mib=round(found["process_resident_memory_bytes"] / 2**20, 1),
+                    cpu_seconds=round(found["process_cpu_seconds_total"], 1),
+                    writes=found["octavo_operator_writes_total"],
+                    passes=found["octavo_operator_reconciles_total"],
+                )
+            )
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def main() -> int:
+    """Entry point of `python -m bench.operator_scale`."""
+    parser = argparse.ArgumentParser(prog="python -m bench.operator_scale", description=__doc__)
+    for fact, value in asdict(Plan()).items():
+        flag = f"--{fact.replace('_', '-')}"
+        parser.add_argument(flag, type=type(value), default=value, help="default: %(default)s")
+    plan = Plan(**vars(parser.parse_args()))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    def say(line: str) -> None:
+        print(f"{time.strftime('%X')} {line}", file=sys.stderr, flush=True)
+
+    with running_cluster(HOME / "scale", say) as cluster:
+        client = Client(cluster.kubeconfig, programs=HOME / "bin", scratch=HOME / "scale" / "scratch")
+        with installed_operator(client, "--set", f"operator.replicas={plan.replicas}") as system:
+            say(f"{OPERATOR} runs")
+            measured = measure(client, system, plan, say)
+    result = {
+        "machine": {"cores": psutil.cpu_count(), "cpu": platform.processor() or platform.machine()},
+        "plan": asdict(plan),
+        **asdict(measured),
+    }
+    stem = save("operator-scale", result, lambda title: page(title, result))
+    plot(result, stem.with_suffix(".png"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Writes docs/reference/screens.md: what kubectl shows in five states, taken from a real Kubernetes (`make screens`).
+
+Nothing is made up but the node's GPUs: the states are brought about, and what kubectl then prints is what is written.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import octavo_operator
+from tests.cluster.client import Client
+from tests.cluster.cluster import GPUS, running_cluster
+from tests.cluster.layout import HOME
+from tests.cluster.octavo import condition, installed_operator
+from tests.cluster.programs import PAUSE_IMAGE
+
+PAGE = Path(__file__).parent / "reference" / "screens.md"
+DEMO: dict[str, Any] = {"model": {"source": {"demo": "smollm2"}}, "accelerator": {"count": 0}}
+LLAMA: dict[str, Any] = {
+    "model": {"source": {"huggingFace": {"repository": "meta-llama/Llama-3.1-8B-Instruct"}}},
+    "accelerator": {"count": 1},
+}
+TIMEOUT = 240
+
+
+@dataclass(frozen=True)
+class State:
+    """One LLMService in one state, reached when the reason of Ready or the phase is `sign`."""
+
+    name: str
+    title: str
+    text: str
+    spec: dict[str, Any]
+    sign: str
+
+
+STATES = (
+    State(
+        "ready",
+        "Ready",
+        "Ready is True once a replica answers.",
+        DEMO,
+        "Serving",
+    ),
+    State(
+        "loading",
+        "Loading",
+        "A pod runs and reads its weights; here with a quarter of a CPU, so that there is time to look.",
+        {**DEMO, "resources": {"limits": {"cpu": "250m"}}},
+        "Loading",
+    ),
+    State(
+        "no-gpu",
+        "No GPU",
+        "Another pod has all GPUs of the only node.",
+        LLAMA,
+        "WaitingForGPU",
+    ),
+    State(
+        "pull-error",
+        "Image that cannot be pulled",
+        "The registry does not exist.",
+        {**DEMO, "engine": {"image": "registry.invalid/octavo-engine:9.9.9"}},
+        "PullFailed",
+    ),
+    State(
+        "out-of-memory",
+        "Out of memory",
+        "The engine says before it loads anything what it needs, what there is, and which knob to turn.",
+        {**DEMO, "resources": {"limits": {"memory": "600Mi"}}},
+        "OutOfMemory",
+    ),
+)
+
+
+def main() -> int:
+    """Entry point of `python -m docs.screens`."""
+    with running_cluster(HOME / "screens", _say) as found:
+        cluster = Client(found.kubeconfig, programs=HOME / "bin", scratch=HOME / "screens" / "scratch")
+        cluster.kubectl("create", "namespace", "llm")
+        client = cluster.in_namespace("llm")
+        with installed_operator(cluster):
+            client.apply(_gpu_hog())
+            shown = [(state, _screen(client, state)) for state in STATES]
+            overview = client.kubectl("get", "llms", "-o", "wide")
+        PAGE.write_text(_page(overview, shown))
+    return 0
+
+
+def _gpu_hog() -> dict[str, Any]:
+    hog = {"name": "hog", "image": PAUSE_IMAGE, "resources": {"limits": {"nvidia.com/gpu": str(GPUS)}}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "training"}, "spec": {"containers": [hog]}}
+
+
+def _screen(client: Client, state: State) -> str:
+    """What `kubectl describe` prints once the state is reached."""
+    _say(f"waits for {state.title}")
+    identity = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "metadata": {"name": state.name}}
+    client.apply({**identity, "spec": state.spec})
+
+    def reached() -> str | None:
+        service = client.get("llms", state.name)
+        phase = service.get("status", {}).get("loading", {}).get("phase", "")
+        there = state.sign in (phase, condition(service, "Ready").get("reason"))
+        return client.kubectl("describe", "llms", state.name) if there else None
+
+    return client.wait_until(reached, TIMEOUT, lambda: client.kubectl("describe", "llms", state.name), every=0.2)
+
+
+def _page(overview: str, shown: list[tuple[State, str]]) -> str:
+    parts = [
+        "<!-- Made by `make screens` from a real Kubernetes. -->\n\n# What kubectl shows\n",
+        f"Taken with Octavo {octavo_operator.__version__}. Only the node's GPUs are pretended.\n",
+        _console("kubectl get llms -o wide", overview),
+    ]
+    for state, text in shown:
+        parts += [f"## {state.title}\n", f"{state.text}\n", _console(f"kubectl describe llms {state.name}", text)]
+    return "\n".join(parts)
+
+
+def _console(command: str, output: str) -> str:
+    return f"```console\n$ {command}\n{output.rstrip()}\n```\n"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"screens: {line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
