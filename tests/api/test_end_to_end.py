@@ -21,7 +21,7 @@ import pytest
 
 from octavo_engine.text.tokenizer import Tokenizer
 
-QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: list[Any] = [{"role": "user", "content": "Name the capital of France."}]
 STORY: list[Any] = [{"role": "user", "content": "Tell me a short story about a fox and a crow."}]
 GREEDY: dict[str, Any] = {"model": "smollm2", "temperature": 0}
 

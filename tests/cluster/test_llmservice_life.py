@@ -21,7 +21,7 @@ from .octavo import OPERATOR, SAMPLES, condition, installed_operator, wait_for_c
 
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
 NAME = SAMPLE["metadata"]["name"]
-QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: Any = [{"role": "user", "content": "Name the capital of France."}]
 LOADED = 300  # seconds that a model may take to load on a machine that does much else
 
 ASK = f"""

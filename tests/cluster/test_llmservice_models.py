@@ -18,8 +18,10 @@ from typing import Any
 import openai
 import pytest
 import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from octavo_engine.model.source import resolve_model
+from tests.engine import fake_hub
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .build import VERSITYGW, ensure_built
@@ -31,6 +33,7 @@ pytestmark = ONLY_ON_OURS  # the S3 server's program and files are this machine'
 
 LOADED = 300
 BUCKET, PREFIX = "models", "smollm2"
+REPOSITORY = "octavo/smollm2"
 URL = f"s3://{BUCKET}/{PREFIX}"
 KEYS = {"AWS_ACCESS_KEY_ID": "octavo-test", "AWS_SECRET_ACCESS_KEY": "octavo-secret"}
 S3 = {
@@ -110,6 +113,7 @@ def fetched_by_another(cache: Path) -> Iterator[None]:
     """Another program fetches the model into the cache meanwhile."""
     locks = cache / "octavo" / "locks"
     locks.mkdir(parents=True)
+    cache.chmod(0o755)
     file = locks / hashlib.sha256(URL.encode()).hexdigest()[:32]
     with file.open("w") as lock:
         for path in (cache / "octavo", locks, file):
@@ -122,25 +126,12 @@ def loading(client: Client) -> dict[str, Any]:
     return dict(client.get("llms", "good").get("status", {}).get("loading", {}))
 
 
-@pytest.mark.timeout(900)
-def test_a_model_from_s3_through_a_folder_of_the_node_with_a_template_of_its_own(
+@pytest.mark.timeout(600)
+def test_a_download_tells_its_progress_until_the_model_serves(
     operator: Client, namespace: Client, s3: Path, folder: Path
 ) -> None:
-    cache = folder / "cache"
-    cache.mkdir()
-    sidecar = {"name": "beside", "image": "octavo-engine:dev", "command": ["sleep", "3600"]}
-    engine = {"name": "engine", "env": [{"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}]}
-    template = {
-        "metadata": {"annotations": {"example.com/note": "mine"}},
-        "spec": {"containers": [sidecar, engine], "terminationGracePeriodSeconds": 30},
-    }
-    wanted = service(
-        cache={"type": "HostPath", "hostPath": str(cache)},
-        podTemplate=template,
-        networkPolicy={"from": [{"podSelector": {}}]},
-    )
-    with fetched_by_another(cache):
-        namespace.apply(wanted)
+    with fetched_by_another(folder / "cache"):
+        namespace.apply(service(cache={"type": "HostPath", "hostPath": str(folder / "cache")}))
         # What the pod says of itself comes through to status.
         namespace.wait_until(
             lambda: "another program fetches" in loading(namespace).get("message", ""),
@@ -149,26 +140,46 @@ def test_a_model_from_s3_through_a_folder_of_the_node_with_a_template_of_its_own
         )
         assert loading(namespace)["phase"] == "Downloading"
         assert condition(namespace.get("llms", "good"), "Degraded")["status"] == "False"
+        # And goes when it is over: nothing stale is left.
+    found = wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
+    assert "another program" not in json.dumps(found["status"])
+    assert condition(found, "ModelLoaded")["status"] == "True"
+
+
+@pytest.mark.timeout(600)
+def test_a_model_from_s3_with_a_template_of_its_own(operator: Client, namespace: Client, s3: Path) -> None:
+    sidecar = {"name": "beside", "image": "octavo-engine:dev", "command": ["sleep", "3600"]}
+    engine = {"name": "engine", "env": [{"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}]}
+    template = {
+        "metadata": {"annotations": {"example.com/note": "mine"}},
+        "spec": {"containers": [sidecar, engine], "terminationGracePeriodSeconds": 30},
+    }
+    namespace.apply(service(podTemplate=template, networkPolicy={"from": [{"podSelector": {}}]}))
     wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
-    base_url = namespace.service_proxy_url("good", "http").rstrip("/") + "/v1"
-    sdk = openai.OpenAI(base_url=base_url, api_key="none", http_client=namespace.http)  # type: ignore[arg-type]
-    question: Any = [{"role": "user", "content": "What is the capital of France?"}]
-    answer = sdk.chat.completions.create(model="good", messages=question, max_tokens=8, temperature=0)
-    assert answer.usage is not None and answer.usage.completion_tokens > 0
+    assert "Paris" in answer(namespace)
     (pod,) = namespace.list("pods", selector="octavo.dev/llmservice=good")
     assert pod["metadata"]["annotations"]["example.com/note"] == "mine"
     assert [container["name"] for container in pod["spec"]["containers"]] == ["engine", "beside"]
     assert pod["spec"]["terminationGracePeriodSeconds"] == 30
     names = {variable["name"] for variable in pod["spec"]["containers"][0]["env"]}
     assert "OMP_WAIT_POLICY" in names and not names & set(KEYS), "only the fetching container has the credentials"
-    (kept,) = cache.rglob("model.gguf")
-    assert kept.stat().st_size == (s3 / PREFIX / "model.gguf").stat().st_size
     assert namespace.get("networkpolicy", "good")["spec"]["podSelector"] == {
         "matchLabels": {"octavo.dev/llmservice": "good"}
     }
 
-    # A pod that comes later finds the model there, also when the store is gone.
-    namespace.kubectl("delete", "service", "s3")
+
+@pytest.mark.timeout(600)
+def test_a_later_pod_starts_from_the_nodes_cache_without_any_download(
+    operator: Client, namespace: Client, s3: Path, folder: Path
+) -> None:
+    cache = folder / "cache"
+    namespace.apply(service(cache={"type": "HostPath", "hostPath": str(cache)}))
+    wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
+    (kept,) = cache.rglob("model.gguf")
+    assert kept.stat().st_size == (s3 / PREFIX / "model.gguf").stat().st_size
+    (pod,) = ready_pods(namespace)
+
+    namespace.kubectl("delete", "service", "s3")  # the store is gone
     before = kept.stat().st_mtime_ns
     namespace.kubectl("delete", "pod", pod["metadata"]["name"])
     namespace.wait_until(
@@ -177,6 +188,54 @@ def test_a_model_from_s3_through_a_folder_of_the_node_with_a_template_of_its_own
         lambda: f"a new pod is ready:\n{namespace.kubectl('describe', 'llms', 'good')}",
     )
     assert kept.stat().st_mtime_ns == before
+
+
+@pytest.fixture
+def mirror(namespace: Client, folder: Path) -> str:
+    """The address of a mirror of the hub, a pod; the fake hub stands in for the mirror, SmolLM2 in it is real."""
+    model = resolve_model("smollm2", None, lambda *_: None).gguf
+    assert model is not None
+    repository = folder / "repository"
+    for kind in (AutoModelForCausalLM, AutoTokenizer):
+        kind.from_pretrained(model.parent, gguf_file=model.name).save_pretrained(repository)
+    for path in (repository, *repository.iterdir()):
+        path.chmod(0o755)
+    container = {
+        "name": "hub",
+        "image": "octavo-engine:dev",
+        "command": ["python", fake_hub.__file__, REPOSITORY, "/repository", "8080"],
+        "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1},
+        "securityContext": RESTRICTED_CONTAINER,
+        "volumeMounts": [{"name": "repository", "mountPath": "/repository", "readOnly": True}],
+    }
+    volumes = [{"name": "repository", "hostPath": {"path": str(repository)}}]
+    spec = {"securityContext": RESTRICTED_POD, "containers": [container], "volumes": volumes}
+    namespace.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hub", "labels": {"app": "hub"}}, "spec": spec},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hub"},
+         "spec": {"selector": {"app": "hub"}, "ports": [{"port": 8080}]}},
+    )  # fmt: skip
+    namespace.kubectl("wait", "--for=condition=Ready", "pod/hub", "--timeout=60s")
+    return "http://hub:8080"
+
+
+@pytest.mark.timeout(600)
+def test_without_the_internet_a_mirror_of_the_hub_is_enough(operator: Client, namespace: Client, mirror: str) -> None:
+    # That this cluster knows no name outside of it is what test_node.py shows.
+    hub = {"repository": REPOSITORY, "revision": fake_hub.FIRST_COMMIT, "endpoint": mirror}
+    namespace.apply(service(model={"source": {"s3": GONE, "huggingFace": hub}}))
+    found = wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
+    assert condition(found, "ModelLoaded")["status"] == "True"
+    assert "Paris" in answer(namespace)
+
+
+def answer(client: Client) -> str:
+    """What the SDK gets, from outside of the cluster."""
+    base_url = client.service_proxy_url("good", "http").rstrip("/") + "/v1"
+    sdk = openai.OpenAI(base_url=base_url, api_key="none", http_client=client.http)  # type: ignore[arg-type]
+    question: Any = [{"role": "user", "content": "Name the capital of France."}]
+    found = sdk.chat.completions.create(model="good", messages=question, max_tokens=16, temperature=0)
+    return found.choices[0].message.content or ""
 
 
 def ready_pods(client: Client) -> list[dict[str, Any]]:

@@ -149,10 +149,12 @@ def test_scaling_by_hand_reaches_the_pods(operator: Client, namespace: Client) -
     namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 2, 10, "two replicas")
 
 
-def test_a_source_that_does_not_act_yet_makes_no_pod(operator: Client, namespace: Client) -> None:
-    namespace.apply(llmservice(model={"source": {"demo": GONE, "s3": {"bucket": "weights"}}}))
+def test_a_field_without_which_no_pod_could_run_and_that_does_not_act_yet_makes_none(
+    operator: Client, namespace: Client
+) -> None:
+    namespace.apply(llmservice(engine={"extraArgs": ["--kv-cache-dtype=fp8"]}))
     service = wait_for_condition(namespace, "model", "Ready", "FieldsNotYetActedOn")
-    assert "spec.model.source.s3" in condition(service, "Degraded")["message"]
+    assert "--kv-cache-dtype" in condition(service, "Degraded")["message"]
     assert not namespace.exists("deployment", "model")
 
 

@@ -1,9 +1,13 @@
-"""A fake Hugging Face hub on the loopback (the real one is out of the tests' reach): the three calls of a pull."""
+"""A fake Hugging Face hub (the real one is out of the tests' reach): the three calls of a pull.
+
+As a program, `fake_hub.py NAME DIRECTORY PORT`, it is a mirror that pods can reach.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,8 +22,8 @@ ERRORS = {"nobody/nothing": (404, "RepoNotFound"), "meta/gated": (403, "GatedRep
 class FakeHub(ThreadingHTTPServer):
     """Serves the files of `directory` as the repository `name`; `requested` lists the paths that were asked for."""
 
-    def __init__(self, name: str, directory: Path) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, name: str, directory: Path, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
+        super().__init__(address, _Handler)
         self.name, self.directory, self.requested = name, directory, []
         self.commits = [FIRST_COMMIT]
 
@@ -92,3 +96,7 @@ def fake_hub(name: str, directory: Path) -> Iterator[FakeHub]:
         hub.shutdown()
         hub.server_close()
         thread.join()
+
+
+if __name__ == "__main__":
+    FakeHub(sys.argv[1], Path(sys.argv[2]), ("0.0.0.0", int(sys.argv[3]))).serve_forever()

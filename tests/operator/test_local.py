@@ -240,7 +240,7 @@ def test_the_real_engine_answers_and_leaves_nothing(short_folder: Path) -> None:
         client = openai.OpenAI(base_url=line.split(": ", 1)[1].strip(), api_key="none")
         stream = client.chat.completions.create(
             model=yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())["metadata"]["name"],
-            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            messages=[{"role": "user", "content": "Name the capital of France."}],
             max_tokens=16, temperature=0, stream=True,
         )  # fmt: skip
         answer = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
