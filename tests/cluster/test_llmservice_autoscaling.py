@@ -16,7 +16,7 @@ from tests.operator.bad_llmservices import GONE, VALID, merged
 from . import load
 from .client import Client
 from .octavo import OPERATOR, SAMPLES, condition, installed_operator, wait_for_condition
-from .watching import Replicas, watched_replicas
+from .watching import Seen, watched_replicas
 
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
 NAME = SAMPLE["metadata"]["name"]
@@ -80,8 +80,8 @@ def test_replicas_follow_the_load_and_no_answer_is_lost(operator: Client, namesp
         pods_left(namespace, 1)
         rests = ("at 1, as many as the load asks for", "at minReplicas 1: the load asks for no more")
         namespace.wait_until(lambda: message(namespace) in rests, 30, lambda: message(namespace))
-    assert sorted(set(replicas.numbers)) == sorted(replicas.numbers[:-1])  # up to 3 without a way back, then down once
-    assert (replicas.numbers[0], max(replicas.numbers), replicas.numbers[-1]) == (1, 3, 1)
+    assert sorted(set(replicas.values)) == sorted(replicas.values[:-1])  # up to 3 without a way back, then down once
+    assert (replicas.values[0], max(replicas.values), replicas.values[-1]) == (1, 3, 1)
     assert [answer["lost"] for answer in stop_load(namespace) if answer["lost"]] == []
 
 
@@ -116,9 +116,9 @@ def stop_load(client: Client) -> list[dict[str, Any]]:
     return [json.loads(line) for line in client.kubectl("logs", "load").splitlines()]
 
 
-def nothing_flaps_without_metrics(operator: Client, client: Client, replicas: Replicas) -> None:
+def nothing_flaps_without_metrics(operator: Client, client: Client, replicas: Seen) -> None:
     """Most users leave while nobody can tell: replicas stay as they are, and it is said why; then they are given up."""
-    before = list(replicas.numbers)
+    before = list(replicas.values)
     operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=0")
     wait_for_message(client, "held at 3: the load is not known", 60)
     service = client.get("llms", NAME)
@@ -129,7 +129,7 @@ def nothing_flaps_without_metrics(operator: Client, client: Client, replicas: Re
     assert condition(client.get("llms", NAME), "Ready")["status"] == "True"
     operator.kubectl("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-metrics-api", "--timeout=60s")
     time.sleep(15)  # the autoscaler looks every second here, and its window is ten
-    assert replicas.numbers == before
+    assert replicas.values == before
     operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=1")
 
 
@@ -219,7 +219,7 @@ def test_replicas_change_hands_without_a_wrong_number(operator: Client, namespac
         wait_for_replicas(namespace, 0, 30, "model")
         replace(namespace, autoscaled(2, 8))
         wait_for_replicas(namespace, 2, 30, "model")
-    assert replicas.numbers == [3, 5, 4, 6, 0, 2]
+    assert replicas.values == [3, 5, 4, 6, 0, 2]
 
 
 def test_replicas_change_hands_to_keda_and_back(operator: Client, namespace: Client, keda_crds: None) -> None:
@@ -239,7 +239,7 @@ def test_replicas_change_hands_to_keda_and_back(operator: Client, namespace: Cli
         namespace.wait_until(lambda: not namespace.exists("scaledobject", "model"), 30, "the ScaledObject goes")
         replace(namespace, held(replicas=7))
         wait_for_replicas(namespace, 7, 30, "model")
-    assert replicas.numbers == [4, 7]
+    assert replicas.values == [4, 7]
 
 
 def test_without_a_pod_that_tells_its_load_it_is_said_that_it_holds(operator: Client, namespace: Client) -> None:

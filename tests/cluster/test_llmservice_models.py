@@ -18,10 +18,10 @@ from typing import Any
 import openai
 import pytest
 import yaml
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from octavo_engine.model.source import resolve_model
 from tests.engine import fake_hub
+from tests.engine.checkpoints import save_smollm2
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .build import VERSITYGW, ensure_built
@@ -195,9 +195,7 @@ def mirror(namespace: Client, folder: Path) -> str:
     """The address of a mirror of the hub, a pod; the fake hub stands in for the mirror, SmolLM2 in it is real."""
     model = resolve_model("smollm2", None, lambda *_: None).gguf
     assert model is not None
-    repository = folder / "repository"
-    for kind in (AutoModelForCausalLM, AutoTokenizer):
-        kind.from_pretrained(model.parent, gguf_file=model.name).save_pretrained(repository)
+    repository = save_smollm2(model, folder / "repository")
     for path in (repository, *repository.iterdir()):
         path.chmod(0o755)
     container = {

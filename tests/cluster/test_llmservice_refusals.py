@@ -49,6 +49,8 @@ def test_accepts_what_check_accepts(case: str, crd: Client) -> None:
     assert code == 201, message
 
 
+ELSEWHERE = ("priorityClassName", "runtimeClassName", "serviceAccountName")
+"""What a pod names that other clusters and namespaces have, and these have not."""
 ON_THE_NODE = {"node-cache"}
 """A cache in a folder of the node: no Pod Security Standard but `privileged` admits hostPath volumes."""
 
@@ -57,10 +59,7 @@ def admitted(case: str, cluster: Client, namespace: Client) -> tuple[int, str]:
     """What the API server says of the case's pod in a namespace that enforces the restricted standard."""
     cluster.kubectl("label", "namespace", namespace.namespace, "pod-security.kubernetes.io/enforce=restricted")
     template = deployment(case)["spec"]["template"]
-    # Classes of another cluster, which this one does not have.
-    pod = {
-        name: value for name, value in template["spec"].items() if name not in ("priorityClassName", "runtimeClassName")
-    }
+    pod = {name: value for name, value in template["spec"].items() if name not in ELSEWHERE}
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": pod}
     path = f"/api/v1/namespaces/{namespace.namespace}/pods"
     answer = cluster.http.post(path, params={"dryRun": "All", "fieldValidation": "Strict"}, json=manifest)

@@ -18,6 +18,7 @@ from tests.operator.bad_llmservices import merged
 from .client import Client
 from .layout import NODE
 from .octavo import ONLY_ON_OURS, SAMPLES, condition, installed_operator, wait_for_condition
+from .watching import watched_reasons
 
 pytestmark = ONLY_ON_OURS  # the node's capacity is changed
 
@@ -30,17 +31,25 @@ ON_CPU = ["serve", "smollm2", "--device=cpu", "--host=0.0.0.0", "--port=8000", "
 ONE_NPU = {
     "podTemplate": {"spec": {"containers": [{"name": "engine", "args": ON_CPU}]}},
     "accelerator": {"count": 1, "resourceName": NPU},
-    "rollout": {"surgeTimeoutSeconds": 10, "drainTimeoutSeconds": 5},
+    "rollout": {"surgeTimeoutSeconds": 20, "drainTimeoutSeconds": 5},
 }
+IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1}
 
 
 @pytest.fixture(scope="module")
 def operator(cluster: Client) -> Iterator[Client]:
     """The operator, on a cluster with one accelerator."""
-    patch = [{"op": "add", "path": f"/status/capacity/{NPU.replace('/', '~1')}", "value": "1"}]
-    cluster.kubectl("patch", "node", NODE, "--subresource=status", "--type=json", "-p", json.dumps(patch))
-    with installed_operator(cluster) as system:
-        yield system
+    path = f"/status/capacity/{NPU.replace('/', '~1')}"
+    change_capacity(cluster, {"op": "add", "path": path, "value": "1"})
+    try:
+        with installed_operator(cluster) as system:
+            yield system
+    finally:
+        change_capacity(cluster, {"op": "remove", "path": path})
+
+
+def change_capacity(cluster: Client, patch: dict[str, str]) -> None:
+    cluster.kubectl("patch", "node", NODE, "--subresource=status", "--type=json", "-p", json.dumps([patch]))
 
 
 def strategy(client: Client) -> dict[str, int]:
@@ -52,18 +61,18 @@ def test_a_rolling_update_without_a_free_accelerator_goes_on_in_place(operator: 
     namespace.apply(merged(SAMPLE, {"spec": ONE_NPU}))
     wait_for_condition(namespace, NAME, "Ready", "Serving", LOADED)
     change = json.dumps({"spec": {"engine": {"env": [{"name": "CHANGED", "value": "yes"}]}}})
-    namespace.kubectl("patch", "llms", NAME, "--type=merge", "-p", change)
+    with watched_reasons(namespace, NAME, "RolloutBlocked") as reasons:
+        namespace.kubectl("patch", "llms", NAME, "--type=merge", "-p", change)
 
-    service = wait_for_condition(namespace, NAME, "RolloutBlocked", "NoGPUForSurge", 30)
-    assert condition(service, "RolloutBlocked")["status"] == "True"
-    assert condition(service, "Ready")["status"] == "True"  # the old pod serves on
-    assert f"Insufficient {NPU}" in condition(service, "RolloutBlocked")["message"]
+        service = wait_for_condition(namespace, NAME, "RolloutBlocked", "NoGPUForSurge", 60)
+        assert condition(service, "RolloutBlocked")["status"] == "True"
+        assert condition(service, "Ready")["status"] == "True"  # the old pod serves on
+        assert f"Insufficient {NPU}" in condition(service, "RolloutBlocked")["message"]
 
-    wait_for_condition(namespace, NAME, "RolloutBlocked", "WentInPlace", 30)
-    assert strategy(namespace) == {"maxSurge": 0, "maxUnavailable": 1}
-
-    service = wait_for_condition(namespace, NAME, "Progressing", "Deployed", LOADED)
-    wait_for_condition(namespace, NAME, "RolloutBlocked", "NotBlocked", 30)
+        namespace.wait_until(lambda: strategy(namespace) == IN_PLACE, 60, "the rollout goes on in place", every=0.2)
+        wait_for_condition(namespace, NAME, "Progressing", "Deployed", LOADED)
+        wait_for_condition(namespace, NAME, "RolloutBlocked", "NotBlocked", 60)
+    assert reasons.values == ["NotBlocked", "NoGPUForSurge", "WentInPlace", "NotBlocked"]
     assert strategy(namespace) == {"maxSurge": 1, "maxUnavailable": 0}
     (pod,) = [pod for pod in namespace.list("pods") if "deletionTimestamp" not in pod["metadata"]]
     assert {"name": "CHANGED", "value": "yes"} in pod["spec"]["containers"][0]["env"]

@@ -1,11 +1,11 @@
-"""Every write to a Deployment's number of replicas, as the API server tells it."""
+"""Every state that a value of an object goes through, as the API server tells it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,26 +13,38 @@ import httpx2
 
 from .api import connect_with
 from .client import Client
+from .octavo import condition
 
 
 @dataclass
-class Replicas:
-    """What was written: each number once for as long as it stood, from the first on."""
+class Seen:
+    """What one value of an object was: each once for as long as it stood, from the first on."""
 
-    numbers: list[int] = field(default_factory=list)
+    value: Callable[[dict[str, Any]], Any]
+    values: list[Any] = field(default_factory=list)
 
-    def note(self, deployment: dict[str, Any]) -> None:
-        """Takes down a state of the Deployment."""
-        number = deployment["spec"]["replicas"]
-        if self.numbers[-1:] != [number]:
-            self.numbers.append(number)
+    def note(self, manifest: dict[str, Any]) -> None:
+        """Takes down a state of the object."""
+        value = self.value(manifest)
+        if self.values[-1:] != [value]:
+            self.values.append(value)
+
+
+def watched_replicas(client: Client, name: str) -> contextlib.AbstractContextManager[Seen]:
+    """Follows the replicas of the Deployment `name` of the client's namespace, which need not be there yet."""
+    path = f"/apis/apps/v1/namespaces/{client.namespace}/deployments"
+    return _watched(client, path, name, Seen(lambda deployment: deployment["spec"]["replicas"]))
+
+
+def watched_reasons(client: Client, name: str, kind: str) -> contextlib.AbstractContextManager[Seen]:
+    """Follows the reason of the LLMService's condition `kind`, also where it stands for a moment only."""
+    path = f"/apis/octavo.dev/v1alpha1/namespaces/{client.namespace}/llmservices"
+    return _watched(client, path, name, Seen(lambda service: condition(service, kind).get("reason")))
 
 
 @contextlib.contextmanager
-def watched_replicas(client: Client, name: str) -> Iterator[Replicas]:
-    """Follows the Deployment `name` of the client's namespace, which need not be there yet."""
-    seen, ended = Replicas(), threading.Event()
-    path = f"/apis/apps/v1/namespaces/{client.namespace}/deployments"
+def _watched(client: Client, path: str, name: str, seen: Seen) -> Iterator[Seen]:
+    ended = threading.Event()
     query = {"fieldSelector": f"metadata.name={name}"}
     with connect_with(client.kubeconfig) as http:
         listed = http.get(path, params=query).json()
@@ -48,7 +60,7 @@ def watched_replicas(client: Client, name: str) -> Iterator[Replicas]:
     thread.join()
 
 
-def _follow(http: httpx2.Client, path: str, query: dict[str, str], seen: Replicas, ended: threading.Event) -> None:
+def _follow(http: httpx2.Client, path: str, query: dict[str, str], seen: Seen, ended: threading.Event) -> None:
     """Until the connections are closed. Bounded reads would end a watch of something that does not change."""
     while not ended.is_set():
         with (

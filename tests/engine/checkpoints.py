@@ -64,3 +64,16 @@ def save(model: Any, directory: Path, *, shard_size: str = "5GB", dtype: torch.d
     model.to(dtype).save_pretrained(directory, max_shard_size=shard_size)
     model.float()
     return directory
+
+
+def save_smollm2(gguf: Path, directory: Path) -> Path:
+    """SmolLM2 of the file in Hugging Face layout, with its tokenizer and chat template, in bfloat16."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+    # transformers would not save what it has read from a GGUF file, though it is quantized no longer.
+    del model.config.quantization_config
+    model.hf_quantizer = None
+    model.save_pretrained(directory)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(directory)
+    return directory
