@@ -261,6 +261,12 @@ def test_the_resource_is_that_of_the_service() -> None:
     assert condition(status, ConditionType.READY).reason == Reason.WAITING_FOR_GPU
 
 
+def test_a_replica_that_is_ready_but_not_yet_for_long_enough_serves() -> None:
+    status = summary(pod("a", container=SERVING), children=deployment(ready=1, availableReplicas=0))
+    ready = condition(status, ConditionType.READY)
+    assert (ready.status, ready.reason) == ("True", Reason.SERVING)
+
+
 def test_a_replica_that_is_missing_is_no_rollout() -> None:
     two = service(replicas=2)
     status = summary(pod("a", container=SERVING), pod("b", container=RUNNING), of=two,
@@ -334,6 +340,11 @@ def test_an_object_that_is_no_longer_valid_is_told_so() -> None:
 def test_last_words_are_the_end_of_the_log_in_one_line() -> None:
     assert last_words("one\n\n two \nthree\nfour\n") == "two / three / four"
     assert len(last_words("x" * 5000)) == 800
+
+
+def test_last_words_are_the_engines_own_sentence_where_it_left_one() -> None:
+    log = "2026-11-22 01:00:21 INFO octavo.server: model: starting, 0%\noctavo-engine: there is no CUDA GPU here\n"
+    assert last_words(log) == "octavo-engine: there is no CUDA GPU here"
 
 
 def test_a_pod_that_ended_well_is_seen_ending_not_serving() -> None:

@@ -20,6 +20,7 @@ _EXIT_CODES = {
     5: Reason.ENGINE_STALLED,
 }
 _ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
+_OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
 _LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
 
@@ -211,6 +212,9 @@ def _exit_trouble(name: str, terminated: Mapping[str, Any]) -> Finding:
 
 
 def last_words(message: str) -> str:
-    """The end of a termination message, in one line."""
+    """The end of a termination message, in one line: the engine's own last sentence, if it got that far."""
     lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith(_OWN_WORDS)]
+    if said:
+        return said[-1][-_LAST_WORDS:]
     return " / ".join(lines[-3:])[-_LAST_WORDS:]

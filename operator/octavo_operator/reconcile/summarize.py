@@ -216,7 +216,7 @@ def _ready(facts: Facts) -> Verdict:
 
 
 def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
-    if facts.rolled_out:
+    if facts.replaced and ready >= facts.desired:
         return Reason.SERVING, f"{ready} of {facts.desired} replicas serve {facts.service.served_name}"
     if facts.replaced:
         return Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
