@@ -124,6 +124,38 @@ async def test_the_image_is_pinned_before_anything_is_made() -> None:
     assert server.service["status"]["engineImage"] == "engine:1"
 
 
+async def test_a_crd_that_is_newer_than_the_operator_stops_nothing() -> None:
+    """The API server fills the defaults of fields that are unknown here into every object that is read."""
+    server = Server()
+    operator = await settled(server)
+    server.service["spec"].update(future={"of": "a newer version"}, replicas=2)
+    server.service["spec"]["engine"] = {"futureFlag": 1}
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 2
+    found = server.condition("Degraded")
+    assert (found["status"], found["reason"]) == ("False", "AsExpected")
+    assert "spec.engine.futureFlag, spec.future" in found["message"]
+    server.writes.clear()
+    await operator.reconcile(KEY)
+    assert server.writes == []
+
+
+async def test_what_serves_is_available_also_where_the_spec_is_not_understood() -> None:
+    server = Server()
+    operator = await settled(server)
+    counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)
+    server.live["Deployment"]["status"] = {"observedGeneration": 1, **counts}
+    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    await operator.reconcile(KEY)
+    before = {kind: server.condition(kind) for kind in ("Available", "ModelLoaded", "ScalingActive")}
+    assert before["Available"]["status"] == "True"
+    server.service["spec"]["model"] = {"source": {"future": {}}}
+    await operator.reconcile(KEY)
+    assert {kind: server.condition(kind) for kind in before} == before
+    assert (server.reason("Ready"), server.reason("Degraded")) == ("Invalid", "Invalid")
+    assert "spec.model.source.future" in server.condition("Ready")["message"]
+
+
 async def test_a_second_pass_writes_nothing_and_a_new_operator_only_what_changes_nothing() -> None:
     server = Server()
     first = reconciler(server)

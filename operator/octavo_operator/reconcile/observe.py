@@ -21,12 +21,16 @@ Index = Mapping[Key, Iterable[Object]]
 
 @dataclass(frozen=True)
 class Observation:
-    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, `reports` by pod uid."""
+    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, `reports` by pod uid.
+
+    `unknown`: the paths of its fields that this version does not know.
+    """
 
     service: Object | None
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
     pods: tuple[Object, ...] = ()
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
 
 
 def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import API_VERSION, KIND
-from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse
+from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.children import NAME_TAKEN, Applied, Children, Object, Writer
 from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
@@ -63,11 +63,11 @@ class Reconciler:
         if live["metadata"].get("deletionTimestamp"):
             return None  # the garbage collector's work, by owner references
         try:
-            service = parse(live)
+            reading = parse_stored(live)
         except InvalidLLMServiceError as error:
             await self._write_status(live, invalid_status(live, str(error), self._clock()))
             return None
-        return await self._reconcile(key, service, replace(observed, service=live))
+        return await self._reconcile(key, reading.service, replace(observed, service=live, unknown=reading.unknown))
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         image = (service.status or {}).get("engineImage")

@@ -24,6 +24,7 @@ from octavo_operator.render.scaler import bounds_in_force
 from octavo_operator.render.service import url
 
 _PHASES = list(LoadingPhase)
+_OF_WHAT_RUNS = (ConditionType.AVAILABLE, ConditionType.MODEL_LOADED, ConditionType.SCALING_ACTIVE)
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Facts:
     outcome: Outcome
     scaled: Scaling | None = None
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    unknown: Sequence[str] = ()
 
     @property
     def problem(self) -> Finding | None:
@@ -128,6 +130,7 @@ def summarize(
         pods=[pod for pod in views(service, observed.pods) if not pod.ended],
         outcome=outcome,
         reports=observed.reports,
+        unknown=observed.unknown,
     )
     memory = _memory(facts)
     verdicts = {
@@ -158,17 +161,18 @@ def summarize(
 
 
 def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, Any]:
-    """The status of an object that is no valid LLMService (made under an older CRD): the rest is left as it was."""
-    generation = raw["metadata"].get("generation", 1)
+    """The status of an object that is no valid LLMService (made under another CRD): the rest is left as it was.
+
+    So are the conditions that tell of the pods: what serves still serves, and is only not looked after.
+    """
+    generation, before = raw["metadata"].get("generation", 1), raw.get("status") or {}
     verdicts = dict.fromkeys(ConditionType, ("False", Reason.INVALID, message))
     verdicts[ConditionType.DEGRADED] = ("True", Reason.INVALID, message)
-    conditions = _conditions(verdicts, raw.get("status") or {}, generation, now)
-    kept = {name: value for name, value in (raw.get("status") or {}).items() if name != "conditions"}
-    return {
-        **kept,
-        "observedGeneration": generation,
-        "conditions": [condition.as_object() for condition in conditions],
-    }
+    kept = {each["type"]: each for each in before.get("conditions") or () if each["type"] in _OF_WHAT_RUNS}
+    conditions = [
+        kept.get(condition.type, condition.as_object()) for condition in _conditions(verdicts, before, generation, now)
+    ]
+    return {**before, "observedGeneration": generation, "conditions": conditions}
 
 
 def _conditions(
@@ -252,13 +256,16 @@ def _progressing(facts: Facts) -> Verdict:
 
 
 def _degraded(facts: Facts) -> Verdict:
-    pending = not_yet_acted_on(facts.service.spec)
-    note = "accepted but not acted on by this version: " + "; ".join(map(str, pending)) if pending else ""
-    if trouble := facts.trouble or facts.outcome.conflict:
-        return "True", trouble.reason, f"{trouble.message}; {note}" if note else trouble.message
-    if note:
-        return "True", Reason.FIELDS_NOT_YET_ACTED_ON, note
-    return "False", Reason.AS_EXPECTED, "nothing is wrong"
+    found, pending = facts.trouble or facts.outcome.conflict, not_yet_acted_on(facts.service.spec)
+    sentences = [found.message] if found else []
+    if pending:
+        sentences.append("accepted but not acted on by this version: " + "; ".join(map(str, pending)))
+    wrong = bool(sentences)
+    if facts.unknown:  # no fault: while an upgrade is under way every object has such fields, by their defaults
+        sentences.append(f"ignored, since this version of the operator does not know it: {', '.join(facts.unknown)}")
+    if wrong:
+        return "True", found.reason if found else Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(sentences)
+    return "False", Reason.AS_EXPECTED, "; ".join(["nothing is wrong", *sentences])
 
 
 def _model_loaded(facts: Facts) -> Verdict:
