@@ -169,7 +169,7 @@ async def test_a_second_pass_writes_nothing_and_a_new_operator_only_what_changes
     assert server.service["status"]["engineImage"] == "engine:1"
 
 
-@pytest.mark.parametrize("status", [0, 429, 503])
+@pytest.mark.parametrize("status", [0, 401, 408, 409, 429, 500, 503])
 async def test_a_passing_failure_is_tried_again_and_not_told(status: int) -> None:
     server = Server()
     await reconciler(server).reconcile(KEY)
@@ -183,7 +183,8 @@ async def test_a_passing_failure_is_tried_again_and_not_told(status: int) -> Non
 @pytest.mark.parametrize("status", [400, 403, 422, 500])
 async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
     server = Server()
-    server.failures["Deployment"] = ApiError(status, "Invalid", "spec.template is wrong")
+    words = "spec.template is wrong: field not declared in schema"
+    server.failures["Deployment"] = ApiError(status, "Invalid", words)
     with pytest.raises(ApiError, match=r"spec\.template is wrong"):
         await reconciler(server).reconcile(KEY)
     assert (server.reason("Ready"), server.reason("Degraded")) == ("ApplyFailed", "ApplyFailed")
@@ -191,6 +192,60 @@ async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
     server.failures.clear()
     await reconciler(server).reconcile(KEY)
     assert server.reason("Degraded") == "AsExpected"
+
+
+def with_pods(server: Server, ready: int) -> None:
+    """What the Deployment's controller counts."""
+    counts = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": ready, "availableReplicas": ready}
+    generation = server.live["Deployment"]["metadata"]["generation"]
+    server.live["Deployment"]["status"] = {"observedGeneration": generation, **counts}
+    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+
+
+REFUSED = [
+    ("PodDisruptionBudget", 1, "Serving"),
+    ("PodDisruptionBudget", 0, "Deploying"),
+    ("Deployment", 1, "Serving"),
+    ("Deployment", 0, "ApplyFailed"),
+    ("Service", 0, "ApplyFailed"),
+]
+
+
+@pytest.mark.parametrize(("kind", "ready", "reason"), REFUSED)
+async def test_a_refusal_takes_ready_away_only_where_nothing_serves_for_it(kind: str, ready: int, reason: str) -> None:
+    server = Server()
+    operator = await settled(server)
+    with_pods(server, ready)
+    server.failures[kind] = ApiError(403, "Forbidden", "a policy says no")
+    server.service["spec"].update(engine={"maxModelLength": 77}, service={"port": 81}, disruption={"maxUnavailable": 2})
+    with pytest.raises(ApiError, match="a policy says no"):
+        await operator.reconcile(KEY)
+    with_pods(server, ready)
+    with pytest.raises(ApiError, match="a policy says no"):
+        await operator.reconcile(KEY)
+    assert (server.reason("Ready"), server.reason("Degraded")) == (reason, "ApplyFailed")
+    assert server.condition("Degraded")["message"] == "a policy says no"
+
+
+async def test_who_keeps_a_name_is_told() -> None:
+    server = Server()
+    metadata = {"uid": "theirs", "generation": 1, "resourceVersion": "1"}
+    server.live["Service"] = {"kind": "Service", "metadata": metadata, "spec": {}}
+    with pytest.raises(ApiError, match="is not this LLMService's"):
+        await reconciler(server).reconcile(KEY)
+    assert (server.reason("Ready"), server.reason("Degraded")) == ("NameTaken", "NameTaken")
+
+
+@pytest.mark.parametrize("status", [403, 503])
+async def test_what_is_due_is_not_lost_by_a_failure(status: int) -> None:
+    schedule = {"name": "s", "start": "0 8 * * *", "duration": "2h", "minReplicas": 4, "maxReplicas": 9}
+    server = Server(autoscaling={**AUTOSCALED["autoscaling"], "schedules": [schedule]})
+    operator = reconciler(server)
+    operator._clock = lambda: "2026-01-01T07:59:50Z"
+    server.failures["PodDisruptionBudget"] = ApiError(status, "x", "not now")
+    with pytest.raises(ApiError, match="not now") as failure:
+        await operator.reconcile(KEY)
+    assert failure.value.within == 11
 
 
 async def test_a_refused_child_stops_no_other() -> None:

@@ -22,8 +22,19 @@ Identity = tuple[str, str]
 
 logger = logging.getLogger(__name__)
 
-NAME_TAKEN = "NameTaken"
-"""Reason of an ApiError: an object of the child's name belongs to somebody else."""
+
+class NameTakenError(ApiError):
+    """An object of the child's name belongs to somebody else. Not the API server says so, but we."""
+
+    def __init__(self, identity: Identity) -> None:
+        kind, name = identity
+        message = f"{kind} {name} exists and is not this LLMService's; rename the LLMService, or delete that object"
+        super().__init__(409, "NameTaken", message)
+
+    @property
+    def transient(self) -> bool:
+        """It is that somebody's to keep."""
+        return False
 
 
 class Writer(Applier, Protocol):
@@ -35,11 +46,16 @@ class Writer(Applier, Protocol):
 
 @dataclass
 class Applied:
-    """What a pass over the children came to: how they are now, what was refused, and what is held back in a fight."""
+    """What a pass over the children came to: how they are now, what failed, and what is held back in a fight."""
 
     children: dict[Identity, Mapping[str, Any]] = field(default_factory=dict)
-    failures: list[ApiError] = field(default_factory=list)
+    failures: dict[Identity, ApiError] = field(default_factory=dict)
     held: list[HeldError] = field(default_factory=list)
+
+    @property
+    def refusals(self) -> dict[Identity, ApiError]:
+        """Those failures that say something about the child."""
+        return {identity: failure for identity, failure in self.failures.items() if not failure.transient}
 
 
 class Children:
@@ -71,7 +87,7 @@ class Children:
                 applied.children[identity] = await self._apply_one(key, service, live, manifest, start)
                 continue
             except ApiError as error:
-                applied.failures.append(error)
+                applied.failures[identity] = error
             except HeldError as held:
                 applied.held.append(held)
             if live is not None:
@@ -91,7 +107,7 @@ class Children:
             try:
                 await self._cluster.delete(kind, service.namespace, identity[1], child["metadata"]["uid"])
             except ApiError as error:
-                applied.failures.append(error)
+                applied.failures[identity] = error
 
     async def _apply_one(
         self, key: Key, service: LLMService, seen: Mapping[str, Any] | None, manifest: Object, start: int
@@ -108,12 +124,7 @@ class Children:
         if live is not None and before == (digest, fingerprint(live)):
             return trimmed(kind, live)  # only the watch is behind
         if live is not None and not belongs_to(live, service.name, service.metadata.uid or ""):
-            raise ApiError(
-                409,
-                NAME_TAKEN,
-                f"{identity[0]} {identity[1]} exists and is not this LLMService's; "
-                "rename the LLMService, or delete that object",
-            )
+            raise NameTakenError(identity)
         if drifted and not await self._may_mend(key, kind, live, manifest):
             kept = trimmed(kind, live or {})
         else:

@@ -12,7 +12,7 @@ from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import API_VERSION, KIND
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.children import NAME_TAKEN, Applied, Children, Object, Writer
+from octavo_operator.reconcile.children import Applied, Children, NameTakenError, Object, Writer
 from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
 from octavo_operator.reconcile.fights import Fights
 from octavo_operator.reconcile.kinds import LLMSERVICE
@@ -25,6 +25,9 @@ from octavo_operator.render import RenderConfig, not_yet_acted_on, render
 from octavo_operator.render.scaler import bounds_in_force
 
 logger = logging.getLogger(__name__)
+
+_SERVING = ("Deployment", "Service")
+"""Kinds of the children without which nothing serves."""
 
 
 class ReconcileCluster(Writer, EventWriter, Protocol):
@@ -83,17 +86,13 @@ class Reconciler:
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
         applied = await self._children.apply(key, service, observed, render(service, config))
-        refusals = [failure for failure in applied.failures if not failure.transient]
-        if applied.failures and not refusals:  # no reason to call a model that serves anything but Ready
-            raise applied.failures[0]
-        await self._report(service, replace(observed, children=applied.children), image, _outcome(applied, now))
-        if refusals:
-            raise refusals[0]
-        pauses = [held.seconds for held in applied.held] + ([now.again] if now.again is not None else [])
-        in_force = bounds_in_force(service.spec, moment)
-        if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
-            pauses.append((in_force.until - moment).total_seconds() + 1)
-        return min(pauses, default=None)
+        if applied.refusals or not applied.failures:  # else what there is to say is as old as what was applied
+            await self._report(service, replace(observed, children=applied.children), image, _outcome(applied, now))
+        again = _again(service, applied, now, moment)
+        for failure in (*applied.refusals.values(), *applied.failures.values()):
+            failure.within = again
+            raise failure
+        return again
 
     def _newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
         """The LLMService as the watch told of it, or as it was after our own last write if that is newer."""
@@ -129,11 +128,27 @@ def _version(live: Mapping[str, Any]) -> int:
     return int(live["metadata"]["resourceVersion"])
 
 
+def _again(service: LLMService, applied: Applied, now: Course, moment: datetime) -> float | None:
+    """In how many seconds there will be something to do though nothing changes; None: never."""
+    pauses = [held.seconds for held in applied.held] + ([now.again] if now.again is not None else [])
+    in_force = bounds_in_force(service.spec, moment)
+    if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
+        pauses.append((in_force.until - moment).total_seconds() + 1)
+    return min(pauses, default=None)
+
+
 def _outcome(applied: Applied, now: Course) -> Outcome:
-    refusal = next((failure for failure in applied.failures if not failure.transient), None)
-    problem = None
-    if refusal:
-        reason = Reason.NAME_TAKEN if refusal.reason == NAME_TAKEN else Reason.APPLY_FAILED
-        problem = Finding(reason, refusal.message)
     held = "; ".join(map(str, applied.held))
-    return Outcome(problem, Finding(Reason.FIELD_CONFLICT, held) if held else None, now)
+    refused = {identity: _finding(refusal) for identity, refusal in applied.refusals.items()}
+    unserved = next((found for (kind, _), found in refused.items() if kind in _SERVING), None)
+    return Outcome(
+        unserved=unserved,
+        refused=next((found for found in refused.values() if found is not unserved), None),
+        conflict=Finding(Reason.FIELD_CONFLICT, held) if held else None,
+        course=now,
+    )
+
+
+def _finding(refusal: ApiError) -> Finding:
+    taken = isinstance(refusal, NameTakenError)
+    return Finding(Reason.NAME_TAKEN if taken else Reason.APPLY_FAILED, refusal.message)

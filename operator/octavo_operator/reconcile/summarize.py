@@ -29,9 +29,15 @@ _OF_WHAT_RUNS = (ConditionType.AVAILABLE, ConditionType.MODEL_LOADED, ConditionT
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass came to: what kept the operator from applying, who fights over a field, how the rollout goes on."""
+    """What a pass came to: who fights over a field, how the rollout goes on, and what was not applied.
+
+    `problem`: what kept the operator from applying anything; `refused`: what the API server says of a child that it
+    refused; `unserved`: the same of a child without which nothing serves.
+    """
 
     problem: Finding | None = None
+    unserved: Finding | None = None
+    refused: Finding | None = None
     conflict: Finding | None = None
     course: Course = field(default_factory=Course)
 
@@ -48,11 +54,6 @@ class Facts:
     scaled: Scaling | None = None
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
     unknown: Sequence[str] = ()
-
-    @property
-    def problem(self) -> Finding | None:
-        """What kept the operator from applying."""
-        return self.outcome.problem
 
     def count(self, name: str) -> int:
         """A counter of the Deployment's status; it leaves zeros away."""
@@ -75,7 +76,7 @@ class Facts:
 
     @property
     def trouble(self) -> Finding | None:
-        """The worst that is wrong: what stopped the operator, then the pods, then what the Deployment says.
+        """The worst that is wrong with what runs: first the pods, then what the Deployment says.
 
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
         """
@@ -85,7 +86,7 @@ class Facts:
             found.append(Finding(Reason.POLICY_DENIED, f"pods cannot be made: {refused.get('message')}"))
         if self.out_of_time:
             found.append(_late(self))
-        return self.problem or next(iter(found), None)
+        return next(iter(found), None)
 
     @property
     def waits(self) -> Finding | None:
@@ -207,11 +208,12 @@ def _stopped(facts: Facts) -> Verdict | None:
 
 
 def _ready(facts: Facts) -> Verdict:
-    if facts.problem:
-        return "False", facts.problem.reason, facts.problem.message
-    if stopped := _stopped(facts):
+    ready, stopped, outcome = facts.count("readyReplicas"), _stopped(facts), facts.outcome
+    if refused := outcome.problem or (outcome.unserved if ready == 0 or stopped else None):
+        return "False", refused.reason, refused.message
+    if stopped:
         return stopped
-    ready, cause = facts.count("readyReplicas"), facts.trouble or facts.waits
+    cause = facts.trouble or facts.waits
     if cause and (ready == 0 or facts.out_of_time):
         return "False", cause.reason, cause.message
     if ready == 0:
@@ -241,8 +243,8 @@ def _available(facts: Facts) -> Verdict:
 
 
 def _progressing(facts: Facts) -> Verdict:
-    if facts.problem:
-        return "False", facts.problem.reason, facts.problem.message
+    if refused := facts.outcome.problem or facts.outcome.unserved:
+        return "False", refused.reason, refused.message
     if facts.service.spec.rollout.paused:
         return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
     if facts.rolled_out:
@@ -256,15 +258,17 @@ def _progressing(facts: Facts) -> Verdict:
 
 
 def _degraded(facts: Facts) -> Verdict:
-    found, pending = facts.trouble or facts.outcome.conflict, not_yet_acted_on(facts.service.spec)
-    sentences = [found.message] if found else []
+    outcome, pending = facts.outcome, not_yet_acted_on(facts.service.spec)
+    kinds = (outcome.problem, outcome.unserved, facts.trouble, outcome.refused, outcome.conflict)
+    found = list(dict.fromkeys(filter(None, kinds)))  # the worst first: it gives the reason
+    sentences = [each.message for each in found]
     if pending:
         sentences.append("accepted but not acted on by this version: " + "; ".join(map(str, pending)))
     wrong = bool(sentences)
     if facts.unknown:  # no fault: while an upgrade is under way every object has such fields, by their defaults
         sentences.append(f"ignored, since this version of the operator does not know it: {', '.join(facts.unknown)}")
     if wrong:
-        return "True", found.reason if found else Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(sentences)
+        return "True", found[0].reason if found else Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(sentences)
     return "False", Reason.AS_EXPECTED, "; ".join(["nothing is wrong", *sentences])
 
 
