@@ -99,7 +99,8 @@ def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_told(operator: Cl
     namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, MENDED, "one replica")
     assert budget() == 5
     namespace.wait_until(lambda: budget() == 1, 70, "after a minute it is mended again")
-    wait_for_condition(namespace, "model", "Degraded", "AsExpected", 10)
+    assert condition(namespace.get("llms", "model"), "Degraded")["reason"] == "FieldConflict"  # it may not be over
+    wait_for_condition(namespace, "model", "Degraded", "AsExpected", 190)
 
 
 def test_changes_are_told_as_events_once_each(operator: Client, namespace: Client) -> None:

@@ -33,6 +33,8 @@ class Server:
         self.live: dict[str, dict[str, Any]] = {}
         self.failures: dict[str, ApiError] = {}
         self.version = 0
+        self.refuses_writes = False
+        """Whether it only answers what would be."""
         self.lagging: set[str] = set()
         """Plurals of the kinds whose watch tells nothing any more."""
         self.indexes: dict[str, dict[Any, list[Any]]] = {kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN)}
@@ -82,6 +84,8 @@ class Server:
         what = manifest["kind"] + subresource
         if what in self.failures:
             raise self.failures[what]
+        if self.refuses_writes and not dry_run:
+            raise ApiError(503, "x", "try later")
         if not dry_run:
             self.writes.append(what)
         if subresource:
@@ -354,12 +358,12 @@ async def test_drift_is_mended_at_once_and_a_fight_once_a_minute(clock: Clock) -
     server = Server()
     operator = await settled(server)
     mended = 0
-    for _ in range(180):
+    for seconds in range(180):
         clock.now += 1
         server.change("Deployment", {"spec": {"minReadySeconds": 99}}, "argocd")
         again = await operator.reconcile(KEY)
         mended += server.live["Deployment"]["spec"]["minReadySeconds"] == 5
-        assert (again is None) == (server.live["Deployment"]["spec"]["minReadySeconds"] == 5)
+        assert (again is None) == (seconds == 0)
     assert mended == 3
     found = server.condition("Degraded")
     assert (found["status"], found["reason"]) == ("True", "FieldConflict")
@@ -368,16 +372,51 @@ async def test_drift_is_mended_at_once_and_a_fight_once_a_minute(clock: Clock) -
     assert server.reason("Ready") != "FieldConflict"
 
 
-async def test_a_fight_over_one_field_keeps_no_other_from_being_mended_later(clock: Clock) -> None:
+async def test_a_long_fight_is_told_once_and_written_once_a_minute(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
-    server.change("Deployment", {"spec": {"minReadySeconds": 99}})
-    await operator.reconcile(KEY)
+    for _ in range(600):
+        clock.now += 1
+        server.change("Deployment", {"spec": {"minReadySeconds": 99}}, "argocd")
+        await operator.reconcile(KEY)
+    assert (server.writes.count("Deployment"), server.writes.count("LLMService/status")) == (10, 1)
+    assert [event["reason"] for event in server.events].count("FieldConflict") == 1
+
+
+async def test_who_comes_back_every_minute_and_a_half_fights_too_and_is_told_of_once(clock: Clock) -> None:
+    """As GitOps tools do: each change is mended at once, and none is the last."""
+    server = Server()
+    operator = await settled(server)
+    for seconds in range(900):
+        clock.now += 1
+        if seconds % 90 == 0:
+            server.change("Deployment", {"spec": {"minReadySeconds": 99}}, "flux")
+        await operator.reconcile(KEY)
+    assert (server.writes.count("Deployment"), server.writes.count("LLMService/status")) == (10, 1)
+    assert server.reason("Degraded") == "FieldConflict"
+
+
+async def test_a_fight_over_one_field_keeps_no_other_from_being_mended_at_once(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+
+    def spec() -> tuple[Any, Any]:
+        found = server.live["Deployment"]["spec"]
+        return found["minReadySeconds"], found["replicas"]
+
+    for _ in range(2):
+        server.change("Deployment", {"spec": {"minReadySeconds": 99}})
+        await operator.reconcile(KEY)
     clock.now += 5
-    server.change("Deployment", {"spec": {"revisionHistoryLimit": 1}})
+    server.change("Deployment", {"spec": {"replicas": 7}})
+    assert await operator.reconcile(KEY) == 55
+    assert spec() == (99, 1)
+    writes = server.writes.count("Deployment")
     await operator.reconcile(KEY)
-    spec = server.live["Deployment"]["spec"]
-    assert (spec["minReadySeconds"], spec["revisionHistoryLimit"]) == (5, 3)
+    assert server.writes.count("Deployment") == writes
+    clock.now += 55
+    await operator.reconcile(KEY)
+    assert spec() == (5, 1)
 
 
 async def test_a_fight_that_ends_is_over(clock: Clock) -> None:
@@ -387,11 +426,29 @@ async def test_a_fight_that_ends_is_over(clock: Clock) -> None:
         server.change("Service", {"spec": {"type": "NodePort"}})
         again = await operator.reconcile(KEY)
     assert server.reason("Degraded") == "FieldConflict"
-    assert again is not None
+    assert again == 60
     clock.now += again
-    await operator.reconcile(KEY)
+    again = await operator.reconcile(KEY)
     assert server.live["Service"]["spec"]["type"] == "ClusterIP"
+    while again is not None:
+        assert server.reason("Degraded") == "FieldConflict"
+        clock.now += again
+        again = await operator.reconcile(KEY)
     assert server.reason("Degraded") == "AsExpected"
+    assert clock.now == 1000 + 60 + 180
+
+
+async def test_a_mend_that_fails_is_none(clock: Clock) -> None:
+    """Else what is to be tried again in a second would be held back for a minute."""
+    server = Server()
+    operator = await settled(server)
+    server.change("Service", {"spec": {"type": "NodePort"}})
+    server.refuses_writes = True
+    with pytest.raises(ApiError):
+        await operator.reconcile(KEY)
+    server.refuses_writes = False
+    assert await operator.reconcile(KEY) is None
+    assert server.live["Service"]["spec"]["type"] == "ClusterIP"
 
 
 async def test_what_the_user_asks_for_is_written_in_the_midst_of_a_fight(clock: Clock) -> None:
@@ -403,6 +460,7 @@ async def test_what_the_user_asks_for_is_written_in_the_midst_of_a_fight(clock: 
     server.service["spec"]["service"] = {"type": "LoadBalancer"}
     await operator.reconcile(KEY)
     assert server.live["Service"]["spec"]["type"] == "LoadBalancer"
+    assert server.reason("Degraded") == "AsExpected"
 
 
 async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: Clock) -> None:

@@ -130,7 +130,7 @@ def _version(live: Mapping[str, Any]) -> int:
 
 def _again(service: LLMService, applied: Applied, now: Course, moment: datetime) -> float | None:
     """In how many seconds there will be something to do though nothing changes; None: never."""
-    pauses = [held.seconds for held in applied.held] + ([now.again] if now.again is not None else [])
+    pauses = [conflict.seconds for conflict in applied.conflicts] + ([now.again] if now.again is not None else [])
     in_force = bounds_in_force(service.spec, moment)
     if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
         pauses.append((in_force.until - moment).total_seconds() + 1)
@@ -138,13 +138,13 @@ def _again(service: LLMService, applied: Applied, now: Course, moment: datetime)
 
 
 def _outcome(applied: Applied, now: Course) -> Outcome:
-    held = "; ".join(map(str, applied.held))
+    fought = "; ".join(conflict.message for conflict in applied.conflicts)
     refused = {identity: _finding(refusal) for identity, refusal in applied.refusals.items()}
     unserved = next((found for (kind, _), found in refused.items() if kind in _SERVING), None)
     return Outcome(
         unserved=unserved,
         refused=next((found for found in refused.values() if found is not unserved), None),
-        conflict=Finding(Reason.FIELD_CONFLICT, held) if held else None,
+        conflict=Finding(Reason.FIELD_CONFLICT, fought) if fought else None,
         course=now,
     )
 
