@@ -160,6 +160,17 @@ def test_a_schedule_that_can_never_start_is_named(tmp_path: Path, capsys: pytest
     assert "note: schedule s is ignored: there is no time zone 'Mars/Olympus'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("suspend", "code"), [(False, 2), (True, 0)])
+def test_what_is_suspended_is_rendered_also_where_no_pod_could_run(
+    suspend: bool, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "later.yaml"
+    later = {"engine": {"extraArgs": ["--kv-cache-dtype=fp8"]}, "suspend": suspend}
+    file.write_text(yaml.safe_dump(merged(VALID, {"spec": later})))
+    assert main(["render", str(file)]) == code
+    assert ("replicas: 0" in capsys.readouterr().out) == suspend
+
+
 def test_fields_that_do_not_act_yet_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "later.yaml"
     file.write_text(

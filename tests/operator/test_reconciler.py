@@ -252,6 +252,19 @@ async def test_what_is_due_is_not_lost_by_a_failure(status: int) -> None:
     assert failure.value.within == 11
 
 
+async def test_a_field_that_makes_no_pod_keeps_none_from_ending() -> None:
+    server = Server()
+    operator = await settled(server)
+    server.service["spec"].update(engine={"extraArgs": ["--kv-cache-dtype=fp8"]}, suspend=True)
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 0
+    assert (server.reason("Ready"), server.reason("Degraded")) == ("Suspended", "FieldsNotYetActedOn")
+    server.service["spec"]["suspend"] = False
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 0
+    assert server.reason("Ready") == "FieldsNotYetActedOn"
+
+
 async def test_a_refused_child_stops_no_other() -> None:
     """A claim that cannot grow: the service can be suspended all the same, and what is no longer wanted goes."""
     server = Server(cache={"type": "PersistentVolumeClaim", "size": "10Gi"})

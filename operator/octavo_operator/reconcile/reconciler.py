@@ -21,7 +21,7 @@ from octavo_operator.reconcile.observe import Index, Key, Observation, observe, 
 from octavo_operator.reconcile.pods import Finding, views
 from octavo_operator.reconcile.rollout import Course, course
 from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
-from octavo_operator.render import RenderConfig, not_yet_acted_on, render
+from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.scaler import bounds_in_force
 
 logger = logging.getLogger(__name__)
@@ -77,9 +77,8 @@ class Reconciler:
         if not image:  # pinned before anything is made, so that no restart of ours can come between
             image = self._config.engine_image
             await self._report(service, observed, image, Outcome())
-        blocking = [row for row in not_yet_acted_on(service.spec) if row.blocks]
-        if blocking:
-            problem = Finding(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, blocking)))
+        if rows := blocking(service.spec):
+            problem = Finding(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))
             await self._report(service, observed, image, Outcome(problem))
             return None
         now = self._course(service, observed)
