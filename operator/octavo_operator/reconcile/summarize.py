@@ -24,6 +24,7 @@ from octavo_operator.render.scaler import bounds_in_force
 from octavo_operator.render.service import url
 
 _PHASES = list(LoadingPhase)
+_LOADED = (LoadingPhase.NOT_READY, LoadingPhase.SERVING)
 _OF_WHAT_RUNS = (ConditionType.AVAILABLE, ConditionType.MODEL_LOADED, ConditionType.SCALING_ACTIVE)
 
 
@@ -273,7 +274,7 @@ def _degraded(facts: Facts) -> Verdict:
 
 
 def _model_loaded(facts: Facts) -> Verdict:
-    loaded = sum(pod.phase == LoadingPhase.SERVING for pod in facts.pods)
+    loaded = sum(pod.phase in _LOADED for pod in facts.pods)
     if loaded:
         return "True", Reason.LOADED, f"{loaded} of {len(facts.pods)} pods have loaded the model"
     return "False", Reason.NOT_LOADED, f"no pod has loaded the model; the furthest is {_loading(facts).phase}"
@@ -315,7 +316,7 @@ def _loading(facts: Facts) -> LoadingStatus:
         return LoadingStatus(phase=LoadingPhase.PENDING, message="")
     cause, report = furthest.trouble or furthest.waits, facts.reports.get(furthest.uid)
     message = cause.message if cause else ""
-    if report is None or furthest.phase == LoadingPhase.SERVING:
+    if report is None or furthest.phase in _LOADED:
         return LoadingStatus(phase=furthest.phase, message=message)
     return LoadingStatus(
         phase=report.loading_phase or furthest.phase,
