@@ -13,14 +13,14 @@ import pytest
 from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.fights import Fights
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig
 from tests.operator.bad_llmservices import VALID, merged
 
 KEY = ("llm", "good")
-CHILD = {kind.name: kind for kind in CHILDREN}
+CHILD = {kind.name: kind for kind in (*CHILDREN, *OPTIONAL)}
 METADATA = {"namespace": "llm", "uid": "u1", "generation": 1, "resourceVersion": "0"}
 
 
@@ -37,7 +37,9 @@ class Server:
         """Whether it only answers what would be."""
         self.lagging: set[str] = set()
         """Plurals of the kinds whose watch tells nothing any more."""
-        self.indexes: dict[str, dict[Any, list[Any]]] = {kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN)}
+        self.indexes: dict[str, dict[Any, list[Any]]] = {
+            kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN, *OPTIONAL)
+        }
         self.indexes[LLMSERVICE.plural][KEY] = [merged(VALID, {"metadata": METADATA, "spec": spec})]
 
     @property
@@ -590,3 +592,41 @@ async def test_a_pass_asks_to_be_repeated_when_a_schedule_begins_or_ends() -> No
         operator._clock = lambda now=now: f"2026-01-01T{now}Z"  # type: ignore[misc]
         assert await operator.reconcile(KEY) == seconds
         assert server.live["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == least
+
+
+def scaled_object(**metadata: Any) -> dict[str, Any]:
+    owner = {"kind": "LLMService", "name": "good", "uid": "u1", "controller": True}
+    return {"metadata": {"name": "good", "uid": "s1", "ownerReferences": [owner], **metadata}}
+
+
+async def test_what_goes_already_is_not_deleted_again_and_is_said_to_be_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """KEDA's finalizer holds a ScaledObject for ever once KEDA is gone."""
+    server = Server()
+    operator = await settled(server)
+    server.indexes["scaledobjects"] = {KEY: [scaled_object(deletionTimestamp="2026-01-01T00:00:00Z")]}
+    server.service["spec"]["replicas"] = 5
+    with caplog.at_level("INFO"):
+        for _ in range(3):
+            await operator.reconcile(KEY)
+    assert not [what for what in server.writes if what.startswith("delete")]
+    assert "no longer wanted" not in caplog.text
+    assert server.condition("ScalingActive")["message"].startswith("waits for ScaledObject good to go, then sets 5; ")
+    server.indexes["scaledobjects"].clear()
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 5
+    assert server.condition("ScalingActive")["message"] == "spec.replicas holds 5"
+
+
+async def test_what_keda_makes_of_a_scaled_object_is_seen() -> None:
+    server = Server(autoscaling={**AUTOSCALED["autoscaling"], "metricsSource": "KEDA"})
+    operator = reconciler(server)
+    made_by = {"kind": "ScaledObject", "name": "good", "uid": "s1", "controller": True}
+    metadata = {"name": "keda-hpa-good", "namespace": "llm", "uid": "h1", "ownerReferences": [made_by]}
+    looked = [{"type": kind, "status": "True", "reason": "x"} for kind in ("AbleToScale", "ScalingActive")]
+    status = {"desiredReplicas": 3, "conditions": looked}
+    server.indexes["horizontalpodautoscalers"] = {KEY: [{"metadata": metadata, "status": status}]}
+    await operator.reconcile(KEY)
+    assert server.reason("ScalingActive") == "ValidMetricFound"
+    assert server.service["status"]["autoscaling"]["desiredReplicas"] == 3

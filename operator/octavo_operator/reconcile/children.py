@@ -14,7 +14,7 @@ from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.fights import Conflict, Fights, Path, changed_paths, others
 from octavo_operator.reconcile.handover import Applier, apply_scaled, is_scaled, is_stopped, keeps_replicas, start_of
 from octavo_operator.reconcile.kinds import BY_NAME, Kind
-from octavo_operator.reconcile.observe import Key, Observation, belongs_to, fingerprint, trimmed
+from octavo_operator.reconcile.observe import Key, Observation, belongs_to, fingerprint, is_going, trimmed
 from octavo_operator.reconcile.yielding import yielding
 
 Object = dict[str, Any]
@@ -98,7 +98,10 @@ class Children:
         self, key: Key, service: LLMService, observed: Observation, wanted: set[Identity], applied: Applied
     ) -> None:
         for identity, child in observed.children.items():
-            if identity in wanted or not belongs_to(child, service.name, service.metadata.uid or ""):
+            if identity in wanted:
+                continue
+            if is_going(child) or not belongs_to(child, service.name, service.metadata.uid or ""):
+                applied.children[identity] = child  # KEDA's own HorizontalPodAutoscaler is one that is not ours
                 continue
             logger.info("%s/%s: deletes %s %s, no longer wanted", *key, *identity)
             kind = BY_NAME[identity[0]]

@@ -101,6 +101,11 @@ def fingerprint(body: Object) -> str:
     return hashlib.sha1(json.dumps(compared, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
+def is_going(child: Object) -> bool:
+    """Whether it is being deleted; a finalizer may hold it for long."""
+    return "deletionTimestamp" in child["metadata"]
+
+
 def belongs_to(child: Object, service_name: str, uid: str) -> bool:
     """Whether a live object is this LLMService's: owned by it, or orphaned by one of the same name."""
     metadata = child["metadata"]

@@ -12,6 +12,7 @@ from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
 from octavo_operator.reconcile.autoscaling import Scaling, scaling
+from octavo_operator.reconcile.handover import leaving
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
@@ -55,6 +56,7 @@ class Facts:
     scaled: Scaling | None = None
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
     unknown: Sequence[str] = ()
+    leaving: tuple[str, str] | None = None
 
     def count(self, name: str) -> int:
         """A counter of the Deployment's status; it leaves zeros away."""
@@ -133,6 +135,7 @@ def summarize(
         outcome=outcome,
         reports=observed.reports,
         unknown=observed.unknown,
+        leaving=None if in_force else leaving(observed.children),
     )
     memory = _memory(facts)
     verdicts = {
@@ -285,6 +288,10 @@ def _scaling_active(facts: Facts) -> Verdict:
         return "False", Reason.SUSPENDED, "spec.suspend is true"
     if facts.scaled:
         return facts.scaled.verdict()
+    if facts.leaving and facts.desired:
+        kind, name = facts.leaving
+        holds = f"kubectl get {kind.lower()} {name} -o yaml shows what holds it"
+        return "False", Reason.AUTOSCALER_PENDING, f"waits for {kind} {name} to go, then sets {facts.desired}; {holds}"
     return "False", Reason.FIXED_REPLICAS, f"spec.replicas holds {facts.desired}"
 
 
