@@ -186,6 +186,21 @@ async def test_a_passing_failure_is_tried_again_and_not_told(status: int) -> Non
     assert server.service["status"] == before
 
 
+async def test_a_failure_that_should_pass_and_lasts_is_told() -> None:
+    """As that of an admission webhook that is gone."""
+    server = Server()
+    operator = reconciler(server)
+    server.failures["PodDisruptionBudget"] = ApiError(500, "InternalError", 'failed calling webhook "policy"')
+    for second, reason in ((0, None), (59, None), (60, "ApplyFailed")):
+        operator._clock = lambda second=second: f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"  # type: ignore[misc]
+        with pytest.raises(ApiError, match="failed calling webhook"):
+            await operator.reconcile(KEY)
+        assert (server.reason("Degraded") == "ApplyFailed") == (reason is not None)
+    server.failures.clear()
+    await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "AsExpected"
+
+
 @pytest.mark.parametrize("status", [400, 403, 422, 500])
 async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
     server = Server()
@@ -249,6 +264,12 @@ async def test_what_is_due_is_not_lost_by_a_failure(status: int) -> None:
     operator = reconciler(server)
     operator._clock = lambda: "2026-01-01T07:59:50Z"
     server.failures["PodDisruptionBudget"] = ApiError(status, "x", "not now")
+    with pytest.raises(ApiError, match="not now") as failure:
+        await operator.reconcile(KEY)
+    assert failure.value.within == 11
+    server.failures = {"LLMService/status": ApiError(status, "x", "not now")}
+    server.service["spec"]["disruption"] = {"maxUnavailable": 2}
+    server.service["status"]["observedGeneration"] = 0
     with pytest.raises(ApiError, match="not now") as failure:
         await operator.reconcile(KEY)
     assert failure.value.within == 11

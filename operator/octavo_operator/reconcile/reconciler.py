@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import API_VERSION, KIND
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.children import Applied, Children, NameTakenError, Object, Writer
+from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Object, Writer
 from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
 from octavo_operator.reconcile.fights import Fights
 from octavo_operator.reconcile.kinds import LLMSERVICE
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _SERVING = ("Deployment", "Service")
 """Kinds of the children without which nothing serves."""
+_LASTING = timedelta(minutes=1)
+"""What should pass and has not for so long is told, such as the failure of an admission webhook that is gone."""
 
 
 class ReconcileCluster(Writer, EventWriter, Protocol):
@@ -51,6 +53,7 @@ class Reconciler:
         self._children = Children(cluster, Fights())
         self._recorder = Recorder(cluster)
         self._written: dict[Key, Object] = {}
+        self._failing: dict[Key, datetime] = {}
         self._clock: Callable[[], str] = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def reconcile(self, key: Key) -> float | None:
@@ -59,6 +62,7 @@ class Reconciler:
         if observed.service is None:
             self._children.forget(key)
             self._written.pop(key, None)
+            self._failing.pop(key, None)
             return None
         live = self._newest(key, observed.service)
         if live is observed.service:  # the watch has caught up
@@ -85,13 +89,25 @@ class Reconciler:
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
         applied = await self._children.apply(key, service, observed, render(service, config))
-        if applied.refusals or not applied.failures:  # else what there is to say is as old as what was applied
-            await self._report(service, replace(observed, children=applied.children), image, _outcome(applied, now))
-        again = _again(service, applied, now, moment)
-        for failure in (*applied.refusals.values(), *applied.failures.values()):
-            failure.within = again
-            raise failure
+        again, told = _again(service, applied, now, moment), self._told(key, applied, moment)
+        try:
+            if told or not applied.failures:  # else what there is to say is as old as what was applied
+                outcome = _outcome(told, applied, now)
+                await self._report(service, replace(observed, children=applied.children), image, outcome)
+            for failure in (*applied.refusals.values(), *applied.failures.values()):
+                raise failure
+        except ApiError as error:
+            error.within = again
+            raise
         return again
+
+    def _told(self, key: Key, applied: Applied, moment: datetime) -> Mapping[Identity, ApiError]:
+        """The failures that are told: refusals at once, others once they have lasted."""
+        if not applied.failures:
+            self._failing.pop(key, None)
+            return {}
+        since = self._failing.setdefault(key, moment)
+        return applied.failures if moment - since >= _LASTING else applied.refusals
 
     def _newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
         """The LLMService as the watch told of it, or as it was after our own last write if that is newer."""
@@ -136,9 +152,9 @@ def _again(service: LLMService, applied: Applied, now: Course, moment: datetime)
     return min(pauses, default=None)
 
 
-def _outcome(applied: Applied, now: Course) -> Outcome:
+def _outcome(told: Mapping[Identity, ApiError], applied: Applied, now: Course) -> Outcome:
     fought = "; ".join(conflict.message for conflict in applied.conflicts)
-    refused = {identity: _finding(refusal) for identity, refusal in applied.refusals.items()}
+    refused = {identity: _finding(failure) for identity, failure in told.items()}
     unserved = next((found for (kind, _), found in refused.items() if kind in _SERVING), None)
     return Outcome(
         unserved=unserved,
@@ -148,6 +164,6 @@ def _outcome(applied: Applied, now: Course) -> Outcome:
     )
 
 
-def _finding(refusal: ApiError) -> Finding:
-    taken = isinstance(refusal, NameTakenError)
-    return Finding(Reason.NAME_TAKEN if taken else Reason.APPLY_FAILED, refusal.message)
+def _finding(failure: ApiError) -> Finding:
+    taken = isinstance(failure, NameTakenError)
+    return Finding(Reason.NAME_TAKEN if taken else Reason.APPLY_FAILED, failure.message)
