@@ -21,6 +21,7 @@ from octavo_operator.render import (
     DEFAULT_NAMESPACE,
     OPTIONAL_KINDS,
     RenderConfig,
+    blocking,
     not_yet_acted_on,
     render,
 )
@@ -223,7 +224,7 @@ def _only_service(path: Path) -> LLMService | None:
 def _render(service: LLMService, config: RenderConfig) -> int:
     for note in _notes(service):
         _say(f"note: {note}")
-    if any(row.blocks for row in not_yet_acted_on(service.spec)):
+    if blocking(service.spec):
         return USAGE_ERROR
     sys.stdout.write(dump(*render(service, config)))
     return 0

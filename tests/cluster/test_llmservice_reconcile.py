@@ -97,8 +97,9 @@ def test_a_claim_that_cannot_grow_keeps_no_service_from_stopping(operator: Clien
     namespace.apply(llmservice(cache=cache))
     converged(namespace)
     namespace.apply(llmservice(cache={**cache, "size": "2Gi"}, suspend=True))
-    service = wait_for_condition(namespace, "model", "Ready", "ApplyFailed")
+    service = wait_for_condition(namespace, "model", "Degraded", "ApplyFailed")
     assert "model-cache" in condition(service, "Degraded")["message"]
+    assert condition(service, "Ready")["reason"] == "Suspended"
     assert namespace.get("deployment", "model")["spec"]["replicas"] == 0
 
 

@@ -123,7 +123,7 @@ def test_kedas_own_autoscaler_says_the_same() -> None:
     metrics = {"s0-metric-api-waiting": "4", "s1-metric-api-inFlight": "5"}
     children = {
         ("Deployment", "good"): {"spec": {"replicas": 2}},
-        ("ScaledObject", "good"): {},
+        ("ScaledObject", "good"): {"metadata": {"name": "good"}},
         ("HorizontalPodAutoscaler", "keda-hpa-good"): hpa(**metrics),
     }
     scaled = scaling(service(), Bounds(1, 4), children, 2)

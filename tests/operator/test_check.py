@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from octavo_operator.api.resource import InvalidLLMServiceError, parse
+from octavo_operator.api.resource import InvalidLLMServiceError, parse, parse_stored
 from octavo_operator.cli import main
 from tests.operator.bad_llmservices import BAD, VALID, Bad, merged
 from tests.operator.golden import inputs
@@ -38,6 +38,35 @@ def test_says_all_problems_of_a_file_at_once(tmp_path: Path, capsys: pytest.Capt
     assert main(["check", str(file)]) == 2
     said = capsys.readouterr().err
     assert all(f"{file}: {path}: " in said for path in ("spec.replicas", "spec.engine.dtype", "spec.what"))
+
+
+UNKNOWN = {
+    "spec": {
+        "future": {"a": 1},
+        "engine": {"future": [1]},
+        "adapters": [{"name": "a", "source": {"demo": "smollm2", "future": 1}, "future": 2}],
+        "podTemplate": {"spec": {"theirs": 1}},
+    }
+}
+
+
+def test_what_the_api_server_holds_is_read_as_far_as_it_is_known() -> None:
+    """A file is refused for the same."""
+    newer = merged(VALID, UNKNOWN)
+    reading = parse_stored(newer)
+    paths = ["spec.future", "spec.engine.future", "spec.adapters[0].source.future", "spec.adapters[0].future"]
+    assert sorted(reading.unknown) == sorted(paths)
+    known = merged(VALID, {"spec": {"adapters": [{"name": "a", "source": {"demo": "smollm2"}}]}})
+    known["spec"]["podTemplate"] = UNKNOWN["spec"]["podTemplate"]
+    assert reading.service == parse(known)
+    with pytest.raises(InvalidLLMServiceError) as refusal:
+        parse(newer)
+    assert sorted(problem.path for problem in refusal.value.problems) == sorted(paths)
+
+
+def test_what_is_wrong_beside_an_unknown_field_is_said_with_it() -> None:
+    with pytest.raises(InvalidLLMServiceError, match=r"spec\.replicas: .*; spec\.future: is not a field"):
+        parse_stored(merged(VALID, {"spec": {"replicas": -1, "future": 1}}))
 
 
 BOMB = (
@@ -129,6 +158,17 @@ def test_a_schedule_that_can_never_start_is_named(tmp_path: Path, capsys: pytest
     file.write_text(yaml.safe_dump(merged(VALID, {"spec": planned})))
     assert main(["check", str(file)]) == 0
     assert "note: schedule s is ignored: there is no time zone 'Mars/Olympus'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("suspend", "code"), [(False, 2), (True, 0)])
+def test_what_is_suspended_is_rendered_also_where_no_pod_could_run(
+    suspend: bool, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "later.yaml"
+    later = {"engine": {"extraArgs": ["--kv-cache-dtype=fp8"]}, "suspend": suspend}
+    file.write_text(yaml.safe_dump(merged(VALID, {"spec": later})))
+    assert main(["render", str(file)]) == code
+    assert ("replicas: 0" in capsys.readouterr().out) == suspend
 
 
 def test_fields_that_do_not_act_yet_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from octavo_operator.render import OPTIONAL_KINDS
-from tests.operator.golden import GOLDEN, container, deployment, fetched, init_containers, inputs, rendered
+from tests.operator.golden import GOLDEN, ROOT, container, deployment, fetched, init_containers, inputs, rendered
 
 
 @pytest.mark.parametrize("case", inputs())
@@ -23,6 +23,15 @@ def test_renders_only_fields_that_kubernetes_has(case: str) -> None:
         if manifest["kind"] in OPTIONAL_KINDS:  # not Kubernetes' own: judged in tests/cluster by their real CRDs
             continue
         kubernetes_validate.validate(manifest, "1.36", strict=True)
+
+
+def test_pods_that_do_not_serve_keep_no_node_from_draining() -> None:
+    """Neither an engine's nor the operator's."""
+    files = [*GOLDEN.glob("*/expected.yaml"), ROOT / "manifests" / "install.yaml"]
+    manifests = [manifest for file in files for manifest in yaml.safe_load_all(file.read_text())]
+    budgets = [manifest for manifest in manifests if manifest["kind"] == "PodDisruptionBudget"]
+    assert {budget["metadata"]["name"] for budget in budgets} >= {"smollm2", "octavo-operator"}
+    assert {budget["spec"].get("unhealthyPodEvictionPolicy") for budget in budgets} == {"AlwaysAllow"}
 
 
 def test_no_golden_file_is_left_over() -> None:

@@ -157,3 +157,22 @@ async def test_a_key_that_has_failed_for_days_is_still_tried_again(monkeypatch: 
     queue.add("bad")
     await work(queue, handle, done, workers=1)
     assert tries >= 1100
+
+
+async def test_a_failure_is_tried_again_when_something_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only after a pause that has grown to minutes."""
+    monkeypatch.setattr(queue_module, "FIRST_RETRY_SECONDS", 300.0)
+    queue, seen, done = WorkQueue[str](), [], asyncio.Event()
+
+    async def handle(key: str) -> None:
+        seen.append(key)
+        if len(seen) == 2:
+            done.set()
+            return
+        error = ExpectedError("no")
+        error.within = 0.01
+        raise error
+
+    queue.add("a")
+    await work(queue, handle, done)
+    assert seen == ["a", "a"]

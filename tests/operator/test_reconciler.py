@@ -13,14 +13,14 @@ import pytest
 from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.fights import Fights
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig
 from tests.operator.bad_llmservices import VALID, merged
 
 KEY = ("llm", "good")
-CHILD = {kind.name: kind for kind in CHILDREN}
+CHILD = {kind.name: kind for kind in (*CHILDREN, *OPTIONAL)}
 METADATA = {"namespace": "llm", "uid": "u1", "generation": 1, "resourceVersion": "0"}
 
 
@@ -33,9 +33,13 @@ class Server:
         self.live: dict[str, dict[str, Any]] = {}
         self.failures: dict[str, ApiError] = {}
         self.version = 0
+        self.refuses_writes = False
+        """Whether it only answers what would be."""
         self.lagging: set[str] = set()
         """Plurals of the kinds whose watch tells nothing any more."""
-        self.indexes: dict[str, dict[Any, list[Any]]] = {kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN)}
+        self.indexes: dict[str, dict[Any, list[Any]]] = {
+            kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN, *OPTIONAL)
+        }
         self.indexes[LLMSERVICE.plural][KEY] = [merged(VALID, {"metadata": METADATA, "spec": spec})]
 
     @property
@@ -82,6 +86,8 @@ class Server:
         what = manifest["kind"] + subresource
         if what in self.failures:
             raise self.failures[what]
+        if self.refuses_writes and not dry_run:
+            raise ApiError(503, "x", "try later")
         if not dry_run:
             self.writes.append(what)
         if subresource:
@@ -124,6 +130,38 @@ async def test_the_image_is_pinned_before_anything_is_made() -> None:
     assert server.service["status"]["engineImage"] == "engine:1"
 
 
+async def test_a_crd_that_is_newer_than_the_operator_stops_nothing() -> None:
+    """The API server fills the defaults of fields that are unknown here into every object that is read."""
+    server = Server()
+    operator = await settled(server)
+    server.service["spec"].update(future={"of": "a newer version"}, replicas=2)
+    server.service["spec"]["engine"] = {"futureFlag": 1}
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 2
+    found = server.condition("Degraded")
+    assert (found["status"], found["reason"]) == ("False", "AsExpected")
+    assert "spec.engine.futureFlag, spec.future" in found["message"]
+    server.writes.clear()
+    await operator.reconcile(KEY)
+    assert server.writes == []
+
+
+async def test_what_serves_is_available_also_where_the_spec_is_not_understood() -> None:
+    server = Server()
+    operator = await settled(server)
+    counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)
+    server.live["Deployment"]["status"] = {"observedGeneration": 1, **counts}
+    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    await operator.reconcile(KEY)
+    before = {kind: server.condition(kind) for kind in ("Available", "ModelLoaded", "ScalingActive")}
+    assert before["Available"]["status"] == "True"
+    server.service["spec"]["model"] = {"source": {"future": {}}}
+    await operator.reconcile(KEY)
+    assert {kind: server.condition(kind) for kind in before} == before
+    assert (server.reason("Ready"), server.reason("Degraded")) == ("Invalid", "Invalid")
+    assert "spec.model.source.future" in server.condition("Ready")["message"]
+
+
 async def test_a_second_pass_writes_nothing_and_a_new_operator_only_what_changes_nothing() -> None:
     server = Server()
     first = reconciler(server)
@@ -137,7 +175,7 @@ async def test_a_second_pass_writes_nothing_and_a_new_operator_only_what_changes
     assert server.service["status"]["engineImage"] == "engine:1"
 
 
-@pytest.mark.parametrize("status", [0, 429, 503])
+@pytest.mark.parametrize("status", [0, 401, 408, 409, 429, 500, 503])
 async def test_a_passing_failure_is_tried_again_and_not_told(status: int) -> None:
     server = Server()
     await reconciler(server).reconcile(KEY)
@@ -148,10 +186,26 @@ async def test_a_passing_failure_is_tried_again_and_not_told(status: int) -> Non
     assert server.service["status"] == before
 
 
+async def test_a_failure_that_should_pass_and_lasts_is_told() -> None:
+    """As that of an admission webhook that is gone."""
+    server = Server()
+    operator = reconciler(server)
+    server.failures["PodDisruptionBudget"] = ApiError(500, "InternalError", 'failed calling webhook "policy"')
+    for second, reason in ((0, None), (59, None), (60, "ApplyFailed")):
+        operator._clock = lambda second=second: f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"  # type: ignore[misc]
+        with pytest.raises(ApiError, match="failed calling webhook"):
+            await operator.reconcile(KEY)
+        assert (server.reason("Degraded") == "ApplyFailed") == (reason is not None)
+    server.failures.clear()
+    await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "AsExpected"
+
+
 @pytest.mark.parametrize("status", [400, 403, 422, 500])
 async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
     server = Server()
-    server.failures["Deployment"] = ApiError(status, "Invalid", "spec.template is wrong")
+    words = "spec.template is wrong: field not declared in schema"
+    server.failures["Deployment"] = ApiError(status, "Invalid", words)
     with pytest.raises(ApiError, match=r"spec\.template is wrong"):
         await reconciler(server).reconcile(KEY)
     assert (server.reason("Ready"), server.reason("Degraded")) == ("ApplyFailed", "ApplyFailed")
@@ -159,6 +213,79 @@ async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
     server.failures.clear()
     await reconciler(server).reconcile(KEY)
     assert server.reason("Degraded") == "AsExpected"
+
+
+def with_pods(server: Server, ready: int) -> None:
+    """What the Deployment's controller counts."""
+    counts = {"replicas": 1, "updatedReplicas": 1, "readyReplicas": ready, "availableReplicas": ready}
+    generation = server.live["Deployment"]["metadata"]["generation"]
+    server.live["Deployment"]["status"] = {"observedGeneration": generation, **counts}
+    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+
+
+REFUSED = [
+    ("PodDisruptionBudget", 1, "Serving"),
+    ("PodDisruptionBudget", 0, "Deploying"),
+    ("Deployment", 1, "Serving"),
+    ("Deployment", 0, "ApplyFailed"),
+    ("Service", 0, "ApplyFailed"),
+]
+
+
+@pytest.mark.parametrize(("kind", "ready", "reason"), REFUSED)
+async def test_a_refusal_takes_ready_away_only_where_nothing_serves_for_it(kind: str, ready: int, reason: str) -> None:
+    server = Server()
+    operator = await settled(server)
+    with_pods(server, ready)
+    server.failures[kind] = ApiError(403, "Forbidden", "a policy says no")
+    server.service["spec"].update(engine={"maxModelLength": 77}, service={"port": 81}, disruption={"maxUnavailable": 2})
+    with pytest.raises(ApiError, match="a policy says no"):
+        await operator.reconcile(KEY)
+    with_pods(server, ready)
+    with pytest.raises(ApiError, match="a policy says no"):
+        await operator.reconcile(KEY)
+    assert (server.reason("Ready"), server.reason("Degraded")) == (reason, "ApplyFailed")
+    assert server.condition("Degraded")["message"] == "a policy says no"
+
+
+async def test_who_keeps_a_name_is_told() -> None:
+    server = Server()
+    metadata = {"uid": "theirs", "generation": 1, "resourceVersion": "1"}
+    server.live["Service"] = {"kind": "Service", "metadata": metadata, "spec": {}}
+    with pytest.raises(ApiError, match="is not this LLMService's"):
+        await reconciler(server).reconcile(KEY)
+    assert (server.reason("Ready"), server.reason("Degraded")) == ("NameTaken", "NameTaken")
+
+
+@pytest.mark.parametrize("status", [403, 503])
+async def test_what_is_due_is_not_lost_by_a_failure(status: int) -> None:
+    schedule = {"name": "s", "start": "0 8 * * *", "duration": "2h", "minReplicas": 4, "maxReplicas": 9}
+    server = Server(autoscaling={**AUTOSCALED["autoscaling"], "schedules": [schedule]})
+    operator = reconciler(server)
+    operator._clock = lambda: "2026-01-01T07:59:50Z"
+    server.failures["PodDisruptionBudget"] = ApiError(status, "x", "not now")
+    with pytest.raises(ApiError, match="not now") as failure:
+        await operator.reconcile(KEY)
+    assert failure.value.within == 11
+    server.failures = {"LLMService/status": ApiError(status, "x", "not now")}
+    server.service["spec"]["disruption"] = {"maxUnavailable": 2}
+    server.service["status"]["observedGeneration"] = 0
+    with pytest.raises(ApiError, match="not now") as failure:
+        await operator.reconcile(KEY)
+    assert failure.value.within == 11
+
+
+async def test_a_field_that_makes_no_pod_keeps_none_from_ending() -> None:
+    server = Server()
+    operator = await settled(server)
+    server.service["spec"].update(engine={"extraArgs": ["--kv-cache-dtype=fp8"]}, suspend=True)
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 0
+    assert (server.reason("Ready"), server.reason("Degraded")) == ("Suspended", "FieldsNotYetActedOn")
+    server.service["spec"]["suspend"] = False
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 0
+    assert server.reason("Ready") == "FieldsNotYetActedOn"
 
 
 async def test_a_refused_child_stops_no_other() -> None:
@@ -267,12 +394,12 @@ async def test_drift_is_mended_at_once_and_a_fight_once_a_minute(clock: Clock) -
     server = Server()
     operator = await settled(server)
     mended = 0
-    for _ in range(180):
+    for seconds in range(180):
         clock.now += 1
         server.change("Deployment", {"spec": {"minReadySeconds": 99}}, "argocd")
         again = await operator.reconcile(KEY)
         mended += server.live["Deployment"]["spec"]["minReadySeconds"] == 5
-        assert (again is None) == (server.live["Deployment"]["spec"]["minReadySeconds"] == 5)
+        assert (again is None) == (seconds == 0)
     assert mended == 3
     found = server.condition("Degraded")
     assert (found["status"], found["reason"]) == ("True", "FieldConflict")
@@ -281,16 +408,51 @@ async def test_drift_is_mended_at_once_and_a_fight_once_a_minute(clock: Clock) -
     assert server.reason("Ready") != "FieldConflict"
 
 
-async def test_a_fight_over_one_field_keeps_no_other_from_being_mended_later(clock: Clock) -> None:
+async def test_a_long_fight_is_told_once_and_written_once_a_minute(clock: Clock) -> None:
     server = Server()
     operator = await settled(server)
-    server.change("Deployment", {"spec": {"minReadySeconds": 99}})
-    await operator.reconcile(KEY)
+    for _ in range(600):
+        clock.now += 1
+        server.change("Deployment", {"spec": {"minReadySeconds": 99}}, "argocd")
+        await operator.reconcile(KEY)
+    assert (server.writes.count("Deployment"), server.writes.count("LLMService/status")) == (10, 1)
+    assert [event["reason"] for event in server.events].count("FieldConflict") == 1
+
+
+async def test_who_comes_back_every_minute_and_a_half_fights_too_and_is_told_of_once(clock: Clock) -> None:
+    """As GitOps tools do: each change is mended at once, and none is the last."""
+    server = Server()
+    operator = await settled(server)
+    for seconds in range(900):
+        clock.now += 1
+        if seconds % 90 == 0:
+            server.change("Deployment", {"spec": {"minReadySeconds": 99}}, "flux")
+        await operator.reconcile(KEY)
+    assert (server.writes.count("Deployment"), server.writes.count("LLMService/status")) == (10, 1)
+    assert server.reason("Degraded") == "FieldConflict"
+
+
+async def test_a_fight_over_one_field_keeps_no_other_from_being_mended_at_once(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+
+    def spec() -> tuple[Any, Any]:
+        found = server.live["Deployment"]["spec"]
+        return found["minReadySeconds"], found["replicas"]
+
+    for _ in range(2):
+        server.change("Deployment", {"spec": {"minReadySeconds": 99}})
+        await operator.reconcile(KEY)
     clock.now += 5
-    server.change("Deployment", {"spec": {"revisionHistoryLimit": 1}})
+    server.change("Deployment", {"spec": {"replicas": 7}})
+    assert await operator.reconcile(KEY) == 55
+    assert spec() == (99, 1)
+    writes = server.writes.count("Deployment")
     await operator.reconcile(KEY)
-    spec = server.live["Deployment"]["spec"]
-    assert (spec["minReadySeconds"], spec["revisionHistoryLimit"]) == (5, 3)
+    assert server.writes.count("Deployment") == writes
+    clock.now += 55
+    await operator.reconcile(KEY)
+    assert spec() == (5, 1)
 
 
 async def test_a_fight_that_ends_is_over(clock: Clock) -> None:
@@ -300,11 +462,29 @@ async def test_a_fight_that_ends_is_over(clock: Clock) -> None:
         server.change("Service", {"spec": {"type": "NodePort"}})
         again = await operator.reconcile(KEY)
     assert server.reason("Degraded") == "FieldConflict"
-    assert again is not None
+    assert again == 60
     clock.now += again
-    await operator.reconcile(KEY)
+    again = await operator.reconcile(KEY)
     assert server.live["Service"]["spec"]["type"] == "ClusterIP"
+    while again is not None:
+        assert server.reason("Degraded") == "FieldConflict"
+        clock.now += again
+        again = await operator.reconcile(KEY)
     assert server.reason("Degraded") == "AsExpected"
+    assert clock.now == 1000 + 60 + 180
+
+
+async def test_a_mend_that_fails_is_none(clock: Clock) -> None:
+    """Else what is to be tried again in a second would be held back for a minute."""
+    server = Server()
+    operator = await settled(server)
+    server.change("Service", {"spec": {"type": "NodePort"}})
+    server.refuses_writes = True
+    with pytest.raises(ApiError):
+        await operator.reconcile(KEY)
+    server.refuses_writes = False
+    assert await operator.reconcile(KEY) is None
+    assert server.live["Service"]["spec"]["type"] == "ClusterIP"
 
 
 async def test_what_the_user_asks_for_is_written_in_the_midst_of_a_fight(clock: Clock) -> None:
@@ -316,6 +496,7 @@ async def test_what_the_user_asks_for_is_written_in_the_midst_of_a_fight(clock: 
     server.service["spec"]["service"] = {"type": "LoadBalancer"}
     await operator.reconcile(KEY)
     assert server.live["Service"]["spec"]["type"] == "LoadBalancer"
+    assert server.reason("Degraded") == "AsExpected"
 
 
 async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: Clock) -> None:
@@ -432,3 +613,41 @@ async def test_a_pass_asks_to_be_repeated_when_a_schedule_begins_or_ends() -> No
         operator._clock = lambda now=now: f"2026-01-01T{now}Z"  # type: ignore[misc]
         assert await operator.reconcile(KEY) == seconds
         assert server.live["HorizontalPodAutoscaler"]["spec"]["minReplicas"] == least
+
+
+def scaled_object(**metadata: Any) -> dict[str, Any]:
+    owner = {"kind": "LLMService", "name": "good", "uid": "u1", "controller": True}
+    return {"metadata": {"name": "good", "uid": "s1", "ownerReferences": [owner], **metadata}}
+
+
+async def test_what_goes_already_is_not_deleted_again_and_is_said_to_be_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """KEDA's finalizer holds a ScaledObject for ever once KEDA is gone."""
+    server = Server()
+    operator = await settled(server)
+    server.indexes["scaledobjects"] = {KEY: [scaled_object(deletionTimestamp="2026-01-01T00:00:00Z")]}
+    server.service["spec"]["replicas"] = 5
+    with caplog.at_level("INFO"):
+        for _ in range(3):
+            await operator.reconcile(KEY)
+    assert not [what for what in server.writes if what.startswith("delete")]
+    assert "no longer wanted" not in caplog.text
+    assert server.condition("ScalingActive")["message"].startswith("waits for ScaledObject good to go, then sets 5; ")
+    server.indexes["scaledobjects"].clear()
+    await operator.reconcile(KEY)
+    assert server.live["Deployment"]["spec"]["replicas"] == 5
+    assert server.condition("ScalingActive")["message"] == "spec.replicas holds 5"
+
+
+async def test_what_keda_makes_of_a_scaled_object_is_seen() -> None:
+    server = Server(autoscaling={**AUTOSCALED["autoscaling"], "metricsSource": "KEDA"})
+    operator = reconciler(server)
+    made_by = {"kind": "ScaledObject", "name": "good", "uid": "s1", "controller": True}
+    metadata = {"name": "keda-hpa-good", "namespace": "llm", "uid": "h1", "ownerReferences": [made_by]}
+    looked = [{"type": kind, "status": "True", "reason": "x"} for kind in ("AbleToScale", "ScalingActive")]
+    status = {"desiredReplicas": 3, "conditions": looked}
+    server.indexes["horizontalpodautoscalers"] = {KEY: [{"metadata": metadata, "status": status}]}
+    await operator.reconcile(KEY)
+    assert server.reason("ScalingActive") == "ValidMetricFound"
+    assert server.service["status"]["autoscaling"]["desiredReplicas"] == 3

@@ -134,6 +134,34 @@ def test_a_failed_container_says_why(container: dict[str, Any], reason: Reason, 
         assert words in found.message
 
 
+def unready(finished: str, unready_since: str, started: str = "2026-01-01T00:00:10Z") -> dict[str, Any]:
+    """A pod that runs, with an engine that ended once, and is not ready."""
+    container = {
+        "state": {"running": {"startedAt": started}},
+        "lastState": {"terminated": {"exitCode": 139, "finishedAt": finished}},
+    }
+    found = pod(container={**container, "started": True, "ready": False})
+    found["status"]["conditions"][-1]["lastTransitionTime"] = unready_since
+    return found
+
+
+def test_a_pod_that_was_ready_is_not_warming_up_and_an_old_crash_is_no_news() -> None:
+    status = summary(unready("2026-01-01T00:00:09Z", "2026-03-01T00:00:00Z"), children=deployment())
+    assert condition(status, ConditionType.DEGRADED).status == "False"
+    assert status.loading.phase == "NotReady"
+    assert condition(status, ConditionType.READY).reason == Reason.NO_READY_REPLICA
+    assert "is not ready to take requests" in condition(status, ConditionType.READY).message
+    assert condition(status, ConditionType.MODEL_LOADED).status == "True"
+
+
+@pytest.mark.parametrize("since", ["2026-01-01T00:05:00Z", "2026-01-01T00:00:09Z"])
+def test_a_crash_a_moment_ago_is_news(since: str) -> None:
+    """Also where the engine runs again, and has become unready once more, or was not ready since."""
+    status = summary(unready("2026-01-01T00:00:09Z", since), children=deployment())
+    assert condition(status, ConditionType.DEGRADED).reason == Reason.CRASH_LOOP
+    assert status.loading.phase == ("NotReady" if since.endswith("05:00Z") else "Warmup")
+
+
 def test_all_eight_conditions_are_always_there() -> None:
     for status in (
         summary(),

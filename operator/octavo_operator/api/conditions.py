@@ -82,5 +82,6 @@ class LoadingPhase(StrEnum):
     DOWNLOADING = "Downloading"
     LOADING = "Loading"
     WARMUP = "Warmup"
+    NOT_READY = "NotReady"
     SERVING = "Serving"
     SUSPENDED = "Suspended"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -99,6 +100,43 @@ def parse(manifest: Mapping[str, Any]) -> LLMService:
         raise InvalidLLMServiceError(list(_problems(error))) from None
 
 
+@dataclass(frozen=True)
+class Reading:
+    """An LLMService as far as this version knows it. `unknown`: the paths of its fields that were left out."""
+
+    service: LLMService
+    unknown: tuple[str, ...] = ()
+
+
+def parse_stored(manifest: Mapping[str, Any]) -> Reading:
+    """As `parse`, of an object that the API server holds: a field that is unknown here is left out, not refused.
+
+    While an upgrade is under way, or after a rollback, the CRD is newer than the operator, and the API server fills the
+    defaults of new fields into every object. A misspelt field cannot be among them: it was refused or pruned.
+    """
+    try:
+        return Reading(LLMService.model_validate(dict(manifest)))
+    except ValidationError as error:
+        unknown = [detail["loc"] for detail in error.errors(include_url=False) if detail["type"] == _UNKNOWN]
+    paths = tuple(_path(location) for location in unknown)
+    try:
+        return Reading(parse(_without(manifest, unknown)), paths)
+    except InvalidLLMServiceError as error:  # perhaps for want of what was left out
+        raise InvalidLLMServiceError(
+            [*error.problems, *(Problem(path, _SENTENCES[_UNKNOWN]) for path in paths)]
+        ) from None
+
+
+def _without(manifest: Mapping[str, Any], locations: list[tuple[int | str, ...]]) -> Mapping[str, Any]:
+    known = copy.deepcopy(dict(manifest))
+    for *way, last in locations:
+        holder: Any = known
+        for step in way:
+            holder = holder[step]
+        del holder[last]
+    return known
+
+
 def _problems(error: ValidationError) -> Iterator[Problem]:
     for detail in error.errors(include_url=False):
         path = _path(detail["loc"])
@@ -112,9 +150,10 @@ def _path(location: tuple[int | str, ...]) -> str:
     return path.removeprefix(".")
 
 
+_UNKNOWN = "extra_forbidden"
 _SENTENCES = {
     "missing": "is required",
-    "extra_forbidden": "is not a field of an LLMService",
+    _UNKNOWN: "is not a field of an LLMService",
     "string_type": "must be a string: put it in quotes",
     "int_type": "must be a whole number",
     "bool_type": "must be true or false",
@@ -130,7 +169,7 @@ def _sentence(kind: str, message: str, value: Any, location: tuple[int | str, ..
         return message if isinstance(value, dict | list) else f"{value!r} {message}"
     if kind == "literal_error" and location in (("apiVersion",), ("kind",)):
         return f"{value!r} is not {API_VERSION if location == ('apiVersion',) else KIND}"
-    if kind in ("missing", "extra_forbidden"):
+    if kind in ("missing", _UNKNOWN):
         return _SENTENCES[kind]
     sentence = _SENTENCES.get(kind) or message.replace("Input should", "must").replace("Value should", "must")
     shown = "" if isinstance(value, dict | list) else f"{str(value)[:80]!r} "

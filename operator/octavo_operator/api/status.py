@@ -60,7 +60,7 @@ class LoadingStatus(StatusModel):
     """How far the replica that is furthest along has come."""
 
     phase: Annotated[LoadingPhase, OpenString] = Field(
-        description="Pending, Pulling, Downloading, Loading, Warmup, Serving or Suspended."
+        description="Pending, Pulling, Downloading, Loading, Warmup, NotReady, Serving or Suspended."
     )
     message: str = Field(description="What it waits for; empty: nothing.")
     bytes_loaded: int | None = Field(default=None, description="Bytes of the weights that are loaded.")

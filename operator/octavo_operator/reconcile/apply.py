@@ -26,6 +26,7 @@ _TIMEOUT_SECONDS = 30.0
 _CRD_POLL_SECONDS = 2
 _PAGE = 500
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
+_NO_SUCH_FIELD = "field not declared in schema"
 _NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -43,9 +44,12 @@ class ApiError(ExpectedError):
     def transient(self) -> bool:
         """Whether the same request may well succeed a moment later: it says nothing about the object.
 
-        500 is not among these: it is also what server-side apply answers for a field that its schema does not have.
+        500 is such, as while etcd changes its leader, but for server-side apply of a field that the schema does not
+        have.
         """
-        return self.status in (0, 429, 502, 503, 504)
+        if self.status == 500:
+            return _NO_SUCH_FIELD not in self.message
+        return self.status in (0, 401, 408, 409, 429, 502, 503, 504)
 
 
 class NotLeadingError(ExpectedError):

@@ -15,7 +15,7 @@ from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API, WAITING_MET
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import AutoscalingStatus
-from octavo_operator.reconcile.observe import Object
+from octavo_operator.reconcile.observe import Object, is_going
 from octavo_operator.reconcile.pods import condition_of
 from octavo_operator.render.hpa import KIND as HPA
 from octavo_operator.render.hpa import behavior
@@ -113,7 +113,8 @@ def scaling(service: LLMService, bounds: Bounds, children: Mapping[tuple[str, st
     """The autoscaling of `service`, of whose replicas `ready` answer."""
     deployment = children.get(("Deployment", service.name), {})
     replicas = int((deployment.get("spec") or {}).get("replicas", bounds.floor))
-    by_keda = (SCALED_OBJECT, service.name) in children
+    scaled_object = children.get((SCALED_OBJECT, service.name))
+    by_keda = scaled_object is not None and not is_going(scaled_object)
     hpa = children.get((HPA, f"keda-hpa-{service.name}" if by_keda else service.name))
     return Scaling(service, bounds, replicas, max(0, replicas - ready), hpa, by_keda)
 

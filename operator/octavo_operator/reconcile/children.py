@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.fights import Fights, HeldError, changed_paths, others
+from octavo_operator.reconcile.fights import Conflict, Fights, Path, changed_paths, others
 from octavo_operator.reconcile.handover import Applier, apply_scaled, is_scaled, is_stopped, keeps_replicas, start_of
 from octavo_operator.reconcile.kinds import BY_NAME, Kind
-from octavo_operator.reconcile.observe import Key, Observation, belongs_to, fingerprint, trimmed
+from octavo_operator.reconcile.observe import Key, Observation, belongs_to, fingerprint, is_going, trimmed
+from octavo_operator.reconcile.yielding import yielding
 
 Object = dict[str, Any]
 Identity = tuple[str, str]
@@ -22,8 +23,19 @@ Identity = tuple[str, str]
 
 logger = logging.getLogger(__name__)
 
-NAME_TAKEN = "NameTaken"
-"""Reason of an ApiError: an object of the child's name belongs to somebody else."""
+
+class NameTakenError(ApiError):
+    """An object of the child's name belongs to somebody else. Not the API server says so, but we."""
+
+    def __init__(self, identity: Identity) -> None:
+        kind, name = identity
+        message = f"{kind} {name} exists and is not this LLMService's; rename the LLMService, or delete that object"
+        super().__init__(409, "NameTaken", message)
+
+    @property
+    def transient(self) -> bool:
+        """It is that somebody's to keep."""
+        return False
 
 
 class Writer(Applier, Protocol):
@@ -35,11 +47,16 @@ class Writer(Applier, Protocol):
 
 @dataclass
 class Applied:
-    """What a pass over the children came to: how they are now, what was refused, and what is held back in a fight."""
+    """What a pass over the children came to: how they are now, what failed, and who fights over what."""
 
     children: dict[Identity, Mapping[str, Any]] = field(default_factory=dict)
-    failures: list[ApiError] = field(default_factory=list)
-    held: list[HeldError] = field(default_factory=list)
+    failures: dict[Identity, ApiError] = field(default_factory=dict)
+    conflicts: list[Conflict] = field(default_factory=list)
+
+    @property
+    def refusals(self) -> dict[Identity, ApiError]:
+        """Those failures that say something about the child."""
+        return {identity: failure for identity, failure in self.failures.items() if not failure.transient}
 
 
 class Children:
@@ -68,34 +85,37 @@ class Children:
             identity = (manifest["kind"], manifest["metadata"]["name"])
             live = observed.children.get(identity)
             try:
-                applied.children[identity] = await self._apply_one(key, service, live, manifest, start)
-                continue
+                live = await self._apply_one(key, service, live, manifest, start)
             except ApiError as error:
-                applied.failures.append(error)
-            except HeldError as held:
-                applied.held.append(held)
+                applied.failures[identity] = error
             if live is not None:
                 applied.children[identity] = live
         await self._prune(key, service, observed, identities, applied)
+        applied.conflicts = self._fights.conflicts(key)
         return applied
 
     async def _prune(
         self, key: Key, service: LLMService, observed: Observation, wanted: set[Identity], applied: Applied
     ) -> None:
         for identity, child in observed.children.items():
-            if identity in wanted or not belongs_to(child, service.name, service.metadata.uid or ""):
+            if identity in wanted:
+                continue
+            if is_going(child) or not belongs_to(child, service.name, service.metadata.uid or ""):
+                applied.children[identity] = child  # KEDA's own HorizontalPodAutoscaler is one that is not ours
                 continue
             logger.info("%s/%s: deletes %s %s, no longer wanted", *key, *identity)
             kind = BY_NAME[identity[0]]
             self._applied.get(key, {}).pop(identity, None)
+            self._fights.settled(key, identity)
             try:
                 await self._cluster.delete(kind, service.namespace, identity[1], child["metadata"]["uid"])
             except ApiError as error:
-                applied.failures.append(error)
+                applied.failures[identity] = error
 
     async def _apply_one(
         self, key: Key, service: LLMService, seen: Mapping[str, Any] | None, manifest: Object, start: int
-    ) -> Mapping[str, Any]:
+    ) -> Mapping[str, Any] | None:
+        """The child as it is now; None: it was deleted again and again, and is not made for now."""
         identity = (manifest["kind"], manifest["metadata"]["name"])
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
         before = self._applied.setdefault(key, {}).get(identity)
@@ -108,35 +128,55 @@ class Children:
         if live is not None and before == (digest, fingerprint(live)):
             return trimmed(kind, live)  # only the watch is behind
         if live is not None and not belongs_to(live, service.name, service.metadata.uid or ""):
-            raise ApiError(
-                409,
-                NAME_TAKEN,
-                f"{identity[0]} {identity[1]} exists and is not this LLMService's; "
-                "rename the LLMService, or delete that object",
-            )
-        if drifted and not await self._may_mend(key, kind, live, manifest):
-            kept = trimmed(kind, live or {})
-        else:
-            scaled = is_scaled(manifest)
-            live = await (apply_scaled(self._cluster, manifest, start) if scaled else self._cluster.apply(manifest))
-            kept = trimmed(kind, live)
-            logger.info("%s/%s: %s %s %s", *key, "mended" if drifted else "applied", *identity)
-        self._applied[key][identity] = (digest, kept["fingerprint"])
-        return kept
+            raise NameTakenError(identity)
+        if drifted:
+            return await self._mend(key, identity, live, manifest, start)
+        self._fights.settled(key, identity)
+        return self._take_down(key, identity, digest, await self._write(manifest, start), "applied")
 
-    async def _may_mend(self, key: Key, kind: Kind, live: Mapping[str, Any] | None, manifest: Object) -> bool:
-        """Whether there is something to mend. HeldError: there is, but it was mended just now already."""
-        name = manifest["metadata"]["name"]
+    async def _mend(
+        self, key: Key, identity: Identity, live: Mapping[str, Any] | None, manifest: Object, start: int
+    ) -> Mapping[str, Any] | None:
+        """Sets back what is not as it was applied, but for what was set back just now already."""
+        kind, digest = BY_NAME[identity[0]], digest_of(manifest)
+        drift = await self._drift(live, manifest)
+        held = self._fights.held(key, identity, drift)
+        if live is not None and not drift:  # what was changed is nothing of ours
+            return self._take_down(key, identity, digest, live)
+        wanted = yielding(manifest, live or {}, held) if held else manifest
+        mended = {path: who for path, who in drift.items() if path not in held}
+        if wanted is None or not mended:
+            return trimmed(kind, live) if live is not None else None
+        live = await self._write(wanted, start)
+        self._fights.mended(key, identity, mended)
+        if held:  # not as it should be yet, and so not taken down: to be looked at again
+            logger.info("%s/%s: mended %s %s, but for what is fought over", *key, *identity)
+            return trimmed(kind, live)
+        return self._take_down(key, identity, digest, live, "mended")
+
+    async def _drift(self, live: Mapping[str, Any] | None, manifest: Object) -> dict[Path, str]:
+        """What of the live object an apply would change, and who has changed it; None: all, as it was deleted."""
         if live is None:
-            self._fights.mend(key, (kind.name, name), {(): "somebody who deletes it"})
-            return True
-        mended = await self._cluster.apply(manifest, dry_run=True)
-        paths = changed_paths(live, mended)
+            return {(): "somebody who deletes it"}
+        paths = changed_paths(live, await self._cluster.apply(manifest, dry_run=True))
         if is_stopped(manifest, live):
             paths.append(("spec", "replicas"))
-        if paths:
-            self._fights.mend(key, (kind.name, name), {path: others(live, path) for path in paths})
-        return bool(paths)
+        return {path: others(live, path) for path in paths}
+
+    async def _write(self, manifest: Object, start: int) -> Object:
+        return await (
+            apply_scaled(self._cluster, manifest, start) if is_scaled(manifest) else self._cluster.apply(manifest)
+        )
+
+    def _take_down(
+        self, key: Key, identity: Identity, digest: str, live: Mapping[str, Any], done: str = ""
+    ) -> Mapping[str, Any]:
+        """Remembers that the child is as it should be."""
+        if done:
+            logger.info("%s/%s: %s %s %s", *key, done, *identity)
+        kept = trimmed(BY_NAME[identity[0]], live)
+        self._applied[key][identity] = (digest, kept["fingerprint"])
+        return kept
 
 
 def digest_of(manifest: Object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.api.names import FIELD_MANAGER
@@ -20,42 +21,97 @@ Path = tuple[str | int, ...]
 PAUSE_SECONDS = 60.0
 """Between two writes of ours to the same field that others keep changing."""
 
+FIGHT_SECONDS = 180.0
+"""As long as nobody changes a field again, until a fight over it counts as ended. Longer than GitOps tools wait."""
+
 _SERVERS_OWN = {"managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"}
 
 
-class HeldError(Exception):
-    """A field that was mended less than a minute ago is changed again: mended later. `seconds`: how much later."""
+Child = tuple[str, str]
+"""Kind and name of a child."""
 
-    def __init__(self, message: str, seconds: float) -> None:
-        super().__init__(message)
-        self.seconds = seconds
+
+@dataclass(frozen=True)
+class Conflict:
+    """Fields of a child that others keep changing, in a sentence. `seconds`: until there is more to do or to say."""
+
+    message: str
+    seconds: float
+
+
+@dataclass
+class _Mend:
+    """When a field was last set back. `fight`: it was changed again soon after a mend, by `who`."""
+
+    when: float
+    who: str
+    fight: bool = False
 
 
 class Fights:
-    """When which field was last mended."""
+    """When which field was last mended, and which of them others keep changing.
+
+    A fight lasts until nobody has changed the field for FIGHT_SECONDS: between two blows it is not called over.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._mended: dict[Key, dict[tuple[tuple[str, str], Path], float]] = {}
+        self._mends: dict[Key, dict[tuple[Child, Path], _Mend]] = {}
 
     def forget(self, key: Key) -> None:
         """The LLMService is gone."""
-        self._mended.pop(key, None)
+        self._mends.pop(key, None)
 
-    def mend(self, key: Key, child: tuple[str, str], fields: Mapping[Path, str]) -> None:
-        """Takes down that these `fields` of `child`, each with who changed it, are mended now; HeldError: not yet."""
-        now = self._clock()
-        known = {which: when for which, when in self._mended.get(key, {}).items() if when > now - PAUSE_SECONDS}
-        self._mended[key] = known
-        fought = {path: who for path, who in fields.items() if (child, path) in known}
-        if fought:
-            seconds = max(known[child, path] for path in fought) + PAUSE_SECONDS - now
-            raise HeldError(_sentence(child, fought), seconds)
-        known.update({(child, path): now for path in fields})
+    def settled(self, key: Key, child: Child) -> None:
+        """The child is to be another than before: whoever changed it may be content with that."""
+        mends = self._mends.get(key, {})
+        for which in [which for which in mends if which[0] == child]:
+            del mends[which]
+
+    def held(self, key: Key, child: Child, fields: Mapping[Path, str]) -> set[Path]:
+        """Which of these changed `fields` of `child`, each with who changed it, are to be left alone for now."""
+        mends, now = self._lasting(key), self._clock()
+        held = set()
+        for path, who in fields.items():
+            mend = mends.get((child, path))
+            if mend and now < mend.when + PAUSE_SECONDS:
+                mend.fight, mend.who = True, who
+                held.add(path)
+        return held
+
+    def mended(self, key: Key, child: Child, fields: Mapping[Path, str]) -> None:
+        """These `fields` of `child`, each with who had changed it, have been set back."""
+        mends, now = self._lasting(key), self._clock()
+        for path, who in fields.items():
+            mends[child, path] = _Mend(now, who, fight=(child, path) in mends)
+        self._mends[key] = mends
+
+    def conflicts(self, key: Key) -> list[Conflict]:
+        """The fights over children of `key` that last, one for each child."""
+        now, fights = self._clock(), dict[Child, dict[Path, _Mend]]()
+        for (child, path), mend in self._lasting(key).items():
+            if mend.fight:
+                fights.setdefault(child, {})[path] = mend
+        return [
+            Conflict(_sentence(child, mends), min(_ends(mend, now) - now for mend in mends.values()))
+            for child, mends in fights.items()
+        ]
+
+    def _lasting(self, key: Key) -> dict[tuple[Child, Path], _Mend]:
+        mends, now = self._mends.get(key, {}), self._clock()
+        for which in [which for which, mend in mends.items() if now >= mend.when + FIGHT_SECONDS]:
+            del mends[which]
+        return mends
 
 
-def _sentence(child: tuple[str, str], fought: Mapping[Path, str]) -> str:
-    told = "; ".join(f"{spelled(path)} by {who}" for path, who in list(fought.items())[:3])
+def _ends(mend: _Mend, now: float) -> float:
+    """When the field may be set back again, or else when the fight is over."""
+    pause = mend.when + PAUSE_SECONDS
+    return pause if now < pause else mend.when + FIGHT_SECONDS
+
+
+def _sentence(child: Child, fought: Mapping[Path, _Mend]) -> str:
+    told = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
     return (
         f"{child[0]} {child[1]} is changed again and again: {told}. It is set back once a minute; let that manager "
         "leave it alone, or say in the LLMService what it should be"

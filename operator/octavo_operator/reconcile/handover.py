@@ -9,7 +9,7 @@ writers never have different opinions at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from octavo_operator.api.names import FIELD_MANAGER
@@ -62,11 +62,16 @@ def keeps_replicas(manifest: Object, children: Mapping[tuple[str, str], Any], wa
 
     Except for 0: an autoscaler does nothing with a Deployment of none, and suspension waits for nobody.
     """
-    leaving = any(kind in _SCALERS and (kind, name) not in wanted for kind, name in children)
-    there = (DEPLOYMENT, manifest["metadata"]["name"]) in children
-    if manifest["kind"] != DEPLOYMENT or not (leaving and there) or not manifest["spec"].get("replicas"):
+    waits = leaving(children, wanted) and (DEPLOYMENT, manifest["metadata"]["name"]) in children
+    if manifest["kind"] != DEPLOYMENT or not waits or not manifest["spec"].get("replicas"):
         return manifest
     return {**manifest, "spec": {name: value for name, value in manifest["spec"].items() if name != "replicas"}}
+
+
+def leaving(children: Collection[tuple[str, str]], wanted: Collection[tuple[str, str]] = ()) -> tuple[str, str] | None:
+    """An autoscaler that is no longer `wanted` and still there, a ScaledObject first: its own autoscaler follows it."""
+    there = [child for child in children if child[0] in _SCALERS and child not in wanted]
+    return max(there, key=lambda child: _SCALERS.index(child[0]), default=None)
 
 
 async def apply_scaled(cluster: Applier, manifest: Object, start: int) -> Object:

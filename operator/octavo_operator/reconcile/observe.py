@@ -21,12 +21,16 @@ Index = Mapping[Key, Iterable[Object]]
 
 @dataclass(frozen=True)
 class Observation:
-    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, `reports` by pod uid."""
+    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, `reports` by pod uid.
+
+    `unknown`: the paths of its fields that this version does not know.
+    """
 
     service: Object | None
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
     pods: tuple[Object, ...] = ()
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
 
 
 def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:
@@ -95,6 +99,11 @@ def fingerprint(body: Object) -> str:
         content = {name: value for name, value in body.items() if name not in ("metadata", "status")}
     compared = [metadata["uid"], metadata.get("labels"), metadata.get("ownerReferences"), notes, content]
     return hashlib.sha1(json.dumps(compared, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
+
+
+def is_going(child: Object) -> bool:
+    """Whether it is being deleted; a finalizer may hold it for long."""
+    return "deletionTimestamp" in child["metadata"]
 
 
 def belongs_to(child: Object, service_name: str, uid: str) -> bool:

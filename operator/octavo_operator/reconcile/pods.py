@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
@@ -21,6 +22,7 @@ _EXIT_CODES = {
 }
 _ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
 _OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
+_OLD_SECONDS = 600.0  # a container that had run well for so long since it ended is not unready for that
 _LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
 
@@ -118,11 +120,35 @@ def _engine_state(
         return LoadingPhase.LOADING, None, _exit_trouble(name, terminated)
     if container.get("ready"):
         return LoadingPhase.SERVING, None, None
-    return (
-        (LoadingPhase.WARMUP if container.get("started") else LoadingPhase.LOADING),
-        None,
-        _last_exit(name, container),
-    )
+    if not container.get("started"):
+        return LoadingPhase.LOADING, None, _last_exit(name, container)
+    if not _was_ready(pod, state):
+        return LoadingPhase.WARMUP, None, _last_exit(name, container)
+    waits = Finding(Reason.NO_READY_REPLICA, f"pod {name} has loaded its model, and is not ready to take requests")
+    return LoadingPhase.NOT_READY, waits, None if _is_old(pod, container) else _last_exit(name, container)
+
+
+def _was_ready(pod: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Whether a container in this `state` that is not ready was so before: it became unready after its start."""
+    return _seconds_between((state.get("running") or {}).get("startedAt"), _unready_since(pod)) > 0
+
+
+def _is_old(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
+    """Whether how the container ended last has nothing to do with its being unready now."""
+    ended = ((container.get("lastState") or {}).get("terminated") or {}).get("finishedAt")
+    return _seconds_between(ended, _unready_since(pod)) > _OLD_SECONDS
+
+
+def _unready_since(pod: Mapping[str, Any]) -> str | None:
+    ready = condition_of(pod, "Ready")
+    return ready.get("lastTransitionTime") if ready.get("status") == "False" else None
+
+
+def _seconds_between(first: str | None, second: str | None) -> float:
+    """Seconds from `first` to `second`, both RFC 3339; 0 where one is not known."""
+    if not first or not second:
+        return 0.0
+    return (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
 
 
 def _unfinished(status: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -114,6 +114,8 @@ class WorkQueue(Generic[Key]):
         pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures, _MOST_DOUBLINGS)) * random.uniform(
             0.8, 1.2
         )
+        if isinstance(error, ExpectedError) and error.within is not None:
+            pause = min(pause, error.within)
         # A message of the API is expected trouble; anything else is a fault of ours and needs its traceback.
         logger.warning("%s: %s; next try in %.0f s", key, error, pause, exc_info=not isinstance(error, ExpectedError))
         self.add_after(key, pause)
@@ -124,4 +126,9 @@ class WorkQueue(Generic[Key]):
 
 
 class ExpectedError(Exception):
-    """Something went wrong outside of the operator; trying again may help."""
+    """Something went wrong outside of the operator; trying again may help.
+
+    `within`: after how many seconds at the latest, since something else is due by then; None: nothing is.
+    """
+
+    within: float | None = None

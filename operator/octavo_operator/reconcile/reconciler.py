@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import API_VERSION, KIND
-from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse
+from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.children import NAME_TAKEN, Applied, Children, Object, Writer
+from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Object, Writer
 from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
 from octavo_operator.reconcile.fights import Fights
 from octavo_operator.reconcile.kinds import LLMSERVICE
@@ -21,10 +21,15 @@ from octavo_operator.reconcile.observe import Index, Key, Observation, observe, 
 from octavo_operator.reconcile.pods import Finding, views
 from octavo_operator.reconcile.rollout import Course, course
 from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
-from octavo_operator.render import RenderConfig, not_yet_acted_on, render
+from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.scaler import bounds_in_force
 
 logger = logging.getLogger(__name__)
+
+_SERVING = ("Deployment", "Service")
+"""Kinds of the children without which nothing serves."""
+_LASTING = timedelta(minutes=1)
+"""What should pass and has not for so long is told, such as the failure of an admission webhook that is gone."""
 
 
 class ReconcileCluster(Writer, EventWriter, Protocol):
@@ -48,6 +53,7 @@ class Reconciler:
         self._children = Children(cluster, Fights())
         self._recorder = Recorder(cluster)
         self._written: dict[Key, Object] = {}
+        self._failing: dict[Key, datetime] = {}
         self._clock: Callable[[], str] = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def reconcile(self, key: Key) -> float | None:
@@ -56,6 +62,7 @@ class Reconciler:
         if observed.service is None:
             self._children.forget(key)
             self._written.pop(key, None)
+            self._failing.pop(key, None)
             return None
         live = self._newest(key, observed.service)
         if live is observed.service:  # the watch has caught up
@@ -63,37 +70,44 @@ class Reconciler:
         if live["metadata"].get("deletionTimestamp"):
             return None  # the garbage collector's work, by owner references
         try:
-            service = parse(live)
+            reading = parse_stored(live)
         except InvalidLLMServiceError as error:
             await self._write_status(live, invalid_status(live, str(error), self._clock()))
             return None
-        return await self._reconcile(key, service, replace(observed, service=live))
+        return await self._reconcile(key, reading.service, replace(observed, service=live, unknown=reading.unknown))
 
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         image = (service.status or {}).get("engineImage")
         if not image:  # pinned before anything is made, so that no restart of ours can come between
             image = self._config.engine_image
             await self._report(service, observed, image, Outcome())
-        blocking = [row for row in not_yet_acted_on(service.spec) if row.blocks]
-        if blocking:
-            problem = Finding(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, blocking)))
+        if rows := blocking(service.spec):
+            problem = Finding(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))
             await self._report(service, observed, image, Outcome(problem))
             return None
         now = self._course(service, observed)
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
         applied = await self._children.apply(key, service, observed, render(service, config))
-        refusals = [failure for failure in applied.failures if not failure.transient]
-        if applied.failures and not refusals:  # no reason to call a model that serves anything but Ready
-            raise applied.failures[0]
-        await self._report(service, replace(observed, children=applied.children), image, _outcome(applied, now))
-        if refusals:
-            raise refusals[0]
-        pauses = [held.seconds for held in applied.held] + ([now.again] if now.again is not None else [])
-        in_force = bounds_in_force(service.spec, moment)
-        if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
-            pauses.append((in_force.until - moment).total_seconds() + 1)
-        return min(pauses, default=None)
+        again, told = _again(service, applied, now, moment), self._told(key, applied, moment)
+        try:
+            if told or not applied.failures:  # else what there is to say is as old as what was applied
+                outcome = _outcome(told, applied, now)
+                await self._report(service, replace(observed, children=applied.children), image, outcome)
+            for failure in (*applied.refusals.values(), *applied.failures.values()):
+                raise failure
+        except ApiError as error:
+            error.within = again
+            raise
+        return again
+
+    def _told(self, key: Key, applied: Applied, moment: datetime) -> Mapping[Identity, ApiError]:
+        """The failures that are told: refusals at once, others once they have lasted."""
+        if not applied.failures:
+            self._failing.pop(key, None)
+            return {}
+        since = self._failing.setdefault(key, moment)
+        return applied.failures if moment - since >= _LASTING else applied.refusals
 
     def _newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
         """The LLMService as the watch told of it, or as it was after our own last write if that is newer."""
@@ -129,11 +143,27 @@ def _version(live: Mapping[str, Any]) -> int:
     return int(live["metadata"]["resourceVersion"])
 
 
-def _outcome(applied: Applied, now: Course) -> Outcome:
-    refusal = next((failure for failure in applied.failures if not failure.transient), None)
-    problem = None
-    if refusal:
-        reason = Reason.NAME_TAKEN if refusal.reason == NAME_TAKEN else Reason.APPLY_FAILED
-        problem = Finding(reason, refusal.message)
-    held = "; ".join(map(str, applied.held))
-    return Outcome(problem, Finding(Reason.FIELD_CONFLICT, held) if held else None, now)
+def _again(service: LLMService, applied: Applied, now: Course, moment: datetime) -> float | None:
+    """In how many seconds there will be something to do though nothing changes; None: never."""
+    pauses = [conflict.seconds for conflict in applied.conflicts] + ([now.again] if now.again is not None else [])
+    in_force = bounds_in_force(service.spec, moment)
+    if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
+        pauses.append((in_force.until - moment).total_seconds() + 1)
+    return min(pauses, default=None)
+
+
+def _outcome(told: Mapping[Identity, ApiError], applied: Applied, now: Course) -> Outcome:
+    fought = "; ".join(conflict.message for conflict in applied.conflicts)
+    refused = {identity: _finding(failure) for identity, failure in told.items()}
+    unserved = next((found for (kind, _), found in refused.items() if kind in _SERVING), None)
+    return Outcome(
+        unserved=unserved,
+        refused=next((found for found in refused.values() if found is not unserved), None),
+        conflict=Finding(Reason.FIELD_CONFLICT, fought) if fought else None,
+        course=now,
+    )
+
+
+def _finding(failure: ApiError) -> Finding:
+    taken = isinstance(failure, NameTakenError)
+    return Finding(Reason.NAME_TAKEN if taken else Reason.APPLY_FAILED, failure.message)

@@ -12,6 +12,7 @@ from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
 from octavo_operator.reconcile.autoscaling import Scaling, scaling
+from octavo_operator.reconcile.handover import leaving
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
@@ -24,13 +25,21 @@ from octavo_operator.render.scaler import bounds_in_force
 from octavo_operator.render.service import url
 
 _PHASES = list(LoadingPhase)
+_LOADED = (LoadingPhase.NOT_READY, LoadingPhase.SERVING)
+_OF_WHAT_RUNS = (ConditionType.AVAILABLE, ConditionType.MODEL_LOADED, ConditionType.SCALING_ACTIVE)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass came to: what kept the operator from applying, who fights over a field, how the rollout goes on."""
+    """What a pass came to: who fights over a field, how the rollout goes on, and what was not applied.
+
+    `problem`: what kept the operator from applying anything; `refused`: what the API server says of a child that it
+    refused; `unserved`: the same of a child without which nothing serves.
+    """
 
     problem: Finding | None = None
+    unserved: Finding | None = None
+    refused: Finding | None = None
     conflict: Finding | None = None
     course: Course = field(default_factory=Course)
 
@@ -46,11 +55,8 @@ class Facts:
     outcome: Outcome
     scaled: Scaling | None = None
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
-
-    @property
-    def problem(self) -> Finding | None:
-        """What kept the operator from applying."""
-        return self.outcome.problem
+    unknown: Sequence[str] = ()
+    leaving: tuple[str, str] | None = None
 
     def count(self, name: str) -> int:
         """A counter of the Deployment's status; it leaves zeros away."""
@@ -73,7 +79,7 @@ class Facts:
 
     @property
     def trouble(self) -> Finding | None:
-        """The worst that is wrong: what stopped the operator, then the pods, then what the Deployment says.
+        """The worst that is wrong with what runs: first the pods, then what the Deployment says.
 
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
         """
@@ -83,7 +89,7 @@ class Facts:
             found.append(Finding(Reason.POLICY_DENIED, f"pods cannot be made: {refused.get('message')}"))
         if self.out_of_time:
             found.append(_late(self))
-        return self.problem or next(iter(found), None)
+        return next(iter(found), None)
 
     @property
     def waits(self) -> Finding | None:
@@ -128,6 +134,8 @@ def summarize(
         pods=[pod for pod in views(service, observed.pods) if not pod.ended],
         outcome=outcome,
         reports=observed.reports,
+        unknown=observed.unknown,
+        leaving=None if in_force else leaving(observed.children),
     )
     memory = _memory(facts)
     verdicts = {
@@ -158,17 +166,18 @@ def summarize(
 
 
 def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, Any]:
-    """The status of an object that is no valid LLMService (made under an older CRD): the rest is left as it was."""
-    generation = raw["metadata"].get("generation", 1)
+    """The status of an object that is no valid LLMService (made under another CRD): the rest is left as it was.
+
+    So are the conditions that tell of the pods: what serves still serves, and is only not looked after.
+    """
+    generation, before = raw["metadata"].get("generation", 1), raw.get("status") or {}
     verdicts = dict.fromkeys(ConditionType, ("False", Reason.INVALID, message))
     verdicts[ConditionType.DEGRADED] = ("True", Reason.INVALID, message)
-    conditions = _conditions(verdicts, raw.get("status") or {}, generation, now)
-    kept = {name: value for name, value in (raw.get("status") or {}).items() if name != "conditions"}
-    return {
-        **kept,
-        "observedGeneration": generation,
-        "conditions": [condition.as_object() for condition in conditions],
-    }
+    kept = {each["type"]: each for each in before.get("conditions") or () if each["type"] in _OF_WHAT_RUNS}
+    conditions = [
+        kept.get(condition.type, condition.as_object()) for condition in _conditions(verdicts, before, generation, now)
+    ]
+    return {**before, "observedGeneration": generation, "conditions": conditions}
 
 
 def _conditions(
@@ -203,11 +212,12 @@ def _stopped(facts: Facts) -> Verdict | None:
 
 
 def _ready(facts: Facts) -> Verdict:
-    if facts.problem:
-        return "False", facts.problem.reason, facts.problem.message
-    if stopped := _stopped(facts):
+    ready, stopped, outcome = facts.count("readyReplicas"), _stopped(facts), facts.outcome
+    if refused := outcome.problem or (outcome.unserved if ready == 0 or stopped else None):
+        return "False", refused.reason, refused.message
+    if stopped:
         return stopped
-    ready, cause = facts.count("readyReplicas"), facts.trouble or facts.waits
+    cause = facts.trouble or facts.waits
     if cause and (ready == 0 or facts.out_of_time):
         return "False", cause.reason, cause.message
     if ready == 0:
@@ -237,8 +247,8 @@ def _available(facts: Facts) -> Verdict:
 
 
 def _progressing(facts: Facts) -> Verdict:
-    if facts.problem:
-        return "False", facts.problem.reason, facts.problem.message
+    if refused := facts.outcome.problem or facts.outcome.unserved:
+        return "False", refused.reason, refused.message
     if facts.service.spec.rollout.paused:
         return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
     if facts.rolled_out:
@@ -252,17 +262,22 @@ def _progressing(facts: Facts) -> Verdict:
 
 
 def _degraded(facts: Facts) -> Verdict:
-    pending = not_yet_acted_on(facts.service.spec)
-    note = "accepted but not acted on by this version: " + "; ".join(map(str, pending)) if pending else ""
-    if trouble := facts.trouble or facts.outcome.conflict:
-        return "True", trouble.reason, f"{trouble.message}; {note}" if note else trouble.message
-    if note:
-        return "True", Reason.FIELDS_NOT_YET_ACTED_ON, note
-    return "False", Reason.AS_EXPECTED, "nothing is wrong"
+    outcome, pending = facts.outcome, not_yet_acted_on(facts.service.spec)
+    kinds = (outcome.problem, outcome.unserved, facts.trouble, outcome.refused, outcome.conflict)
+    found = list(dict.fromkeys(filter(None, kinds)))  # the worst first: it gives the reason
+    sentences = [each.message for each in found]
+    if pending:
+        sentences.append("accepted but not acted on by this version: " + "; ".join(map(str, pending)))
+    wrong = bool(sentences)
+    if facts.unknown:  # no fault: while an upgrade is under way every object has such fields, by their defaults
+        sentences.append(f"ignored, since this version of the operator does not know it: {', '.join(facts.unknown)}")
+    if wrong:
+        return "True", found[0].reason if found else Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(sentences)
+    return "False", Reason.AS_EXPECTED, "; ".join(["nothing is wrong", *sentences])
 
 
 def _model_loaded(facts: Facts) -> Verdict:
-    loaded = sum(pod.phase == LoadingPhase.SERVING for pod in facts.pods)
+    loaded = sum(pod.phase in _LOADED for pod in facts.pods)
     if loaded:
         return "True", Reason.LOADED, f"{loaded} of {len(facts.pods)} pods have loaded the model"
     return "False", Reason.NOT_LOADED, f"no pod has loaded the model; the furthest is {_loading(facts).phase}"
@@ -273,6 +288,10 @@ def _scaling_active(facts: Facts) -> Verdict:
         return "False", Reason.SUSPENDED, "spec.suspend is true"
     if facts.scaled:
         return facts.scaled.verdict()
+    if facts.leaving and facts.desired:
+        kind, name = facts.leaving
+        holds = f"kubectl get {kind.lower()} {name} -o yaml shows what holds it"
+        return "False", Reason.AUTOSCALER_PENDING, f"waits for {kind} {name} to go, then sets {facts.desired}; {holds}"
     return "False", Reason.FIXED_REPLICAS, f"spec.replicas holds {facts.desired}"
 
 
@@ -304,7 +323,7 @@ def _loading(facts: Facts) -> LoadingStatus:
         return LoadingStatus(phase=LoadingPhase.PENDING, message="")
     cause, report = furthest.trouble or furthest.waits, facts.reports.get(furthest.uid)
     message = cause.message if cause else ""
-    if report is None or furthest.phase == LoadingPhase.SERVING:
+    if report is None or furthest.phase in _LOADED:
         return LoadingStatus(phase=furthest.phase, message=message)
     return LoadingStatus(
         phase=report.loading_phase or furthest.phase,

@@ -20,6 +20,8 @@ def pod_disruption_budget(llmservice: LLMService) -> dict[str, Any] | None:
         "metadata": child_metadata(llmservice),
         "spec": {
             "maxUnavailable": disruption.max_unavailable,
+            # By default a pod that crashes or loads could not be evicted while others do, and no node be drained.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": selector(llmservice.name)},
         },
     }

@@ -70,6 +70,11 @@ def not_yet_acted_on(spec: LLMServiceSpec) -> list[Pending]:
     return [row for row in _TABLE if row.asked_for_by(spec)]
 
 
+def blocking(spec: LLMServiceSpec) -> list[Pending]:
+    """Those of them for which no pod is made; none where none is asked for, since what runs is to end."""
+    return [] if spec.suspend else [row for row in not_yet_acted_on(spec) if row.blocks]
+
+
 def _differs_from_default(model: BaseModel, path: list[str]) -> bool:
     value: Any = model
     for name in path:
