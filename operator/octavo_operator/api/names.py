@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GROUP = "octavo.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -17,6 +19,15 @@ WAITING_METRIC = "octavo_requests_waiting"
 IN_FLIGHT_METRIC = "octavo_requests_in_flight"
 METRIC_LABEL = "llmservice"
 """The external metrics by which replicas follow the load, and the label that names the LLMService in them."""
+
+
+DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+"""A name as in DNS (RFC 1123), of 63 characters at most: what namespaces, and LLMServices too, are called."""
+
+
+def is_dns_label(text: str) -> bool:
+    """Whether a namespace or an LLMService can be called `text`."""
+    return len(text) <= 63 and re.fullmatch(DNS_LABEL, text) is not None
 
 
 def labels(service_name: str) -> dict[str, str]:
