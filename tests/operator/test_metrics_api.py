@@ -18,6 +18,7 @@ from yarl import URL
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.server.metrics import Metrics
+from octavo_operator.api.names import METRICS_API_SERVICE
 from octavo_operator.metrics_api import collector as collecting
 from octavo_operator.metrics_api.app import aggregated, plain
 from octavo_operator.metrics_api.certificates import Authority
@@ -26,7 +27,7 @@ from octavo_operator.metrics_api.external import SelectorError, selected
 from octavo_operator.metrics_api.front_proxy import FrontProxy, NoAggregationError
 from octavo_operator.metrics_api.load import Load, NoMetricsError, parse
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
-from octavo_operator.metrics_api.registration import FAILED_SECONDS, NAME, Registration
+from octavo_operator.metrics_api.registration import FAILED_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.kinds import POD, Kind
@@ -375,7 +376,7 @@ class Registry:
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         if self.failure:
             raise self.failure
-        assert (kind.path(namespace, name)) == f"/apis/apiregistration.k8s.io/v1/apiservices/{NAME}"
+        assert (kind.path(namespace, name)) == f"/apis/apiregistration.k8s.io/v1/apiservices/{METRICS_API_SERVICE}"
         return None if self.spec is None else {"spec": self.spec}
 
     async def merge(self, kind: Kind, namespace: str, name: str, patch: Any) -> None:

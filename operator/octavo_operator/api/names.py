@@ -12,9 +12,14 @@ PLURAL = "llmservices"
 
 FIELD_MANAGER = "octavo-operator"
 SERVICE_LABEL = f"{GROUP}/llmservice"
+NAME_LABEL = "app.kubernetes.io/name"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 
 METRICS_API = "external.metrics.k8s.io/v1beta1"
+METRICS_API_SERVICE = ".".join(reversed(METRICS_API.split("/")))
+"""The APIService that says who answers for external metrics; a cluster has one."""
+METRICS_API_NAME = "octavo-metrics-api"
+"""What the chart calls Octavo's own, in the label app.kubernetes.io/name of all its objects."""
 WAITING_METRIC = "octavo_requests_waiting"
 IN_FLIGHT_METRIC = "octavo_requests_in_flight"
 METRIC_LABEL = "llmservice"
@@ -33,7 +38,7 @@ def is_dns_label(text: str) -> bool:
 def labels(service_name: str) -> dict[str, str]:
     """The labels of every child of the LLMService called `service_name`."""
     return {
-        "app.kubernetes.io/name": "octavo",
+        NAME_LABEL: "octavo",
         "app.kubernetes.io/instance": service_name,
         MANAGED_BY_LABEL: FIELD_MANAGER,
         "app.kubernetes.io/component": "engine",

@@ -12,14 +12,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from octavo_operator.api.names import METRICS_API
+from octavo_operator.api.names import METRICS_API, METRICS_API_SERVICE
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.kinds import Kind
+from octavo_operator.reconcile.kinds import API_SERVICE, Kind
 
 logger = logging.getLogger(__name__)
 
-API_SERVICE = Kind("APIService", "apiregistration.k8s.io/v1", "apiservices")
-NAME = ".".join(reversed(METRICS_API.split("/")))
 LOOK_SECONDS = 10.0
 FAILED_SECONDS = 120.0
 
@@ -76,12 +74,12 @@ class Registration:
         return f"has not looked at its APIService for {silent:.0f} s" if silent > FAILED_SECONDS else ""
 
     async def _look(self) -> str:
-        live = await self._cluster.get(API_SERVICE, "", NAME)
+        live = await self._cluster.get(API_SERVICE, "", METRICS_API_SERVICE)
         if live is None:
-            return f"there is no APIService {NAME}: nobody is asked for external metrics"
+            return f"there is no APIService {METRICS_API_SERVICE}: nobody is asked for external metrics"
         service = live["spec"].get("service") or {}
         if any(service.get(part) != name for part, name in self._service.items()):
             return f"{METRICS_API} is answered by {service.get('namespace')}/{service.get('name')}, and left to it"
         if live["spec"].get("caBundle") != self._bundle:
-            await self._cluster.merge(API_SERVICE, "", NAME, {"spec": {"caBundle": self._bundle}})
+            await self._cluster.merge(API_SERVICE, "", METRICS_API_SERVICE, {"spec": {"caBundle": self._bundle}})
         return f"answers {METRICS_API}"

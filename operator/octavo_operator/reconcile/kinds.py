@@ -31,6 +31,7 @@ class Kind:
 LLMSERVICE = Kind(KIND, API_VERSION, PLURAL)
 POD = Kind("Pod", "v1", "pods")
 EVENT = Kind("Event", "events.k8s.io/v1", "events")
+API_SERVICE = Kind("APIService", "apiregistration.k8s.io/v1", "apiservices")
 LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases")
 
 CHILDREN = (

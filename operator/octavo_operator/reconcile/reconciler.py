@@ -22,7 +22,7 @@ from octavo_operator.reconcile.pods import Finding, views
 from octavo_operator.reconcile.rollout import Course, course
 from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
 from octavo_operator.render import RenderConfig, not_yet_acted_on, render
-from octavo_operator.render.scaler import bounds_in_force
+from octavo_operator.render.scaler import bounds_in_force, why_no_scaler
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ class Reconciler:
         refusals = [failure for failure in applied.failures if not failure.transient]
         if applied.failures and not refusals:  # no reason to call a model that serves anything but Ready
             raise applied.failures[0]
-        await self._report(service, replace(observed, children=applied.children), image, _outcome(applied, now))
+        outcome = replace(_outcome(applied, now), no_scaler=why_no_scaler(service.spec, config.metrics_url))
+        await self._report(service, replace(observed, children=applied.children), image, outcome)
         if refusals:
             raise refusals[0]
         pauses = [held.seconds for held in applied.held] + ([now.again] if now.again is not None else [])

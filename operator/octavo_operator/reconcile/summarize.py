@@ -28,11 +28,15 @@ _PHASES = list(LoadingPhase)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass came to: what kept the operator from applying, who fights over a field, how the rollout goes on."""
+    """What a pass came to: what kept the operator from applying, who fights over a field, how the rollout goes on.
+
+    `no_scaler`: why there is no autoscaler though one is wanted, in a sentence.
+    """
 
     problem: Finding | None = None
     conflict: Finding | None = None
     course: Course = field(default_factory=Course)
+    no_scaler: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ def summarize(
     """The status of `service` after a pass with this `outcome`; `now` is RFC 3339."""
     wanted, in_force = desired_replicas(service.spec), bounds_in_force(service.spec, datetime.fromisoformat(now))
     ready = count_of(observed.children.get(("Deployment", service.name), {}), "readyReplicas")
-    scaled = scaling(service, in_force, observed.children, ready) if in_force else None
+    scaled = scaling(service, in_force, observed.children, ready, outcome.no_scaler) if in_force else None
     facts = Facts(
         service=service,
         desired=scaled.replicas if scaled else wanted or 0,
