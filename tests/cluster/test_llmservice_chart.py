@@ -25,7 +25,8 @@ NOWHERE = {"spec": {"scheduling": {"nodeSelector": {"no-such": "node"}}}}
 
 
 def test_the_plain_manifests_are_the_rendered_chart(cluster: Client) -> None:
-    rendered = cluster.helm(*RENDER, "--namespace", "octavo-system", "--set", "createNamespace=true", "--skip-tests")
+    settings = ("--set", "createNamespace=true,metricsApi.apiService=Always", "--skip-tests")
+    rendered = cluster.helm(*RENDER, "--namespace", "octavo-system", *settings)
     assert (MANIFESTS / "install.yaml").read_text() == rendered
 
 
