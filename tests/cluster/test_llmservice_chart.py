@@ -44,6 +44,8 @@ def test_helm_finds_nothing_to_complain_about(cluster: Client) -> None:
         "engine.imag=x",
         "engine.image.digest=sha256:12",
         "monitoring.enabled=true",
+        "monitoring.interval=10m",
+        "metricsApi.apiService=yes",
         "operator.image.repository=Not An Image",
         "namespaces={Upper}",
         "operator.logLevel=loud",

@@ -69,6 +69,14 @@ Duration = Annotated[
     pattern("([0-9]+h)?([0-9]+m)?([0-9]+s)?", "must be a duration such as 15s, 30m or 2h"),
     Rule("self.matches('[1-9]')", "must be longer than nothing", lambda text: re.search("[1-9]", text) is not None),
 ]
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+
+
+def seconds(duration: str) -> int:
+    """The length of a `Duration`."""
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hms])", duration))
+
+
 _QUALIFIED = f"({DNS_LABEL}(\\.{DNS_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 _QUALIFIED_SENTENCE = "must be a label's key such as pool or example.com/pool"
 QualifiedName = Annotated[str, Field(min_length=1, max_length=317), pattern(_QUALIFIED, _QUALIFIED_SENTENCE)]
