@@ -20,6 +20,7 @@ from tests.cluster.build import HELM, ensure_built, program
 from tests.cluster.octavo import CHART
 
 Object = dict[str, Any]
+INSTALL = CHART.parents[1] / "docs" / "how-to" / "install.md"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -181,6 +182,25 @@ def test_the_operator_is_told_of_a_metrics_api_where_there_is_one(settings: str,
     assert len(readers(objects)) == runs
     services = [each["metadata"]["name"] for each in objects if each["kind"] == "Service"]
     assert services == (["octavo-operator-metrics"] if runs else [])
+
+
+def test_a_metrics_api_that_is_not_well_is_not_restarted_for_it() -> None:
+    objects = {each["kind"]: each for each in template() if each["metadata"]["name"] == "octavo-operator-metrics"}
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    asked = [container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
+    assert asked == ["/healthz", "/livez"]
+    assert objects["Service"]["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_the_registry_goes_before_the_images_of_the_plain_manifests_as_the_docs_say() -> None:
+    (line,) = [each for each in INSTALL.read_text().splitlines() if each.startswith("$ sed")]
+    command = line.removeprefix("$ ").partition(" | kubectl")[0]
+    done = subprocess.run(["bash", "-c", command], cwd=CHART.parents[1], capture_output=True, text=True, check=True)
+    deployments = [each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "Deployment"]
+    containers = [found for each in deployments for found in each["spec"]["template"]["spec"]["containers"]]
+    assert {found["image"].partition(":")[0] for found in containers} == {"REGISTRY/octavo-operator"}
+    arguments = [argument for found in containers for argument in found["args"]]
+    assert [each for each in arguments if each.startswith("--engine-image=REGISTRY/octavo-engine:")]
 
 
 def test_it_can_be_a_part_of_another_chart(tmp_path: Path) -> None:
