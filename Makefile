@@ -46,7 +46,8 @@ lint: setup ## ruff, mypy --strict, import-linter, hadolint, chart and manifest 
 
 # What helm makes of the chart for `kubectl apply -f`; the version only settles what the chart may use.
 HELM := .cache/cluster/bin/helm
-INSTALL := template octavo charts/octavo --kube-version 1.36.0 --namespace octavo-system --set createNamespace=true --skip-tests
+INSTALL := template octavo charts/octavo --kube-version 1.36.0 --namespace octavo-system --set createNamespace=true \
+  --set metricsApi.apiService=Always --skip-tests
 
 DASHBOARDS := fleet service capacity
 

@@ -24,6 +24,7 @@ from octavo_operator.render import (
     blocking,
     not_yet_acted_on,
     render,
+    scaledobject,
 )
 from octavo_operator.render.scaler import bounds_in_force
 
@@ -39,7 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="watch LLMServices and keep them as they should be", allow_abbrev=False)
     _engine_image(run)
-    _metrics_url(run)
+    _metrics_url(run, "")
     run.add_argument("--namespace", action="append", default=[], help="watch only this namespace; repeatable")
     run.add_argument(
         "--lease",
@@ -67,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     show = commands.add_parser("render", help="print the objects of an LLMService as YAML", allow_abbrev=False)
     show.add_argument("file", type=Path, metavar="FILE")
     _engine_image(show)
-    _metrics_url(show)
+    _metrics_url(show, DEFAULT_METRICS_URL)
     show.add_argument(
         "--operator-namespace",
         default=DEFAULT_NAMESPACE,
@@ -79,7 +80,8 @@ def build_parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         choices=OPTIONAL_KINDS,
-        help="a kind that the cluster has beside Kubernetes' own; repeatable",
+        help="a kind that the cluster has beside Kubernetes' own; ScaledObject: KEDA answers for external metrics too;"
+        " repeatable",
     )
 
     check = commands.add_parser("check", help="judge LLMServices as the API server would", allow_abbrev=False)
@@ -119,12 +121,13 @@ def _engine_image(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _metrics_url(parser: argparse.ArgumentParser) -> None:
+def _metrics_url(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--metrics-url",
-        default=DEFAULT_METRICS_URL,
+        default=default,
         metavar="URL",
-        help="the plain port of `octavo-operator metrics-api`, as KEDA reaches it (default: %(default)s)",
+        help="the plain port of `octavo-operator metrics-api`, as KEDA reaches it; empty: there is none"
+        f" (default: {default or 'empty'})",
     )
 
 
@@ -148,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.engine_image,
             kinds,
             metrics_url=arguments.metrics_url,
+            others_answer=scaledobject.KIND in kinds,
             operator_namespace=arguments.operator_namespace,
             now=now,
         )

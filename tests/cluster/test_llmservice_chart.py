@@ -25,7 +25,8 @@ NOWHERE = {"spec": {"scheduling": {"nodeSelector": {"no-such": "node"}}}}
 
 
 def test_the_plain_manifests_are_the_rendered_chart(cluster: Client) -> None:
-    rendered = cluster.helm(*RENDER, "--namespace", "octavo-system", "--set", "createNamespace=true", "--skip-tests")
+    settings = ("--set", "createNamespace=true,metricsApi.apiService=Always", "--skip-tests")
+    rendered = cluster.helm(*RENDER, "--namespace", "octavo-system", *settings)
     assert (MANIFESTS / "install.yaml").read_text() == rendered
 
 
@@ -43,6 +44,8 @@ def test_helm_finds_nothing_to_complain_about(cluster: Client) -> None:
         "engine.imag=x",
         "engine.image.digest=sha256:12",
         "monitoring.enabled=true",
+        "monitoring.interval=10m",
+        "metricsApi.apiService=yes",
         "operator.image.repository=Not An Image",
         "namespaces={Upper}",
         "operator.logLevel=loud",

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from octavo_engine.engine.client import EngineState
+from octavo_engine.server.metrics import Metrics
 from octavo_operator.render.prometheusrule import ALERTS, rule_group
 from tests.monitoring.promtool import check, firing
 
@@ -25,10 +28,16 @@ class Case:
     stays_quiet: dict[str, str]
 
 
-def _first_token(within_one: str, within_five: str) -> dict[str, str]:
-    bucket = "octavo_time_to_first_token_seconds_bucket"
-    cumulative = {"1": within_one, "2.5": within_one, "5": within_five, "+Inf": within_five}
-    return {f'{bucket}{{le="{bound}"}}': course for bound, course in cumulative.items()}
+def _first_token(seconds: float, per_minute: int = 10, minutes: int = 30) -> dict[str, str]:
+    """First tokens that all come after `seconds`, in the buckets of the real engine."""
+    engine = Metrics("m", EngineState, lambda: 0)
+    engine.first_token.observe(seconds)
+    return {
+        f'{sample.name}{{le="{sample.labels["le"]}"}}': f"0+{round(sample.value) * per_minute}x{minutes}"
+        for family in text_string_to_metric_families(engine.render().decode())
+        for sample in family.samples
+        if sample.name == "octavo_time_to_first_token_seconds_bucket"
+    }
 
 
 def _throughput(before: int, now: int) -> dict[str, str]:
@@ -38,6 +47,10 @@ def _throughput(before: int, now: int) -> dict[str, str]:
         "octavo_requests_running": "3+0x1560",
         "octavo_requests_waiting": "5+0x1560",
     }
+
+
+def _of_two_replicas(gauge: str, course: str) -> dict[str, str]:
+    return {f'{gauge}{{instance="{number}"}}': course for number in (1, 2)}
 
 
 def _outcomes(errors: int, good: int) -> dict[str, str]:
@@ -51,8 +64,8 @@ CASES = [
     Case(
         "OctavoTimeToFirstTokenHigh",
         20,
-        _first_token("0+0x30", "0+10x30"),
-        _first_token("0+10x30", "0+10x30"),
+        _first_token(2.1),
+        _first_token(1.9),
     ),
     Case(
         "OctavoKVCacheNearlyFull",
@@ -65,8 +78,8 @@ CASES = [
     Case(
         "OctavoQueueGrowing",
         35,
-        {"octavo_requests_waiting": "0+1x60"},
-        {"octavo_requests_waiting": "200+0x60"},
+        _of_two_replicas("octavo_requests_waiting", "0+0.42x60"),  # each has 4.2 more than ten minutes before
+        _of_two_replicas("octavo_requests_waiting", "0+0.38x60"),
     ),
     Case(
         "OctavoRequestsTurnedAway",
@@ -94,7 +107,7 @@ CASES = [
     ),
 ]
 WELL = {
-    **_first_token("0+60x60", "0+60x60"),
+    **_first_token(0.3, 60, 60),
     "octavo_kv_cache_usage_ratio": "0.5+0x60",
     "octavo_requests_running": "4+0x60",
     "octavo_requests_waiting": "0 1 0 2 0 0 1 0 0 0 1+0x50",
@@ -129,6 +142,14 @@ def test_it_is_quiet_just_below(case: Case, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
 def test_another_services_trouble_is_not_ours(case: Case, tmp_path: Path) -> None:
     firing(RULES, _of(case.fires, OTHER), case.minute, [], tmp_path)
+
+
+def test_vllms_names_have_vllms_buckets() -> None:
+    """Who reads them compares them with vLLM's own: what our alerts need beside is not there."""
+    shown = Metrics("m", EngineState, lambda: 0).render().decode().splitlines()
+    bounds = [line for line in shown if line.startswith("vllm:time_to_first_token_seconds_bucket")]
+    assert len(bounds) == 23
+    assert not [line for line in bounds if 'le="1.5"' in line or 'le="2.0"' in line]
 
 
 def test_a_service_that_is_well_raises_no_alert(tmp_path: Path) -> None:

@@ -457,6 +457,15 @@ BAD = [
         "spec.monitoring.interval",
         "must be longer than nothing",
     ),
+    *(
+        Bad(
+            f"a scrape every {interval}, seldom within an alert's window",
+            spec(monitoring={"interval": interval}),
+            "spec.monitoring.interval",
+            "must be 1m or less",
+        )
+        for interval in ("61s", "10m", "0h1m1s", "1h")
+    ),
     Bad(
         "a field of the pod template that is none",
         spec(podTemplate={"specs": {}}),

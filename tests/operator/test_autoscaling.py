@@ -111,6 +111,12 @@ def test_what_keeps_it_from_scaling(found: dict[str, Any] | None, reason: Reason
     assert judged(found).verdict() == ("False", reason, sentence)
 
 
+def test_why_there_is_no_autoscaler_is_said() -> None:
+    children = {("Deployment", "good"): {"spec": {"replicas": 2}}}
+    unmade = scaling(service(), Bounds(1, 4), children, 2, "KEDA has nobody to ask")
+    assert unmade.verdict() == ("False", Reason.AUTOSCALER_FAILED, "held at 2: KEDA has nobody to ask")
+
+
 def test_what_the_autoscaler_sees() -> None:
     status = judged(hpa(desired=3, octavo_requests_waiting="2500m", octavo_requests_in_flight="7")).status()
     assert (status.desired_replicas, status.queue_depth, status.concurrency_percent) == (3, "2.5", 70)

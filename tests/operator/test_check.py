@@ -32,6 +32,11 @@ def test_accepts_every_sample_and_golden_input(path: Path, capsys: pytest.Captur
     assert "is valid" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("interval", ["1m", "60s", "0h0m59s", "5s"])
+def test_accepts_a_scrape_within_a_minute(interval: str) -> None:
+    assert parse(merged(VALID, {"spec": {"monitoring": {"interval": interval}}})).spec.monitoring.interval == interval
+
+
 def test_says_all_problems_of_a_file_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"replicas": -1, "engine": {"dtype": "int3"}, "what": 1}})))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.server.metrics import Metrics
+from octavo_operator.api.names import METRICS_API_SERVICE
 from octavo_operator.metrics_api import collector as collecting
 from octavo_operator.metrics_api.app import aggregated, plain
 from octavo_operator.metrics_api.certificates import Authority
@@ -23,13 +27,14 @@ from octavo_operator.metrics_api.external import SelectorError, selected
 from octavo_operator.metrics_api.front_proxy import FrontProxy, NoAggregationError
 from octavo_operator.metrics_api.load import Load, NoMetricsError, parse
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
-from octavo_operator.metrics_api.registration import NAME, Registration
+from octavo_operator.metrics_api.registration import FAILED_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.kinds import Kind
+from octavo_operator.reconcile.kinds import POD, Kind
 from tests.cluster import pki
 
 HOST = "metrics.octavo-system.svc"
+Ask = Callable[[str], Awaitable[tuple[int, str]]]
 
 
 def metrics(waiting: float, running: float, model: str = "m") -> str:
@@ -62,8 +67,8 @@ def test_text_that_is_no_load_is_refused(text: str, words: str) -> None:
         parse(text)
 
 
-def pod(name: str = "a", *, ready: bool = True, service: str = "model") -> EnginePod:
-    return EnginePod(f"uid-{name}", name, service, f"http://{name}", ready)
+def pod(name: str = "a", *, ready: bool = True, ending: bool = False, service: str = "model") -> EnginePod:
+    return EnginePod(f"uid-{name}", name, service, f"http://{name}", ready, ending)
 
 
 class World:
@@ -133,6 +138,45 @@ async def test_a_pod_that_falls_silent_counts_as_before_for_a_while_and_then_the
     assert await world.load() == Load(1, 2)
 
 
+async def test_a_pod_that_falls_silent_with_requests_is_overloaded_and_not_idle() -> None:
+    world = World(pod("a"), pod("b"))
+    await world.load()
+    world.loads["b"] = SILENT
+    world.pods[1] = pod("b", ready=False)
+    world.now += collecting.STALE_SECONDS + 1
+    assert await world.refusal() == f"pod b of LLMService llm/model tells no load: {SILENT}"
+    world.now += collecting.BUSY_SECONDS
+    assert await world.load() == Load(1, 2)
+
+
+@pytest.mark.parametrize(("before", "ending"), [(Load(0, 0), False), (Load(1, 2), True)])
+async def test_a_silent_pod_that_had_no_requests_or_is_being_deleted_has_none(before: Load, ending: bool) -> None:
+    world = World(pod("a"), pod("b"))
+    world.loads["b"] = before
+    await world.load()
+    world.loads["b"] = SILENT
+    world.pods[1] = pod("b", ready=False, ending=ending)
+    world.now += collecting.STALE_SECONDS + 1
+    assert await world.load() == Load(1, 2)
+
+
+async def test_namespaces_that_nobody_asks_about_are_forgotten() -> None:
+    world = World(pod())
+    await world.load()
+    for number in range(50):
+        world.now += collecting.LIST_SECONDS + 1
+        await world.load()  # this one is kept
+        world.pods, kept = [], world.pods
+        await world.collector.services(f"nobody-{number}")
+        world.pods = kept
+    assert len(world.collector._namespaces) <= 2
+    for number in range(3):
+        await world.collector.services(f"some-{number}")
+    world.now += collecting.KEEP_SECONDS + 1
+    await world.collector.services("another")
+    assert set(world.collector._namespaces) == {"another"}
+
+
 async def test_a_pod_that_is_gone_counts_no_more() -> None:
     world = World(pod("a"), pod("b"))
     await world.load()
@@ -166,6 +210,8 @@ def test_only_pods_in_which_an_engine_runs_are_asked() -> None:
     assert loading is not None and not loading.ready
     six = engine_pod(live_pod(podIP="fd00::7"))
     assert six is not None and six.url == "http://[fd00::7]:8000/metrics"
+    ending = engine_pod({**live_pod(), "metadata": {**live_pod()["metadata"], "deletionTimestamp": "now"}})
+    assert ending is not None and ending.ending
     assert engine_pod(live_pod(podIP="")) is None
     assert engine_pod(live_pod(containerStatuses=[{"name": "engine", "state": {"waiting": {}}}])) is None
     assert engine_pod({**live_pod(), "metadata": {"name": "p", "uid": "u"}}) is None
@@ -330,7 +376,7 @@ class Registry:
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         if self.failure:
             raise self.failure
-        assert (kind.path(namespace, name)) == f"/apis/apiregistration.k8s.io/v1/apiservices/{NAME}"
+        assert (kind.path(namespace, name)) == f"/apis/apiregistration.k8s.io/v1/apiservices/{METRICS_API_SERVICE}"
         return None if self.spec is None else {"spec": self.spec}
 
     async def merge(self, kind: Kind, namespace: str, name: str, patch: Any) -> None:
@@ -360,6 +406,25 @@ async def test_an_api_service_of_somebody_else_is_left_alone() -> None:
     registry.failure = ApiError(403, "Forbidden", "may not")
     assert "may not" in await registration.look()
     assert registry.writes == 0
+
+
+async def test_a_registration_that_fails_for_minutes_is_told_and_one_that_stands_still_too() -> None:
+    registry, now = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}}), [0.0]
+    registration = Registration(registry, "octavo-system", "metrics", b"PEM", lambda: now[0])
+    await registration.look()
+    registry.failure = ApiError(403, "Forbidden", "may not")
+    now[0] = FAILED_SECONDS
+    await registration.look()
+    assert registration.trouble() == ""
+    now[0] += 1
+    await registration.look()
+    assert registration.trouble() == "for 121 s: cannot register for external.metrics.k8s.io/v1beta1: may not"
+    assert registration.standstill() == ""
+    registry.failure = None
+    await registration.look()
+    assert registration.trouble() == ""
+    now[0] += FAILED_SECONDS + 1
+    assert registration.standstill() == "has not looked at its APIService for 121 s"
 
 
 async def test_pods_that_keep_one_waiting_redirect_or_talk_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,16 +471,60 @@ async def test_pods_that_keep_one_waiting_redirect_or_talk_without_end(monkeypat
         await runner.cleanup()
 
 
-async def test_keda_is_told_the_same_numbers_or_an_error(world: World) -> None:
-    runner = web.AppRunner(plain(world.collector))
+@contextlib.asynccontextmanager
+async def plain_server(world: World, trouble: str = "", standstill: str = "") -> AsyncIterator[Ask]:
+    """The plain port on loopback; what is asked of it goes out as it is written."""
+    runner = web.AppRunner(plain(world.collector, lambda: trouble, lambda: standstill))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    root = f"http://127.0.0.1:{runner.addresses[0][1]}/namespaces/llm/llmservices"
+    root = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    async def ask(path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(URL(root + path, encoded=True)) as response:
+            return response.status, await response.text()
+
     try:
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"{root}/model") as response:
-                assert (response.status, await response.json()) == (200, {"waiting": 2, "inFlight": 6})
-            async with session.get(f"{root}/unknown") as response:
-                assert response.status == 503
+        yield ask
     finally:
         await runner.cleanup()
+
+
+async def test_keda_is_told_the_same_numbers_or_an_error(world: World) -> None:
+    async with plain_server(world) as ask:
+        status, text = await ask("/namespaces/llm/llmservices/model")
+        assert (status, json.loads(text)) == (200, {"waiting": 2, "inFlight": 6})
+        status, _ = await ask("/namespaces/llm/llmservices/unknown")
+        assert status == 503
+
+
+NO_NAMES = ["%2E%2E", "..", "%2e", "a%2Fb", "..%2F..%2Fapi", "A", "-a", "a" * 64, "a%0A", "%C3%A4", "a.b"]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+async def test_what_is_no_name_is_not_found_and_asks_the_cluster_nothing(name: str, world: World) -> None:
+    async with plain_server(world) as ask:
+        for path in (f"/namespaces/{name}/llmservices/x", f"/namespaces/llm/llmservices/{name}"):
+            status, _ = await ask(path)
+            assert (status, world.lists) == (404, 0)
+
+
+async def test_the_api_server_too_is_told_of_names_only(server: Server, world: World) -> None:
+    path = URL(f"{ROOT}/namespaces/a%2Fb/octavo_requests_waiting", encoded=True).raw_path
+    status, answer = await server.get(path, server.folder / "proxy", labelSelector="llmservice=model")
+    assert (status, answer["reason"], world.lists) == (404, "NotFound", 0)
+
+
+def test_a_name_leads_to_no_other_path() -> None:
+    assert POD.path("a/b", "c?d") == "/api/v1/namespaces/a%2Fb/pods/c%3Fd"
+    for namespace, name in (("..", "x"), ("a", ".")):
+        with pytest.raises(ValueError, match="is called"):
+            POD.path(namespace, name)
+
+
+async def test_health_is_whether_it_is_registered_and_life_is_whether_it_tries(world: World) -> None:
+    async with plain_server(world) as ask:
+        assert (await ask("/healthz"), await ask("/livez")) == ((200, "ok\n"), (200, "ok\n"))
+    async with plain_server(world, trouble="may not") as ask:
+        assert (await ask("/healthz"), await ask("/livez")) == ((503, "may not\n"), (200, "ok\n"))
+    async with plain_server(world, standstill="sleeps") as ask:
+        assert await ask("/livez") == (503, "sleeps\n")

@@ -571,6 +571,15 @@ async def test_a_deployment_is_made_with_its_lower_bound_before_its_autoscaler()
     assert server.reason("ScalingActive") == "AutoscalerPending"
 
 
+async def test_without_a_metrics_api_for_keda_it_is_said_that_nothing_scales() -> None:
+    server = Server(autoscaling={**AUTOSCALED["autoscaling"], "metricsSource": "KEDA"})
+    await Reconciler(server, server.indexes, RenderConfig("engine:1", metrics_url="")).reconcile(KEY)
+    assert not {"ScaledObject", "HorizontalPodAutoscaler"} & set(server.live)
+    found = server.condition("ScalingActive")
+    assert (found["status"], found["reason"]) == ("False", "AutoscalerFailed")
+    assert "KEDA would ask Octavo's metrics API, and the operator was told of none" in found["message"]
+
+
 async def test_what_an_autoscaler_writes_is_no_drift() -> None:
     server = Server(**AUTOSCALED)
     operator = reconciler(server)

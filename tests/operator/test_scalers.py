@@ -10,6 +10,7 @@ import pytest
 
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.render import RenderConfig, render
+from octavo_operator.render.scaler import why_no_scaler
 from tests.operator.bad_llmservices import VALID, merged
 
 KEDA = frozenset({"ScaledObject"})
@@ -76,19 +77,30 @@ def test_no_replica_at_all_is_never_asked_for() -> None:
 
 
 SOURCES = [
-    ("Auto", frozenset(), "HorizontalPodAutoscaler"),
-    ("Auto", KEDA, "ScaledObject"),
-    ("Builtin", KEDA, "HorizontalPodAutoscaler"),
-    ("Prometheus", KEDA, "HorizontalPodAutoscaler"),
-    ("KEDA", frozenset(), "ScaledObject"),
+    ("Auto", frozenset(), True, "HorizontalPodAutoscaler"),
+    ("Auto", KEDA, True, "ScaledObject"),
+    ("Auto", KEDA, False, "HorizontalPodAutoscaler"),  # KEDA's CRDs alone do not make KEDA answer
+    ("Builtin", KEDA, True, "HorizontalPodAutoscaler"),
+    ("Prometheus", KEDA, True, "HorizontalPodAutoscaler"),
+    ("KEDA", frozenset(), False, "ScaledObject"),
 ]
 
 
-@pytest.mark.parametrize(("source", "kinds", "expected"), SOURCES)
-def test_who_scales(source: str, kinds: frozenset[str], expected: str) -> None:
-    found = rendered(service(metricsSource=source), kinds)
+@pytest.mark.parametrize(("source", "kinds", "others", "expected"), SOURCES)
+def test_who_scales(source: str, kinds: frozenset[str], others: bool, expected: str) -> None:
+    found = rendered(service(metricsSource=source), kinds, others_answer=others)
     assert {"HorizontalPodAutoscaler", "ScaledObject"} & set(found) == {expected}
     assert "replicas" not in found["Deployment"]["spec"]
+
+
+@pytest.mark.parametrize(("source", "expected"), [("Auto", {"HorizontalPodAutoscaler"}), ("KEDA", set())])
+def test_without_a_metrics_api_nothing_points_keda_at_one(source: str, expected: set[str]) -> None:
+    wanted = service(metricsSource=source)
+    found = rendered(wanted, KEDA, others_answer=True, metrics_url="")
+    assert {"HorizontalPodAutoscaler", "ScaledObject"} & set(found) == expected
+    assert "replicas" not in found["Deployment"]["spec"]
+    assert bool(why_no_scaler(wanted.spec, "")) == (not expected)
+    assert not why_no_scaler(wanted.spec, "http://metrics:8080")
 
 
 def test_suspension_wins_over_autoscaling() -> None:

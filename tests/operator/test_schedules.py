@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from octavo_operator.api.autoscaling import Autoscaling
-from octavo_operator.render.schedules import bounds, seconds
+from octavo_operator.api.fields import seconds
+from octavo_operator.render.schedules import bounds
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -88,6 +88,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ or (eq .Values.metricsApi.enabled "Always") (and (eq .Values.metricsApi.enabled "Auto") (not .Values.namespaces)) }}
 {{- end }}
 
+{{- /* Whether the APIService of external metrics is to name the metrics API. Auto takes it only where it is seen that
+nobody else has it (KEDA, prometheus-adapter): without a cluster to look at (helm template, Argo CD) it is left alone. */ -}}
+{{- define "octavo.isAsked" -}}
+{{- $known := lookup "apiregistration.k8s.io/v1" "APIService" "" "v1beta1.external.metrics.k8s.io" | default dict }}
+{{- $seen := lookup "v1" "Namespace" "" "kube-system" }}
+{{- $release := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $known }}
+{{- $namespace := dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" $known }}
+{{- $own := and (eq $release .Release.Name) (eq $namespace .Release.Namespace) }}
+{{- $free := and $seen (or (not $known) $own) }}
+{{- $choice := .Values.metricsApi.apiService }}
+{{- if or (eq $choice "Always") (and (eq $choice "Auto") $free) }}true{{ end }}
+{{- end }}
+
 {{- /* What the operator may do, and nothing else. */ -}}
 {{- define "octavo.rules" -}}
 - apiGroups: [octavo.dev]

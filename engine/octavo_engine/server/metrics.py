@@ -2,7 +2,8 @@
 
 All series exist, at 0, from the start of the process, and label values come from closed sets. Names and buckets of
 vllm:* are those of vLLM 0.33 (`v1/metrics/loggers.py`, `buckets.py`); those it has dropped but dashboards still read
-are kept.
+are kept. octavo_* has its buckets too, and bounds of its own at the thresholds of our alerts: a quantile is only told
+from a threshold that is a bound.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ Outcome = Literal["stop", "length", "abort", "timeout", "error"]
 
 # fmt: off
 _FIRST_TOKEN = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)
+_FIRST_TOKEN_THRESHOLDS = (1.5, 2)
 _BETWEEN_TOKENS = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _STEP = (.001, .0025, .005, .01, .02, .03, .04, .06, .08, .1, .15, .25, .5, 1, 2.5, 5, 10, 30)
@@ -112,6 +114,7 @@ class Metrics:
             ("vllm:time_to_first_token_seconds",),
             "Arrival to first token",
             _FIRST_TOKEN,
+            _FIRST_TOKEN_THRESHOLDS,
         )
         self.between_tokens = seen(
             "octavo_inter_token_latency_seconds",
@@ -161,10 +164,15 @@ class Metrics:
         both = {"model_name": self._model_name, "engine": "0"}
         return own + [(twin, both) for twin in twins if self._vllm]
 
-    def _histogram(self, name: str, twins: tuple[str, ...], text: str, buckets: tuple[float, ...]) -> Twins:
+    def _histogram(
+        self, name: str, twins: tuple[str, ...], text: str, buckets: tuple[float, ...], more: tuple[float, ...] = ()
+    ) -> Twins:
+        """`more`: the bounds that `name` has beside `buckets`, and its twins have not."""
+        own = sorted((*buckets, *more))
         found = []
         for each, labels in self._names(name, twins):
-            histogram = Histogram(each, text, list(labels), buckets=buckets, registry=self._registry)
+            bounds = own if each == name else buckets
+            histogram = Histogram(each, text, list(labels), buckets=bounds, registry=self._registry)
             found.append(histogram.labels(**labels))
         return Twins(found)
 

@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from octavo_operator.api.names import DNS_LABEL
 from octavo_operator.api.schema import Rule, all_keys, pattern
-
-_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 Dns1123Name = Annotated[
     str,
     Field(min_length=1, max_length=253),
-    pattern(rf"{_LABEL}(\.{_LABEL})*", "must be a Kubernetes object name: lower case letters, digits, '-' and '.'"),
+    pattern(
+        rf"{DNS_LABEL}(\.{DNS_LABEL})*", "must be a Kubernetes object name: lower case letters, digits, '-' and '.'"
+    ),
 ]
 ObjectKey = Annotated[
     str,
@@ -25,7 +26,7 @@ ShortName = Annotated[
     str,
     Field(min_length=1, max_length=63),
     pattern(
-        _LABEL, "must be a short name: lower case letters, digits and '-', starting and ending with one of the first"
+        DNS_LABEL, "must be a short name: lower case letters, digits and '-', starting and ending with one of the first"
     ),
 ]
 ModelName = Annotated[
@@ -68,7 +69,15 @@ Duration = Annotated[
     pattern("([0-9]+h)?([0-9]+m)?([0-9]+s)?", "must be a duration such as 15s, 30m or 2h"),
     Rule("self.matches('[1-9]')", "must be longer than nothing", lambda text: re.search("[1-9]", text) is not None),
 ]
-_QUALIFIED = f"({_LABEL}(\\.{_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+
+
+def seconds(duration: str) -> int:
+    """The length of a `Duration`."""
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hms])", duration))
+
+
+_QUALIFIED = f"({DNS_LABEL}(\\.{DNS_LABEL})*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 _QUALIFIED_SENTENCE = "must be a label's key such as pool or example.com/pool"
 QualifiedName = Annotated[str, Field(min_length=1, max_length=317), pattern(_QUALIFIED, _QUALIFIED_SENTENCE)]
 _QUALIFIED_KEYS = all_keys(_QUALIFIED, f"each key {_QUALIFIED_SENTENCE}")

@@ -18,6 +18,7 @@ from octavo_operator.api.fields import (
     LabelMap,
     ModelName,
     ShortName,
+    seconds,
 )
 from octavo_operator.api.names import labels
 from octavo_operator.api.quantity import Quantity, Size, parse_quantity
@@ -252,13 +253,22 @@ class Auth(SpecModel):
     )
 
 
+_FIVE_SCRAPES_IN_A_WINDOW = Rule(
+    "!self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') || duration(self) <= duration('1m')",
+    "must be 1m or less: the alerts need several scrapes in 5 minutes",
+    lambda text: seconds(text) <= 60,
+)
+
+
 class Monitoring(SpecModel):
     """What the Prometheus Operator is told, where there is one."""
 
     enabled: Literal["Auto", "Always", "Never"] = Field(
         "Auto", description="Auto: only if the cluster has its CRDs, PodMonitor and PrometheusRule."
     )
-    interval: Duration = Field("15s", description="Time between two scrapes, such as 15s.")
+    interval: Annotated[Duration, _FIVE_SCRAPES_IN_A_WINDOW] = Field(
+        "15s", description="Time between two scrapes, such as 15s; 1m at most, as the alerts look at 5 minutes."
+    )
     labels: LabelMap = Field(
         default_factory=dict, description="Labels by which your Prometheus selects monitors and rules."
     )

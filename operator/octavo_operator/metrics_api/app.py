@@ -1,6 +1,7 @@
 """The two servers' paths: what the API server asks (TLS, nobody else), and what KEDA and the kubelet ask (plain).
 
-The plain one tells no more than the pods' own /metrics do to everyone who reaches them.
+The plain one tells everyone who reaches it two numbers of each LLMService: the requests that wait and those in flight.
+Where spec.networkPolicy closes the pods' own /metrics, these two are told all the same.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from octavo_operator.api.names import METRICS_API
+from octavo_operator.api.names import METRICS_API, is_dns_label
 from octavo_operator.metrics_api import external
 from octavo_operator.metrics_api.collector import Collector, NoAnswerError
 from octavo_operator.metrics_api.front_proxy import FrontProxy
@@ -21,6 +22,8 @@ from octavo_operator.render.scaledobject import IN_FLIGHT, WAITING, path
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Admits = Callable[[], FrontProxy]
 """Who is admitted now: it may change while we run."""
+Wrong = Callable[[], str]
+"""What is wrong, in a sentence; empty: nothing."""
 
 _ROOT = f"/apis/{METRICS_API}"
 
@@ -61,7 +64,7 @@ def _always(answer: external.Object) -> Callable[[web.Request], Awaitable[web.Re
 
 
 async def _values(collector: Collector, request: web.Request) -> web.Response:
-    namespace, metric = request.match_info["namespace"], request.match_info["metric"]
+    namespace, metric = _name(request, "namespace"), request.match_info["metric"]
     if metric not in external.METRICS:
         return _refused(404, "NotFound", f"there is no metric {metric}; there are {', '.join(external.METRICS)}")
     try:
@@ -77,22 +80,44 @@ async def _values(collector: Collector, request: web.Request) -> web.Response:
     return web.json_response(external.value_list(metric, loads, now))
 
 
-def plain(collector: Collector) -> web.Application:
-    """What KEDA asks of one LLMService, and /healthz."""
+def plain(collector: Collector, trouble: Wrong, standstill: Wrong) -> web.Application:
+    """What KEDA asks of one LLMService, and what the kubelet asks.
+
+    `/healthz` (readiness) answers 503 with `trouble`, which a restart would not mend, `/livez` with `standstill`.
+    """
 
     async def load(request: web.Request) -> web.Response:
         try:
-            found = await collector.load(request.match_info["namespace"], request.match_info["name"])
+            found = await collector.load(_name(request, "namespace"), _name(request, "name"))
         except (NoAnswerError, ApiError) as error:
             return web.json_response({"error": str(error)}, status=503)
         return web.json_response({WAITING: found.waiting, IN_FLIGHT: found.in_flight})
 
-    async def healthz(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
     app = web.Application()
-    app.add_routes([web.get("/healthz", healthz), web.get(path("{namespace}", "{name}"), load)])
+    app.add_routes(
+        [
+            web.get("/healthz", _unless(trouble)),
+            web.get("/livez", _unless(standstill)),
+            web.get(path("{namespace}", "{name}"), load),
+        ]
+    )
     return app
+
+
+def _unless(wrong: Wrong) -> Handler:
+    async def handler(_: web.Request) -> web.StreamResponse:
+        sentence = wrong()
+        return web.Response(status=503 if sentence else 200, text=f"{sentence or 'ok'}\n")
+
+    return handler
+
+
+def _name(request: web.Request, part: str) -> str:
+    """A part of the path, decoded, which may be a name; HTTPNotFound where nothing can be called so."""
+    text = request.match_info[part]
+    if not is_dns_label(text):
+        raise web.HTTPNotFound
+    return text
 
 
 def _refused(code: int, reason: str, message: str) -> web.Response:

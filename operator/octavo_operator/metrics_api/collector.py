@@ -1,7 +1,8 @@
 """The load of LLMServices, asked of their pods when somebody wants to know, and kept for a moment.
 
 An autoscaler that is told too little takes replicas away that are needed. So a number is only given if every pod that
-takes requests has told its own within `STALE_SECONDS`; else the answer is an error, and the autoscaler holds.
+has requests, or takes them, has told its own within `STALE_SECONDS`; else the answer is an error, and the autoscaler
+holds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 FRESH_SECONDS = 1.0  # one round answers both metrics of an HPA, and whoever else asks at the time
 STALE_SECONDS = 30.0
+BUSY_SECONDS = 300.0  # a pod that fell silent with requests has them for so long; by then it answers or was restarted
+KEEP_SECONDS = 60.0  # what nobody has asked about for so long is forgotten; HPA and KEDA ask twice as often
 LIST_SECONDS = 1.0  # a new pod takes requests at once: as long as it is not known, the load looks smaller than it is
 
 ListPods = Callable[[str], Awaitable[Sequence[EnginePod]]]
@@ -58,12 +61,18 @@ class _Service:
 class _Namespace:
     pods: Sequence[EnginePod] = ()
     listed_at: float = float("-inf")
+    asked_at: float = float("-inf")
     services: dict[str, _Service] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    @property
+    def keep_seconds(self) -> float:
+        """How long it is kept after somebody asked; without pods there is nothing to remember."""
+        return KEEP_SECONDS if self.pods or self.lock.locked() else LIST_SECONDS
+
 
 class Collector:
-    """Answers with loads. Only namespaces that somebody asks about cost anything."""
+    """Answers with loads. Only namespaces that somebody asks about cost anything, and only as long as somebody does."""
 
     def __init__(self, list_pods: ListPods, scrape: Scrape, clock: Callable[[], float] = time.monotonic) -> None:
         self._list_pods = list_pods
@@ -88,13 +97,23 @@ class Collector:
         return total(f"{namespace}/{name}", pods, service.samples, service.failures, self._clock())
 
     async def _listed(self, namespace: str) -> _Namespace:
-        known = self._namespaces.setdefault(namespace, _Namespace())
+        known = self._known(namespace)
         async with known.lock:
             if self._clock() - known.listed_at > LIST_SECONDS:
                 known.pods = await self._list_pods(namespace)
                 known.listed_at = self._clock()
                 there = {pod.service for pod in known.pods}
                 known.services = {name: each for name, each in known.services.items() if name in there}
+        return known
+
+    def _known(self, namespace: str) -> _Namespace:
+        """What is known of the namespace. A new one makes room first: anybody may ask about names that nobody has."""
+        now = self._clock()
+        if namespace not in self._namespaces:
+            kept = {name: each for name, each in self._namespaces.items() if now - each.asked_at <= each.keep_seconds}
+            self._namespaces = {**kept, namespace: _Namespace()}
+        known = self._namespaces[namespace]
+        known.asked_at = now
         return known
 
     async def _ask(self, service: _Service, pods: Iterable[EnginePod]) -> None:
@@ -118,12 +137,14 @@ class Collector:
 def total(
     service: str, pods: Sequence[EnginePod], samples: Mapping[str, Sample], failures: Mapping[str, str], now: float
 ) -> Load:
-    """The sum of what `pods` told of late; NoAnswerError if one that takes requests did not, or if none did. Pure.
+    """The sum of what `pods` told of late; NoAnswerError if one that has or takes requests did not, or none. Pure.
 
-    A pod that is not ready and does not answer counts as nothing: it starts, or has ended its last answer.
+    Of those that are not ready and do not answer, one that had requests when it was last heard is overloaded or hangs.
+    Any other counts as nothing: it starts, or has ended its last answer.
     """
     told = {uid: sample.load for uid, sample in samples.items() if now - sample.at <= STALE_SECONDS}
-    silent = [pod for pod in pods if pod.ready and pod.uid not in told]
+    busy = {uid for uid, sample in samples.items() if sample.load.in_flight and now - sample.at <= BUSY_SECONDS}
+    silent = [pod for pod in pods if pod.uid not in told and (pod.ready or (pod.uid in busy and not pod.ending))]
     if silent:
         why = failures.get(silent[0].uid, "it was not asked in time")
         more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""

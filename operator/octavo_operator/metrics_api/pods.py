@@ -12,13 +12,16 @@ from octavo_operator.render.container import CONTAINER, PORT
 
 @dataclass(frozen=True)
 class EnginePod:
-    """One pod of an LLMService. `ready`: it takes requests, so that it must have an answer for us too."""
+    """One pod of an LLMService. `ready`: it takes requests, so that it must have an answer for us too. `ending`: it has
+    been deleted, and is to end once it has answered what it has.
+    """
 
     uid: str
     name: str
     service: str
     url: str
     ready: bool
+    ending: bool = False
 
 
 def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:
@@ -30,7 +33,8 @@ def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:
         return None
     host = f"[{address}]" if ":" in address else address
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or ())
-    return EnginePod(metadata["uid"], metadata["name"], service, f"http://{host}:{PORT}/metrics", ready)
+    url, ending = f"http://{host}:{PORT}/metrics", bool(metadata.get("deletionTimestamp"))
+    return EnginePod(metadata["uid"], metadata["name"], service, url, ready, ending)
 
 
 def _runs(status: Mapping[str, Any]) -> bool:

@@ -58,11 +58,11 @@ async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper,
     authority = Authority(hosts(options))
     authority.serve_with(clients.context)
     collector = Collector(list_pods, scraper.scrape)
+    registration = Registration(cluster, options.namespace, options.service, authority.pem)
     runners = [
         await _start(aggregated(collector, lambda: clients.front_proxy), options.tls_port, clients.context),
-        await _start(plain(collector), options.port, None),
+        await _start(plain(collector, registration.trouble, registration.standstill), options.port, None),
     ]
-    registration = Registration(cluster, options.namespace, options.service, authority.pem)
     loops = [
         asyncio.create_task(_register(registration)),
         asyncio.create_task(_renew(authority, clients.context)),

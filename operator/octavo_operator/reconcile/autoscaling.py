@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
-from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API, WAITING_METRIC
+from octavo_operator.api.names import IN_FLIGHT_METRIC, METRICS_API_SERVICE, WAITING_METRIC
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import AutoscalingStatus
@@ -25,13 +25,15 @@ from octavo_operator.render.schedules import Bounds
 Verdict = tuple[str, Reason, str]
 """Status, reason and message of a condition."""
 
-_API_SERVICE = ".".join(reversed(METRICS_API.split("/")))
 _SAID_BY_CLIENT = "external metrics API: "
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """What an autoscaler is judged by: its bounds, the Deployment's replicas, how many of them do not answer yet."""
+    """What an autoscaler is judged by: its bounds, the Deployment's replicas, how many of them do not answer yet.
+
+    `unmade`: why none is made, in a sentence.
+    """
 
     service: LLMService
     bounds: Bounds
@@ -39,6 +41,7 @@ class Scaling:
     loading: int
     hpa: Object | None
     by_keda: bool
+    unmade: str = ""
 
     def status(self) -> AutoscalingStatus:
         """What the autoscaler sees and wants."""
@@ -61,6 +64,8 @@ class Scaling:
 
     def _trouble(self) -> Verdict | None:
         """What keeps the autoscaler from scaling, if something does."""
+        if self.unmade:
+            return "False", Reason.AUTOSCALER_FAILED, f"held at {self.replicas}: {self.unmade}"
         if self.hpa is None:
             maker = "KEDA has not made its HorizontalPodAutoscaler" if self.by_keda else "the autoscaler is not made"
             return "False", Reason.AUTOSCALER_PENDING, f"held at {self.replicas}: {maker} yet"
@@ -109,14 +114,16 @@ class Scaling:
         return remarks
 
 
-def scaling(service: LLMService, bounds: Bounds, children: Mapping[tuple[str, str], Object], ready: int) -> Scaling:
-    """The autoscaling of `service`, of whose replicas `ready` answer."""
+def scaling(
+    service: LLMService, bounds: Bounds, children: Mapping[tuple[str, str], Object], ready: int, unmade: str = ""
+) -> Scaling:
+    """The autoscaling of `service`, of whose replicas `ready` answer; `unmade`: why it has no autoscaler."""
     deployment = children.get(("Deployment", service.name), {})
     replicas = int((deployment.get("spec") or {}).get("replicas", bounds.floor))
     scaled_object = children.get((SCALED_OBJECT, service.name))
     by_keda = scaled_object is not None and not is_going(scaled_object)
     hpa = children.get((HPA, f"keda-hpa-{service.name}" if by_keda else service.name))
-    return Scaling(service, bounds, replicas, max(0, replicas - ready), hpa, by_keda)
+    return Scaling(service, bounds, replicas, max(0, replicas - ready), hpa, by_keda, unmade)
 
 
 def _averages(status: Mapping[str, Any]) -> dict[str, Decimal]:
@@ -144,4 +151,4 @@ def _why_not(condition: Mapping[str, Any]) -> str:
     if _SAID_BY_CLIENT not in message:
         return message
     said = message.rpartition(_SAID_BY_CLIENT)[2]
-    return f"the load is not known: {said} (who answers: kubectl get apiservice {_API_SERVICE})"
+    return f"the load is not known: {said} (who answers: kubectl get apiservice {METRICS_API_SERVICE})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from octavo_operator.api.names import API_VERSION, KIND, PLURAL
 
@@ -16,15 +17,21 @@ class Kind:
     plural: str
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """The path of one object, of all in the namespace, or of all in the cluster."""
+        """The path of one object, of all in the namespace, or of all in the cluster; ValueError for "." and "..".
+
+        Names may come from a request: what they hold cannot lead to another path.
+        """
+        if {namespace, name} & {".", ".."}:  # quoting leaves dots alone, and clients resolve them
+            raise ValueError(f"no namespace and no object is called {namespace!r} and {name!r}")
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
-        scope = f"/namespaces/{namespace}" if namespace else ""
-        return f"{root}{scope}/{self.plural}" + (f"/{name}" if name else "")
+        scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        return f"{root}{scope}/{self.plural}" + (f"/{quote(name, safe='')}" if name else "")
 
 
 LLMSERVICE = Kind(KIND, API_VERSION, PLURAL)
 POD = Kind("Pod", "v1", "pods")
 EVENT = Kind("Event", "events.k8s.io/v1", "events")
+API_SERVICE = Kind("APIService", "apiregistration.k8s.io/v1", "apiservices")
 LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases")
 
 CHILDREN = (

@@ -15,6 +15,7 @@ from typing import Any
 
 from octavo_operator.reconcile.apply import Cluster
 from octavo_operator.reconcile.discovery import KindsChangedError, check_kinds, present_kinds, watch_kinds
+from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.health import Heartbeat, serve_health, trouble
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD
 from octavo_operator.reconcile.lease import Lease
@@ -25,7 +26,7 @@ from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.resync import Resync
 from octavo_operator.reconcile.watches import Watches
-from octavo_operator.render import DEFAULT_METRICS_URL, RenderConfig
+from octavo_operator.render import RenderConfig
 
 WORKERS = 8
 logger = logging.getLogger(__name__)
@@ -36,14 +37,14 @@ class OperatorOptions:
     """How to run. `namespaces` empty: the whole cluster. `health_port` 0: no health endpoint.
 
     `lease`: namespace and name of the Lease by which replicas agree who leads; None: this one always leads.
-    `metrics_url`: Octavo's metrics API, as KEDA reaches it.
+    `metrics_url`: Octavo's metrics API, as KEDA reaches it; empty: there is none.
     """
 
     engine_image: str
     namespaces: Sequence[str] = ()
     health_port: int = 8080
     lease: tuple[str, str] | None = None
-    metrics_url: str = DEFAULT_METRICS_URL
+    metrics_url: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,12 @@ async def _serve(process: _Process) -> None:
     """Watches and works until stopped; KindsChangedError if a CRD comes or goes that decides what is made."""
     cluster, queue, heartbeat, options = process.cluster, process.queue, process.heartbeat, process.options
     optional = await present_kinds(cluster)
+    others = await others_answer(cluster, options.metrics_url) or False
     indexes: dict[str, Index] = {}
     kinds = (LLMSERVICE, *CHILDREN, *optional, POD)
     watches = Watches(cluster, queue, heartbeat, options.namespaces, kinds, indexes)
     present = frozenset(kind.name for kind in optional)
-    config = RenderConfig(options.engine_image, present, metrics_url=options.metrics_url)
+    config = RenderConfig(options.engine_image, present, metrics_url=options.metrics_url, others_answer=others)
     if options.lease:  # it lies where the operator runs
         config = replace(config, operator_namespace=options.lease[0])
     loading = LoadWatch(indexes, queue)
@@ -123,6 +125,7 @@ async def _serve(process: _Process) -> None:
             watches.run(process.stop),
             Resync(cluster, options.namespaces, indexes, queue, heartbeat).run(),
             watch_kinds(cluster, optional),
+            watch_answerer(cluster, options.metrics_url, others),
             _ask_pods(process, loading),
             *(_work(process, reconciler) for _ in range(WORKERS)),
         )

@@ -22,7 +22,7 @@ from octavo_operator.reconcile.pods import Finding, views
 from octavo_operator.reconcile.rollout import Course, course
 from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
 from octavo_operator.render import RenderConfig, blocking, render
-from octavo_operator.render.scaler import bounds_in_force
+from octavo_operator.render.scaler import bounds_in_force, why_no_scaler
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,8 @@ class Reconciler:
         again, told = _again(service, applied, now, moment), self._told(key, applied, moment)
         try:
             if told or not applied.failures:  # else what there is to say is as old as what was applied
-                outcome = _outcome(told, applied, now)
+                no_scaler = why_no_scaler(service.spec, config.metrics_url)
+                outcome = replace(_outcome(told, applied, now), no_scaler=no_scaler)
                 await self._report(service, replace(observed, children=applied.children), image, outcome)
             for failure in (*applied.refusals.values(), *applied.failures.values()):
                 raise failure

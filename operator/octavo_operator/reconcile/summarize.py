@@ -34,7 +34,8 @@ class Outcome:
     """What a pass came to: who fights over a field, how the rollout goes on, and what was not applied.
 
     `problem`: what kept the operator from applying anything; `refused`: what the API server says of a child that it
-    refused; `unserved`: the same of a child without which nothing serves.
+    refused; `unserved`: the same of a child without which nothing serves; `no_scaler`: why there is no autoscaler
+    though one is wanted, in a sentence.
     """
 
     problem: Finding | None = None
@@ -42,6 +43,7 @@ class Outcome:
     refused: Finding | None = None
     conflict: Finding | None = None
     course: Course = field(default_factory=Course)
+    no_scaler: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def summarize(
     """The status of `service` after a pass with this `outcome`; `now` is RFC 3339."""
     wanted, in_force = desired_replicas(service.spec), bounds_in_force(service.spec, datetime.fromisoformat(now))
     ready = count_of(observed.children.get(("Deployment", service.name), {}), "readyReplicas")
-    scaled = scaling(service, in_force, observed.children, ready) if in_force else None
+    scaled = scaling(service, in_force, observed.children, ready, outcome.no_scaler) if in_force else None
     facts = Facts(
         service=service,
         desired=scaled.replicas if scaled else wanted or 0,

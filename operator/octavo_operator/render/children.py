@@ -27,16 +27,23 @@ class RenderConfig:
     """What rendering needs beside the LLMService itself.
 
     `kinds` are those of OPTIONAL_KINDS that the cluster has. `in_place`: a rollout goes on without a surge.
-    `metrics_url` is Octavo's metrics API, as KEDA reaches it, `operator_namespace` where Octavo's own pods run. `now`
-    decides which schedules are in force (None: none).
+    `metrics_url` is Octavo's metrics API, as KEDA reaches it (empty: there is none). `others_answer`: the cluster's
+    server for external metrics is not Octavo's. `operator_namespace` is where Octavo's own pods run. `now` decides
+    which schedules are in force (None: none).
     """
 
     engine_image: str
     kinds: frozenset[str] = frozenset()
     in_place: bool = False
     metrics_url: str = DEFAULT_METRICS_URL
+    others_answer: bool = False
     operator_namespace: str = DEFAULT_NAMESPACE
     now: datetime | None = None
+
+    @property
+    def keda_answers(self) -> bool:
+        """Whether KEDA is taken for the server for external metrics: it is there, and that server is not Octavo's."""
+        return self.others_answer and scaledobject.KIND in self.kinds
 
 
 def render(llmservice: LLMService, config: RenderConfig) -> list[dict[str, Any]]:
@@ -47,7 +54,7 @@ def render(llmservice: LLMService, config: RenderConfig) -> list[dict[str, Any]]
         pod_disruption_budget(llmservice),
         network_policy(llmservice, config.operator_namespace),
         deployment(llmservice, config.engine_image, config.in_place),
-        scaler(llmservice, config.kinds, config.metrics_url, config.now),
+        scaler(llmservice, config.keda_answers, config.metrics_url, config.now),
         podmonitor.pod_monitor(llmservice, config.kinds),
         prometheusrule.prometheus_rule(llmservice, config.kinds),
     ]

@@ -16,10 +16,20 @@ def is_autoscaled(spec: LLMServiceSpec) -> bool:
     return spec.autoscaling is not None and not spec.suspend
 
 
-def uses_keda(spec: LLMServiceSpec, kinds: frozenset[str]) -> bool:
-    """Whether KEDA scales; `Auto` leaves it to KEDA where the cluster has it, as nobody else can answer there."""
+def uses_keda(spec: LLMServiceSpec, keda_answers: bool) -> bool:
+    """Whether KEDA scales; `Auto` leaves it to KEDA where that answers for external metrics, as nobody else can."""
     source = spec.autoscaling.metrics_source if spec.autoscaling else ""
-    return source == "KEDA" or (source == "Auto" and scaledobject.KIND in kinds)
+    return source == "KEDA" or (source == "Auto" and keda_answers)
+
+
+def why_no_scaler(spec: LLMServiceSpec, metrics_url: str) -> str:
+    """Why there is no autoscaler though the spec asks for one, in a sentence; empty: there is one, or none is asked."""
+    if metrics_url or not is_autoscaled(spec) or not uses_keda(spec, keda_answers=False):
+        return ""
+    return (
+        "KEDA would ask Octavo's metrics API, and the operator was told of none (--metrics-url; the chart's"
+        " metricsApi.enabled): run one, or use metricsSource Prometheus"
+    )
 
 
 def bounds_in_force(spec: LLMServiceSpec, now: datetime | None) -> Bounds | None:
@@ -31,13 +41,14 @@ def bounds_in_force(spec: LLMServiceSpec, now: datetime | None) -> Bounds | None
     return bounds(spec.autoscaling, now)
 
 
-def scaler(
-    llmservice: LLMService, kinds: frozenset[str], metrics_url: str, now: datetime | None
-) -> dict[str, Any] | None:
-    """The autoscaler, or None where the spec itself says how many replicas there are."""
+def scaler(llmservice: LLMService, keda_answers: bool, metrics_url: str, now: datetime | None) -> dict[str, Any] | None:
+    """The autoscaler, or None where the spec itself says how many replicas there are, or there can be none.
+
+    Without a `metrics_url` there is nothing that KEDA could ask, and `Auto` means a HorizontalPodAutoscaler.
+    """
     in_force = bounds_in_force(llmservice.spec, now)
-    if in_force is None:
+    if in_force is None or why_no_scaler(llmservice.spec, metrics_url):
         return None
-    if uses_keda(llmservice.spec, kinds):
+    if uses_keda(llmservice.spec, keda_answers and bool(metrics_url)):
         return scaledobject.scaled_object(llmservice, in_force, metrics_url)
     return hpa.horizontal_pod_autoscaler(llmservice, in_force)

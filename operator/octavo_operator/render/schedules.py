@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,8 +10,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from octavo_operator.api.autoscaling import Autoscaling, Schedule
-
-_UNITS = {"h": 3600, "m": 60, "s": 1}
+from octavo_operator.api.fields import seconds
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,3 @@ def _start(schedule: Schedule, moment: datetime, *, reverse: bool = False) -> da
     except CronSimError as error:
         raise ScheduleError(f"start {schedule.start!r} never comes ({str(error).lower()})") from None
     return found.astimezone(UTC) if found else None
-
-
-def seconds(duration: str) -> int:
-    """The length of a duration such as `1h30m`."""
-    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([hms])", duration))

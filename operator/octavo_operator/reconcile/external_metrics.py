@@ -1,0 +1,63 @@
+"""Who answers for external metrics: by that `metricsSource: Auto` is decided. A cluster has one server for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from octavo_operator.api.names import METRICS_API_NAME, METRICS_API_SERVICE, NAME_LABEL
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.discovery import POLL_SECONDS, KindsChangedError
+from octavo_operator.reconcile.kinds import API_SERVICE, Kind
+
+logger = logging.getLogger(__name__)
+
+
+class Reader(Protocol):
+    """What is needed of a cluster."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        """The live object, or None."""
+
+
+async def others_answer(cluster: Reader, metrics_url: str) -> bool | None:
+    """Whether it is another server than Octavo's at `metrics_url`; None: there is none, or we may not know.
+
+    Not asked without a URL: whoever answers then, KEDA could not ask us.
+    """
+    if not metrics_url:
+        return None
+    try:
+        found = await cluster.get(API_SERVICE, "", METRICS_API_SERVICE)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        logger.warning("may not read who answers for external metrics: %s", error)
+        return None
+    return None if found is None else not _is_octavos(found, metrics_url)
+
+
+def _is_octavos(api_service: dict[str, Any], metrics_url: str) -> bool:
+    """By the chart's label, which another release's has too, or because it names the Service that KEDA would ask."""
+    service = api_service["spec"].get("service") or {}
+    labels = api_service["metadata"].get("labels") or {}
+    host = (urlsplit(metrics_url).hostname or "").split(".")
+    return labels.get(NAME_LABEL) == METRICS_API_NAME or host[:2] == [service.get("name"), service.get("namespace")]
+
+
+async def watch_answerer(cluster: Reader, metrics_url: str, known: bool) -> None:
+    """For ever; KindsChangedError once another server answers than when it was `known` whether others do.
+
+    While there is none, as when one is being replaced, nothing changes.
+    """
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        try:
+            found = await others_answer(cluster, metrics_url)
+        except ApiError as error:
+            logger.warning("cannot ask who answers for external metrics: %s", error)
+            continue
+        if found is not None and found != known:
+            raise KindsChangedError(f"external metrics are answered by {'others' if found else 'Octavo'} now")

@@ -1,0 +1,243 @@
+"""What the chart renders without a cluster, with one that somebody else has claimed, and below another chart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from octavo_operator.api.names import METRICS_API_NAME, METRICS_API_SERVICE, NAME_LABEL
+from tests.cluster.build import HELM, ensure_built, program
+from tests.cluster.octavo import CHART
+
+Object = dict[str, Any]
+INSTALL = CHART.parents[1] / "docs" / "how-to" / "install.md"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def helm_is_built() -> None:
+    ensure_built(print, (HELM,))
+
+
+def helm(*arguments: str) -> str:
+    command = [str(program("helm", (HELM,))), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def template(*arguments: str, chart: Path = CHART, release: str = "octavo", namespace: str = "llm") -> list[Object]:
+    """The objects that are rendered."""
+    to = ("template", release, str(chart), "--kube-version", "1.36.0", "--namespace", namespace)
+    return [found for found in yaml.safe_load_all(helm(*to, *arguments)) if found]
+
+
+def api_services(objects: list[Object]) -> list[Object]:
+    return [found for found in objects if found["kind"] == "APIService"]
+
+
+@dataclass
+class ApiServer:
+    """As much of an API server as helm's `lookup` asks, with one APIService or none."""
+
+    folder: Path
+    api_service: Object | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def settings(self, port: int) -> tuple[str, ...]:
+        """How helm is to ask it."""
+        cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        users = [{"name": "u", "user": {}}]
+        known = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "c"}
+        (self.folder / "kubeconfig").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **known}))
+        return ("--dry-run=server", "--kubeconfig", str(self.folder / "kubeconfig"))
+
+    def answer(self, path: str) -> Object | None:
+        """The answer of a GET; None: not found."""
+        self.asked.append(path)
+        kinds = {
+            "/api/v1": ("namespaces", "Namespace"),
+            "/apis/apiregistration.k8s.io/v1": ("apiservices", "APIService"),
+        }
+        if path in kinds:
+            name, kind = kinds[path]
+            resource = {"name": name, "singularName": "", "namespaced": False, "kind": kind, "verbs": ["get"]}
+            version = path.removeprefix("/apis/").removeprefix("/api/")
+            return {"kind": "APIResourceList", "groupVersion": version, "resources": [resource]}
+        if path == "/api/v1/namespaces/kube-system":
+            return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}
+        if path == f"/apis/apiregistration.k8s.io/v1/apiservices/{METRICS_API_SERVICE}":
+            return self.api_service
+        return None
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[tuple[ApiServer, tuple[str, ...]]]:
+    """An API server, and the settings by which helm asks it."""
+    server = ApiServer(tmp_path)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = server.answer(self.path.partition("?")[0])
+            missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            text = json.dumps(found or missing).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield server, server.settings(http.server_port)
+        http.shutdown()
+        thread.join()
+
+
+def claimed_by(release: str, namespace: str) -> Object:
+    annotations = {"meta.helm.sh/release-name": release, "meta.helm.sh/release-namespace": namespace}
+    metadata = {"name": METRICS_API_SERVICE, "annotations": annotations}
+    return {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": metadata, "spec": {}}
+
+
+@pytest.mark.parametrize(("choice", "made"), [("Auto", 0), ("Always", 1), ("Never", 0)])
+def test_without_a_cluster_to_look_at_the_clusters_api_service_is_claimed_only_if_told_so(
+    choice: str, made: int
+) -> None:
+    """As Argo CD renders it, in a cluster where KEDA may have it."""
+    objects = template("--set", f"metricsApi.apiService={choice}", "--api-versions", "external.metrics.k8s.io/v1beta1")
+    assert len(api_services(objects)) == made
+    assert [found for found in objects if found["metadata"]["name"] == "octavo-operator-metrics"]
+
+
+@pytest.mark.parametrize(
+    ("live", "choice", "made"),
+    [
+        (None, "Auto", 1),
+        (claimed_by("octavo", "llm"), "Auto", 1),
+        (claimed_by("keda", "keda"), "Auto", 0),
+        (claimed_by("octavo", "elsewhere"), "Auto", 0),
+        (claimed_by("keda", "keda"), "Always", 1),
+        (None, "Never", 0),
+    ],
+)
+def test_with_a_cluster_it_is_seen_who_has_it(
+    live: Object | None, choice: str, made: int, cluster: tuple[ApiServer, tuple[str, ...]]
+) -> None:
+    server, settings = cluster
+    server.api_service = live
+    found = api_services(template(*settings, "--set", f"metricsApi.apiService={choice}"))
+    assert len(found) == made
+    assert server.asked
+    for each in found:  # by which the operator knows it for Octavo's
+        assert each["metadata"]["labels"][NAME_LABEL] == METRICS_API_NAME
+
+
+def operator_arguments(objects: list[Object]) -> list[str]:
+    (found,) = [o for o in objects if o["kind"] == "Deployment" and o["metadata"]["name"] == "octavo-operator"]
+    return list(found["spec"]["template"]["spec"]["containers"][0]["args"])
+
+
+def readers(objects: list[Object]) -> list[Object]:
+    """The roles by which the operator may see who answers for external metrics."""
+    bound = {
+        each["roleRef"]["name"]
+        for each in objects
+        if each["kind"] == "ClusterRoleBinding" and each["subjects"][0]["name"] == "octavo-operator"
+    }
+    roles = [each for each in objects if each["kind"] == "ClusterRole" and each["metadata"]["name"] in bound]
+    rules = [rule for role in roles for rule in role["rules"] if rule["resources"] == ["apiservices"]]
+    assert all((rule["verbs"], rule["resourceNames"]) == (["get"], [METRICS_API_SERVICE]) for rule in rules)
+    return rules
+
+
+@pytest.mark.parametrize(
+    ("settings", "runs"),
+    [
+        ("", True),
+        ("namespaces={a,b}", False),
+        ("metricsApi.enabled=Never", False),
+        ("namespaces={a},metricsApi.enabled=Always", True),
+    ],
+)
+def test_the_operator_is_told_of_a_metrics_api_where_there_is_one(settings: str, runs: bool) -> None:
+    objects = template("--set", settings)
+    url = "--metrics-url=http://octavo-operator-metrics.llm.svc:8080"
+    told = [each for each in operator_arguments(objects) if each.startswith("--metrics-url")]
+    assert told == ([url] if runs else [])
+    assert len(readers(objects)) == runs
+    services = [each["metadata"]["name"] for each in objects if each["kind"] == "Service"]
+    assert services == (["octavo-operator-metrics"] if runs else [])
+
+
+def test_a_metrics_api_that_is_not_well_is_not_restarted_for_it() -> None:
+    objects = {each["kind"]: each for each in template() if each["metadata"]["name"] == "octavo-operator-metrics"}
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    asked = [container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
+    assert asked == ["/healthz", "/livez"]
+    assert objects["Service"]["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_the_registry_goes_before_the_images_of_the_plain_manifests_as_the_docs_say() -> None:
+    (line,) = [each for each in INSTALL.read_text().splitlines() if each.startswith("$ sed")]
+    command = line.removeprefix("$ ").partition(" | kubectl")[0]
+    done = subprocess.run(["bash", "-c", command], cwd=CHART.parents[1], capture_output=True, text=True, check=True)
+    deployments = [each for each in yaml.safe_load_all(done.stdout) if each["kind"] == "Deployment"]
+    containers = [found for each in deployments for found in each["spec"]["template"]["spec"]["containers"]]
+    assert {found["image"].partition(":")[0] for found in containers} == {"REGISTRY/octavo-operator"}
+    arguments = [argument for found in containers for argument in found["args"]]
+    assert [each for each in arguments if each.startswith("--engine-image=REGISTRY/octavo-engine:")]
+
+
+def test_it_can_be_a_part_of_another_chart(tmp_path: Path) -> None:
+    """Of one that switches it by a condition and shares values of its own with all its parts."""
+    shutil.copytree(CHART, tmp_path / "charts" / "octavo")
+    part = {"name": "octavo", "version": "0.1.0", "condition": "octavo.enabled"}
+    chart = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [part]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    shared = {"storageClass": "fast", "imageRegistry": "registry.example"}
+    values: Object = {"global": shared, "octavo": {"enabled": True, "operator": {"replicas": 3}}}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    objects = template(chart=tmp_path)
+    (operator,) = [
+        each for each in objects if each["kind"] == "Deployment" and "metrics" not in each["metadata"]["name"]
+    ]
+    assert operator["spec"]["replicas"] == 3
+    assert operator["spec"]["template"]["spec"]["containers"][0]["image"].startswith(
+        "registry.example/octavo-operator:"
+    )
+    assert not template("--set", "octavo.enabled=false", chart=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("--set", "monitoring.enabled=Never"), "monitoring.enabled is Never"),
+        ((), "There is no Prometheus Operator in this cluster"),
+        (("--api-versions", "monitoring.coreos.com/v1/PodMonitor"), ""),
+    ],
+)
+def test_the_notes_say_why_there_is_no_monitor(settings: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    """helm shows notes only when it installs: so they are rendered as a file of a copy."""
+    shutil.copytree(CHART, tmp_path / "octavo")
+    (tmp_path / "octavo" / "templates" / "NOTES.txt").rename(tmp_path / "octavo" / "notes")
+    (tmp_path / "octavo" / "templates" / "notes.yaml").write_text(
+        'kind: Notes\nmetadata: {name: n}\nnotes: {{ tpl (.Files.Get "notes") . | toJson }}\n'
+    )
+    (notes,) = [each for each in template(*settings, chart=tmp_path / "octavo") if each["kind"] == "Notes"]
+    for sentence in ("monitoring.enabled is Never", "There is no Prometheus Operator in this cluster"):
+        assert (sentence in notes["notes"]) == (sentence == words)

@@ -1,0 +1,71 @@
+"""Who answers for external metrics: Octavo, somebody else, or nobody, and that a change is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from octavo_operator.reconcile import external_metrics
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.discovery import KindsChangedError
+from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
+from octavo_operator.reconcile.kinds import Kind
+
+URL = "http://octavo-operator-metrics.octavo-system.svc:8080"
+FORBIDDEN = ApiError(403, "Forbidden", "may not")
+UNREACHABLE = ApiError(0, "Unreachable", "the API server cannot be reached")
+
+
+def api_service(name: str, namespace: str, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"labels": labels}, "spec": {"service": {"name": name, "namespace": namespace}}}
+
+
+OURS = api_service("octavo-operator-metrics", "octavo-system")
+ANOTHER_RELEASES = api_service("b-metrics", "b", **{"app.kubernetes.io/name": "octavo-metrics-api"})
+KEDAS = api_service("keda-operator-metrics-apiserver", "keda", **{"app.kubernetes.io/part-of": "keda-operator"})
+LOCAL: dict[str, Any] = {"metadata": {}, "spec": {"service": None}}
+
+
+class Server:
+    """Answers with what it is given, in turn; the last stays."""
+
+    def __init__(self, *answers: dict[str, Any] | ApiError | None) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        path = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io"
+        assert kind.path(namespace, name) == path
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, ApiError):
+            raise answer
+        return answer
+
+
+CASES = [(OURS, False), (ANOTHER_RELEASES, False), (KEDAS, True), (LOCAL, True), (None, None), (FORBIDDEN, None)]
+
+
+@pytest.mark.parametrize(("answer", "others"), CASES)
+async def test_who_answers(answer: dict[str, Any] | ApiError | None, others: bool | None) -> None:
+    assert await others_answer(Server(answer), URL) is others
+
+
+async def test_without_a_url_nobody_is_asked() -> None:
+    server = Server(KEDAS)
+    assert await others_answer(server, "") is None
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize(("before", "after", "words"), [(OURS, KEDAS, "by others"), (KEDAS, OURS, "by Octavo")])
+async def test_a_change_is_noticed_and_a_gap_is_none(
+    before: dict[str, Any], after: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external_metrics, "POLL_SECONDS", 0.001)
+    server = Server(before, UNREACHABLE, None, FORBIDDEN, before, after)
+    async with asyncio.timeout(10):
+        with pytest.raises(KindsChangedError, match=words):
+            await watch_answerer(server, URL, before is KEDAS)
+    assert server.asked == 6
