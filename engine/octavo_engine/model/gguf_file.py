@@ -99,7 +99,7 @@ class _Parser:
             raise ModelLoadError(f"{self.path}: general.alignment {alignment!r} is not a power of two")
         start = -(-self.offset // alignment) * alignment
         tensors = [self.place(name, shape, kind, start + offset) for name, shape, kind, offset in infos]
-        self.check_layout(tensors)
+        self.check_end(self.check_layout(tensors), alignment)
         return GGUFFile(self.path, metadata, {tensor.name: tensor for tensor in tensors})
 
     def scalar(self, code: str) -> Any:
@@ -171,8 +171,8 @@ class _Parser:
             )
         return GGUFTensor(name, shape, quantization.name, block_elements, block_bytes, start, size)
 
-    def check_layout(self, tensors: list[GGUFTensor]) -> None:
-        """No tensor twice, and none over another."""
+    def check_layout(self, tensors: list[GGUFTensor]) -> int:
+        """No tensor twice, and none over another; where the last one ends, 0 without any."""
         seen: set[str] = set()
         end, before = 0, ""
         for tensor in sorted(tensors, key=lambda tensor: tensor.start):
@@ -182,6 +182,16 @@ class _Parser:
                 raise ModelLoadError(f"{self.path}: tensors {before!r} and {tensor.name!r} overlap")
             seen.add(tensor.name)
             end, before = tensor.start + tensor.num_bytes, tensor.name
+        return end
+
+    def check_end(self, end: int, alignment: int) -> None:
+        """Nothing but padding after the last tensor: more is a file that two programs have written into."""
+        rest = self.data[-(-end // alignment) * alignment :] if end else self.data[:0]
+        if np.frombuffer(rest, np.uint8).any():  # zeros are padding to more than the format asks for
+            raise ModelLoadError(
+                f"{self.path}: damaged: its last tensor ends at byte {end}, but there are {len(self.data) - end} bytes "
+                "more; fetch it again"
+            )
 
 
 def row_pieces(tensor: GGUFTensor) -> Iterator[tuple[int, int]]:
