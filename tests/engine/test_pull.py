@@ -22,6 +22,7 @@ from test_plan import LLAMA_70B
 
 from octavo_engine.cli import main
 from octavo_engine.model.transfer import without_queries
+from tests.loopback import loopbacks
 
 MODEL = "octavo/tiny"
 
@@ -137,8 +138,10 @@ def test_others_see_how_far_it_is(repository: Path, home: Path) -> None:
                 0,
             )
             assert "another program fetches octavo/tiny" in body["detail"]
-            metrics = httpx2.get(f"http://127.0.0.1:{port}/metrics")
-            assert metrics.status_code == 200
+            for address in loopbacks():  # a pod's address may be of either kind
+                host = f"[{address}]" if ":" in address else address
+                metrics = httpx2.get(f"http://{host}:{port}/metrics")
+                assert metrics.status_code == 200
             assert 'octavo_load_progress_ratio{model_name="octavo/tiny"} 0.0' in metrics.text
         assert process.communicate(timeout=120)[0]
     assert process.returncode == 0
