@@ -22,8 +22,11 @@ from s3_server import BUCKET, S3Server, s3_server
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import partial, s3, transfer
+from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.source import pull_model, resolve_model
+from octavo_engine.model.spec import read_spec
 from octavo_engine.model.transfer import Transfer
+from octavo_engine.text.tokenizer import load_tokenizer
 
 URL = f"s3://{BUCKET}/tiny"
 CONFIG, WEIGHTS = b'{"a": 1}', bytes(range(256)) * 300_000
@@ -108,6 +111,33 @@ def test_a_gguf_file_by_its_prefix_or_its_own_name(bucket: S3Server) -> None:
     bucket.put("gguf/b.gguf", b"GGUF b")
     assert f"2 .gguf files; name the one to load, such as s3://{BUCKET}/gguf/a.gguf" in refused(f"s3://{BUCKET}/gguf")
     assert fetch(f"s3://{BUCKET}/gguf/b.gguf")[0].read_bytes() == b"GGUF b"
+
+
+def test_the_header_of_a_gguf_file_is_enough_to_judge_it(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_HEADER", 1 << 12)
+    monkeypatch.setattr(s3, "_PART", 1 << 20)
+    demo = pull_model("smollm2", None, lambda _: None)
+    assert demo.gguf is not None
+    bucket.put("gguf/m.gguf", demo.gguf.read_bytes())
+    url, found = f"s3://{BUCKET}/gguf", []
+    asked = requests_of(lambda: found.append(pull_model(url, None, lambda _: None, weights=False)))
+    assert sum(last - first for first, last in asked) < 5_000_000 < demo.gguf.stat().st_size
+    small = found[0]
+    assert small.gguf is not None and small.gguf.stat().st_blocks * 512 < 5_000_000
+    assert read_spec(small) == read_spec(demo)
+    assert checkpoint_bytes(small) == checkpoint_bytes(demo)
+    assert load_tokenizer(small).encode("The capital") == load_tokenizer(demo).encode("The capital")
+    assert requests_of(lambda: pull_model(url, None, lambda _: None, weights=False)) == []
+    whole = fetch(url)[0]
+    assert whole.read_bytes() == demo.gguf.read_bytes()
+    assert fetch(url, weights=False)[0] == whole
+
+
+def test_what_is_no_gguf_file_is_said_before_it_is_fetched(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_HEADER", 1 << 12)
+    bucket.put("gguf/m.gguf", WEIGHTS)
+    with pytest.raises(ModelLoadError, match="does not begin with the letters GGUF"):
+        fetch(f"s3://{BUCKET}/gguf", weights=False)
 
 
 def test_objects_that_change_are_another_model(bucket: S3Server) -> None:
@@ -205,7 +235,7 @@ def test_what_another_program_adds_to_a_file_is_not_taken_for_the_model(
     bucket: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = fetch(weights=False)
-    rest = s3._Files._rest
+    rest = s3._Files.rest
 
     def and_another_appends(files, entry, start):
         yield from rest(files, entry, start)
@@ -213,16 +243,16 @@ def test_what_another_program_adds_to_a_file_is_not_taken_for_the_model(
         with making.open("ab") as file:
             file.write(b"more")
 
-    monkeypatch.setattr(s3._Files, "_rest", and_another_appends)
+    monkeypatch.setattr(s3._Files, "rest", and_another_appends)
     assert f"became {len(WEIGHTS) + 4} bytes in the cache instead of {len(WEIGHTS)}" in refused()
-    monkeypatch.setattr(s3._Files, "_rest", rest)
+    monkeypatch.setattr(s3._Files, "rest", rest)
     assert content(fetch()[0])["model.safetensors"] == WEIGHTS
 
 
 def test_what_is_verified_is_what_lies_on_the_disk(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     small = b"x" * 3_000_000  # one part: its ETag is a digest
     bucket.put("tiny/model.safetensors", small)
-    rest, spoilt = s3._Files._rest, []
+    rest, spoilt = s3._Files.rest, []
 
     def and_another_overwrites(files, entry, start):
         yield from rest(files, entry, start)
@@ -230,7 +260,7 @@ def test_what_is_verified_is_what_lies_on_the_disk(bucket: S3Server, monkeypatch
             (making,) = partial.begun(files.folder / entry.name)
             spoilt.append(making.open("r+b").write(b"y"))
 
-    monkeypatch.setattr(s3._Files, "_rest", and_another_overwrites)
+    monkeypatch.setattr(s3._Files, "rest", and_another_overwrites)
     assert content(fetch()[0])["model.safetensors"] == small
     assert spoilt == [1]
 

@@ -27,6 +27,7 @@ from urllib.parse import quote
 from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import partial
+from octavo_engine.model.gguf_file import has_header
 from octavo_engine.model.hub import IGNORED, SMALL, WEIGHTS
 from octavo_engine.model.transfer import Counter, Report, Transfer, cache_home, check_room, without_queries
 
@@ -41,6 +42,8 @@ _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 _PART = 32 << 20
 _FILES_AT_ONCE = 8
+_HEADER = 1 << 20
+"""Bytes of a GGUF file that are looked at first; a large vocabulary takes eight times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,9 @@ class Entry:
 def pull(url: str, report: Report, *, weights: bool) -> Path:
     """The folder with the prefix's files, without the weights if so asked; what is there is not fetched again.
 
-    If the store cannot be reached, what was fetched of its last known state serves as well. ModelLoadError if there is
-    no such model, no way to it or no room for it.
+    Of a .gguf file without its weights, the folder has the header, in a file that is as long and otherwise a hole. If
+    the store cannot be reached, what was fetched of its last known state serves as well. ModelLoadError if there is no
+    such model, no way to it or no room for it.
     """
     bucket, prefix = _parse(url)
     home = cache_home() / "s3" / bucket / _folder_name(prefix)
@@ -76,6 +80,8 @@ def pull(url: str, report: Report, *, weights: bool) -> Path:
         log.warning("%s; using what was fetched before", error)
         return folder
     folder = _remember(home, listed)
+    if not weights and listed[0].name.endswith(".gguf") and not _here(folder, listed[0]):
+        return _fetch_header(store, url, listed[0], folder, report)
     _fetch_all(store, url, _wanted(listed, weights), folder, report)
     report(Transfer(note=url, complete=True))
     return folder
@@ -205,6 +211,32 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
             pass
 
 
+def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: Report) -> Path:
+    """A folder with the header of the GGUF file, which tells all but the weights."""
+    header = folder / "header" / "header.gguf"
+    if partial.size_of(header) == entry.size:
+        return header.parent
+    report(Transfer(note=f"reading the header of {url}"))
+    files, beginning, enough = _Files(store, folder, Counter(0, report)), bytearray(), _HEADER
+    for piece in files.rest(entry, 0):
+        beginning += piece
+        if len(beginning) >= enough:
+            if has_header(bytes(beginning), entry.size, entry.key):
+                break
+            enough *= 2
+    try:
+        header.parent.mkdir(exist_ok=True)
+        making = partial.own(header)
+        making.write_bytes(beginning)
+        os.truncate(making, entry.size)
+        making.replace(header)
+    except OSError as error:
+        raise ModelLoadError(
+            f"{header}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME says where the cache is"
+        ) from error
+    return header.parent
+
+
 @dataclass
 class _Files:
     """Fetches objects into files. `etags_are_digests` is None until the first object shows whether these are."""
@@ -238,7 +270,7 @@ class _Files:
         with making.open("r+b") as file:
             done = file.seek(0, os.SEEK_END)
             self.counter.at(entry.name, done)
-            for piece in self._rest(entry, done):
+            for piece in self.rest(entry, done):
                 done += file.write(piece)
                 self.counter.at(entry.name, done)
             file.flush()
@@ -277,7 +309,7 @@ class _Files:
         else:
             raise ModelLoadError(f"{entry.key}: came damaged twice (MD5 {second} instead of {expected}); try again")
 
-    def _rest(self, entry: Entry, start: int) -> Iterator[Any]:
+    def rest(self, entry: Entry, start: int) -> Iterator[Any]:
         """The bytes from `start` on, in requests of one part each, until another program has the whole file here.
 
         The library tries each again when it breaks off.
