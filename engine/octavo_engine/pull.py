@@ -77,6 +77,7 @@ def _link(place: Path, link: Path) -> None:
     """Makes `link` point to `place` at once, whatever it pointed to before; ConfigurationError if that cannot be."""
     new = link.with_name(f"{link.name}.{os.getpid()}")
     try:
+        new.unlink(missing_ok=True)  # of an earlier container, killed between the two lines below, with the same id
         new.symlink_to(place.resolve())
         new.replace(link)
     except OSError as error:

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from octavo_engine.config import format_size
 from octavo_engine.engine.info import MemoryInfo
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.listen import ANYWHERE, listening_socket
 from octavo_engine.model.transfer import Transfer
 
 _TICK_SECONDS = 0.2
@@ -91,14 +92,17 @@ def progress_port(progress: Progress, port: int) -> Iterator[int]:
             """Probes are no news."""
 
     try:
-        server = ThreadingHTTPServer(("", port), Handler)
+        listener = listening_socket(ANYWHERE, port)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"--progress-port {port}: cannot listen there: {error}") from None
+    server = ThreadingHTTPServer(("", port), Handler, bind_and_activate=False)
+    server.socket.close()  # made for IPv4 only
+    server.socket = listener
     server.daemon_threads = True
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield server.server_port
+        yield listener.getsockname()[1]
     finally:
         server.shutdown()
         server.server_close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import socket
@@ -18,6 +19,7 @@ from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDead
 from octavo_engine.server import run
 from octavo_engine.server.run import bind
 from tests.api.served import Served
+from tests.loopback import loopbacks
 
 ASK: list[Any] = [{"role": "user", "content": "Hi"}]
 
@@ -204,6 +206,28 @@ def test_port_taken_is_one_sentence() -> None:
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"port {port} on 127.0.0.1 is in use.*--port"):
             bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("address", loopbacks())
+def test_all_addresses_are_those_of_both_kinds(address: str) -> None:
+    """A pod's address is one of IPv6 in some clusters, and kubelet's probes go there."""
+    with bind("::", 0) as listener, socket.create_connection((address, listener.getsockname()[1]), 5) as client:
+        assert client.getpeername()[0] == address
+
+
+def test_without_ipv6_in_the_kernel_all_addresses_are_those_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def without_ipv6(family: int, kind: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, kind)
+
+    monkeypatch.setattr(socket, "socket", without_ipv6)
+    with bind("::", 0) as listener:
+        assert listener.family == socket.AF_INET
+    with pytest.raises(ConfigurationError, match="--host ::1 --port 0: Address family"):
+        bind("::1", 0)
 
 
 def test_an_address_that_is_not_here() -> None:

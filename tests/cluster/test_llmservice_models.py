@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from octavo_engine.model.source import resolve_model
+from octavo_operator.render.volumes import NODE_FOLDER
 from tests.engine import fake_hub
 from tests.engine.checkpoints import save_smollm2
 from tests.operator.bad_llmservices import GONE, VALID, merged
@@ -130,7 +131,7 @@ def loading(client: Client) -> dict[str, Any]:
 def test_a_download_tells_its_progress_until_the_model_serves(
     operator: Client, namespace: Client, s3: Path, folder: Path
 ) -> None:
-    with fetched_by_another(folder / "cache"):
+    with fetched_by_another(folder / "cache" / NODE_FOLDER):
         namespace.apply(service(cache={"type": "HostPath", "hostPath": str(folder / "cache")}))
         # What the pod says of itself comes through to status.
         namespace.wait_until(

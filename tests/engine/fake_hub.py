@@ -16,16 +16,22 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 FIRST_COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SIGNATURE = "0123456789secret"
 ERRORS = {"nobody/nothing": (404, "RepoNotFound"), "meta/gated": (403, "GatedRepo")}
 
 
 class FakeHub(ThreadingHTTPServer):
-    """Serves the files of `directory` as the repository `name`; `requested` lists the paths that were asked for."""
+    """Serves the files of `directory` as the repository `name`; `requested` lists the paths that were asked for.
+
+    With `cdn` files are redirected to signed addresses, which answer by these statuses one after another, the last for
+    good; 0 is an answer that breaks off.
+    """
 
     def __init__(self, name: str, directory: Path, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         super().__init__(address, _Handler)
         self.name, self.directory, self.requested = name, directory, []
         self.commits = [FIRST_COMMIT]
+        self.cdn: list[int] = []
 
     def push(self) -> None:
         """The branch moves on to a new commit, with the same files."""
@@ -45,12 +51,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: PLR0911 - one for each kind of path
         path = urlsplit(self.path).path
         self.server.requested.append(path)
         for name, (status, code) in ERRORS.items():
             if name in path:
                 return self.answer(status, b"", {"X-Error-Code": code})
+        if path.startswith("/cdn/"):
+            return self.answer_as_cdn()
         base = f"/api/models/{self.server.name}"
         commits = {f"{base}/revision/{commit}": commit for commit in self.server.commits}
         commit = {base: self.server.commits[-1], f"{base}/revision/main": self.server.commits[-1], **commits}.get(path)
@@ -68,8 +76,17 @@ class _Handler(BaseHTTPRequestHandler):
         commit, _, name = path.removeprefix(f"/{self.server.name}/resolve/").partition("/")
         if commit in self.server.commits and name in files:
             headers = {"ETag": f'"{oid(files[name])}"', "X-Repo-Commit": commit}
+            if self.server.cdn:
+                linked = {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(files[name].stat().st_size)}
+                signed = f"http://localhost:{self.server.server_port}/cdn/{name}?X-Amz-Signature={SIGNATURE}&x=1"
+                return self.answer(302, b"", {**headers, **linked, "Location": signed})
             return self.answer(200, files[name].read_bytes(), headers)
         return self.answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+
+    def answer_as_cdn(self) -> None:
+        status = self.server.cdn.pop(0) if len(self.server.cdn) > 1 else self.server.cdn[0]
+        self.close_connection = not status
+        self.answer(status or 200, b"", {} if status else {"Content-Length": "1000"})
 
     def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

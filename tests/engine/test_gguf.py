@@ -273,6 +273,20 @@ def test_a_cut_file(kept, small, tmp_path):
         load(path)
 
 
+def test_more_than_padding_after_the_last_tensor_is_damage(small, tmp_path):
+    """As where two programs without a lock appended to one file."""
+    raw, path = small.read_bytes(), tmp_path / "model.gguf"
+    for padding in (b"", b"\0" * 32, b"\0" * 4096):
+        path.write_bytes(raw + padding)
+        assert read_gguf(path).tensors == read_gguf(small).tensors
+    end = max(tensor.start + tensor.num_bytes for tensor in read_gguf(small).tensors.values())
+    path.write_bytes(raw[:end])
+    assert read_gguf(path).tensors == read_gguf(small).tensors, "some writers do not pad the last one"
+    path.write_bytes(raw + raw[1000:5000])
+    with pytest.raises(ModelLoadError, match=rf"its last tensor ends at byte {end}, but there are \d+ bytes more"):
+        read_gguf(path)
+
+
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_to_a_header_is_a_model_load_error_or_harmless(small, tmp_path, data):

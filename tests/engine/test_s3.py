@@ -7,20 +7,26 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, current_thread
 
 import pytest
 from s3_server import BUCKET, S3Server, s3_server
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model import s3
+from octavo_engine.model import partial, s3, transfer
+from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.source import pull_model, resolve_model
+from octavo_engine.model.spec import read_spec
 from octavo_engine.model.transfer import Transfer
+from octavo_engine.text.tokenizer import load_tokenizer
 
 URL = f"s3://{BUCKET}/tiny"
 CONFIG, WEIGHTS = b'{"a": 1}', bytes(range(256)) * 300_000
@@ -107,6 +113,33 @@ def test_a_gguf_file_by_its_prefix_or_its_own_name(bucket: S3Server) -> None:
     assert fetch(f"s3://{BUCKET}/gguf/b.gguf")[0].read_bytes() == b"GGUF b"
 
 
+def test_the_header_of_a_gguf_file_is_enough_to_judge_it(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_HEADER", 1 << 12)
+    monkeypatch.setattr(s3, "_PART", 1 << 20)
+    demo = pull_model("smollm2", None, lambda _: None)
+    assert demo.gguf is not None
+    bucket.put("gguf/m.gguf", demo.gguf.read_bytes())
+    url, found = f"s3://{BUCKET}/gguf", []
+    asked = requests_of(lambda: found.append(pull_model(url, None, lambda _: None, weights=False)))
+    assert sum(last - first for first, last in asked) < 5_000_000 < demo.gguf.stat().st_size
+    small = found[0]
+    assert small.gguf is not None and small.gguf.stat().st_blocks * 512 < 5_000_000
+    assert read_spec(small) == read_spec(demo)
+    assert checkpoint_bytes(small) == checkpoint_bytes(demo)
+    assert load_tokenizer(small).encode("The capital") == load_tokenizer(demo).encode("The capital")
+    assert requests_of(lambda: pull_model(url, None, lambda _: None, weights=False)) == []
+    whole = fetch(url)[0]
+    assert whole.read_bytes() == demo.gguf.read_bytes()
+    assert fetch(url, weights=False)[0] == whole
+
+
+def test_what_is_no_gguf_file_is_said_before_it_is_fetched(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "_HEADER", 1 << 12)
+    bucket.put("gguf/m.gguf", WEIGHTS)
+    with pytest.raises(ModelLoadError, match="does not begin with the letters GGUF"):
+        fetch(f"s3://{BUCKET}/gguf", weights=False)
+
+
 def test_objects_that_change_are_another_model(bucket: S3Server) -> None:
     before, _ = fetch()
     bucket.put("tiny/model.safetensors", WEIGHTS[::-1])
@@ -118,7 +151,7 @@ def test_objects_that_change_are_another_model(bucket: S3Server) -> None:
 
 def test_a_begun_file_is_gone_on_with(bucket: S3Server) -> None:
     folder, _ = fetch(weights=False)
-    (folder / "model.safetensors.incomplete").write_bytes(WEIGHTS[:50_000_000])
+    (folder / "model.safetensors.other-7.incomplete").write_bytes(WEIGHTS[:50_000_000])
     parts = requests_of(fetch)
     assert [part[0] for part in parts] == [50_000_000], "only what lacked was asked for"
     assert content(folder)["model.safetensors"] == WEIGHTS
@@ -148,11 +181,121 @@ def requests_of(work) -> list[tuple[int, int]]:
     return asked
 
 
+class HeldUp:
+    """A store that gives the first part of a file of the thread `one`, and the others when it may."""
+
+    def __init__(self, store, gave_first: Event, may_go_on: Event) -> None:
+        self.store, self.gave_first, self.may_go_on = store, gave_first, may_go_on
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def get(self, key, options):
+        if current_thread().name.startswith("one") and options["range"][0]:
+            self.gave_first.set()
+            assert self.may_go_on.wait(60)
+        return self.store.get(key, options=options)
+
+
+@pytest.mark.parametrize("first", ["one", "two"])
+def test_without_a_lock_that_works_two_at_once_are_two_downloads_and_no_more(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """As on NFS mounted `nolock`: each is told that the lock is its own. Two threads stand in for two pods."""
+    folder, _ = fetch(weights=False)
+    gave_first, may_go_on, two_goes_on = Event(), Event(), Event()
+    connect, fill = s3._connect, s3._Files._fill
+
+    def filled(files, entry, making):
+        if current_thread().name.startswith("two") and first == "one":
+            may_go_on.set()  # `two` has taken over what `one` has begun; now `one` is to be first
+            assert two_goes_on.wait(60)
+        return fill(files, entry, making)
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, workers, thread_name_prefix) -> None:
+            super().__init__(workers, thread_name_prefix=current_thread().name)
+
+    monkeypatch.setattr(s3, "_connect", lambda name: HeldUp(connect(name), gave_first, may_go_on))
+    monkeypatch.setattr(s3, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(s3._Files, "_fill", filled)
+    monkeypatch.setattr(socket, "gethostname", lambda: current_thread().name.partition("_")[0])
+    monkeypatch.setattr(transfer, "_locked", lambda _: True)
+    with ThreadPoolExecutor(1, "one") as one, ThreadPoolExecutor(1, "two") as two:
+        for_one = one.submit(fetch)
+        assert gave_first.wait(60)
+        for_two = two.submit(fetch)
+        for done, other in ((for_one, two_goes_on), (for_two, may_go_on))[:: 1 if first == "one" else -1]:
+            assert done.result(60)[0] == folder
+            other.set()
+    assert content(folder) == {"config.json": CONFIG, "model.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
+
+
+def test_what_another_program_adds_to_a_file_is_not_taken_for_the_model(
+    bucket: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = fetch(weights=False)
+    rest = s3._Files.rest
+
+    def and_another_appends(files, entry, start):
+        yield from rest(files, entry, start)
+        (making,) = folder.glob("*.incomplete")
+        with making.open("ab") as file:
+            file.write(b"more")
+
+    monkeypatch.setattr(s3._Files, "rest", and_another_appends)
+    assert f"became {len(WEIGHTS) + 4} bytes in the cache instead of {len(WEIGHTS)}" in refused()
+    monkeypatch.setattr(s3._Files, "rest", rest)
+    assert content(fetch()[0])["model.safetensors"] == WEIGHTS
+
+
+def test_what_is_verified_is_what_lies_on_the_disk(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = b"x" * 3_000_000  # one part: its ETag is a digest
+    bucket.put("tiny/model.safetensors", small)
+    rest, spoilt = s3._Files.rest, []
+
+    def and_another_overwrites(files, entry, start):
+        yield from rest(files, entry, start)
+        if entry.size == len(small) and not spoilt:
+            (making,) = partial.begun(files.folder / entry.name)
+            spoilt.append(making.open("r+b").write(b"y"))
+
+    monkeypatch.setattr(s3._Files, "rest", and_another_overwrites)
+    assert content(fetch()[0])["model.safetensors"] == small
+    assert spoilt == [1]
+
+
+def test_the_beginnings_of_one_file_are_not_those_of_another(tmp_path: Path) -> None:
+    for name in ("model.safetensors.a-1", "model.safetensors.b-2", "model.safetensors.index.json.a-1", "model.a-1"):
+        (tmp_path / f"{name}.incomplete").write_bytes(b"x" * (3 if "b-2" in name else 2))
+    begun = partial.begun(tmp_path / "model.safetensors")
+    assert [path.name for path in begun] == ["model.safetensors.b-2.incomplete", "model.safetensors.a-1.incomplete"]
+    assert partial.take(tmp_path / "model.safetensors", 2).stat().st_size == 2, "more than it can be is none of it"
+    partial.clear(tmp_path / "model.safetensors")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "model.a-1.incomplete",
+        "model.safetensors.index.json.a-1.incomplete",
+    ]
+
+
+def test_a_prefix_of_any_length_has_a_folder(bucket: S3Server) -> None:
+    prefix = "/".join(["a-folder-with-a-long-name"] * 15)
+    bucket.put(f"{prefix}/m.gguf", b"GGUF")
+    assert fetch(f"s3://{BUCKET}/{prefix}")[0].read_bytes() == b"GGUF"
+    bucket.put(f"{prefix}/b/{prefix[-200:]}/m.gguf", b"GGUF other")
+    assert fetch(f"s3://{BUCKET}/{prefix}/b/{prefix[-200:]}")[0].read_bytes() == b"GGUF other"
+
+
+def test_signed_addresses_are_said_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = RuntimeError("error sending request for url (https://b.s3/k?X-Amz-Signature=secret&a=b): timed out")
+    assert s3._first_line(error) == "error sending request for url (https://b.s3/k?...): timed out"
+
+
 def test_a_damaged_beginning_is_noticed_and_fetched_anew(bucket: S3Server) -> None:
     folder, _ = fetch(weights=False)
     bucket.put("tiny/model.safetensors", b"x" * 3_000_000)  # one part: its ETag is a digest
     folder, _ = fetch(weights=False)
-    (folder / "model.safetensors.incomplete").write_bytes(b"y" * 1_000_000)
+    (folder / "model.safetensors.other-7.incomplete").write_bytes(b"y" * 1_000_000)
     assert content(fetch()[0])["model.safetensors"] == b"x" * 3_000_000
 
 
@@ -244,22 +387,25 @@ def puller(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def test_a_killed_download_is_gone_on_with(bucket: S3Server, tmp_path: Path) -> None:
+    def making() -> list[Path]:
+        return [path for path in tmp_path.rglob("model.safetensors.*.incomplete") if partial.size_of(path)]
+
     for _ in range(20):
         process = puller(URL)
-        while process.poll() is None and not list(tmp_path.rglob("model.safetensors.incomplete")):
-            time.sleep(0.005)
+        while process.poll() is None and not making():
+            time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        partial = list(tmp_path.rglob("model.safetensors.incomplete"))
-        if partial and 0 < partial[0].stat().st_size < len(WEIGHTS):
+        killed = making()
+        if killed and partial.size_of(killed[0]) < len(WEIGHTS):
             break
         subprocess.run(["rm", "-rf", *map(str, tmp_path.iterdir())], check=True)
     else:
         pytest.fail("no download was killed halfway")
-    begun = partial[0].stat().st_size
+    begun = partial.size_of(killed[0])
     parts = requests_of(fetch)
     assert min(part[0] for part in parts if part[1] > 100) == begun
-    assert content(partial[0].parent)["model.safetensors"] == WEIGHTS
+    assert content(killed[0].parent)["model.safetensors"] == WEIGHTS
 
 
 @contextmanager

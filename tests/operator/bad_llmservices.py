@@ -205,6 +205,33 @@ BAD = [
         "spec.cache",
         "hostPath must be set with type HostPath",
     ),
+    *(
+        Bad(
+            f"the node's {path} as a cache",
+            spec(cache={"type": "HostPath", "hostPath": path}),
+            "spec.cache.hostPath",
+            words,
+        )
+        for path, words in {
+            "/": "two folders or more",
+            "/data": "two folders or more",
+            "/data/": "two folders or more",
+            "//etc": "two folders or more",
+            "data/models": "must be an absolute path",
+            "/data/./models": "must not go by",
+            "/data/../etc": "must not go by",
+            "/etc/kubernetes": "a folder of the node's own system",
+            "/usr/local/": "a folder of the node's own system",
+            "/var/lib/kubelet": "a folder of the node's own system",
+            "/var/run/octavo": "a folder of the node's own system",
+        }.items()
+    ),
+    Bad(
+        "a size of a folder of the node",
+        spec(cache={"type": "HostPath", "hostPath": "/var/lib/octavo", "size": "50Gi"}),
+        "spec.cache",
+        "size bounds no folder of a node",
+    ),
     Bad(
         "duplicate adapters",
         spec(adapters=[{"name": "sql", "source": {"s3": S3}}] * 2),

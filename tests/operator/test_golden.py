@@ -9,7 +9,17 @@ import pytest
 import yaml
 
 from octavo_operator.render import OPTIONAL_KINDS
-from tests.operator.golden import GOLDEN, ROOT, container, deployment, fetched, init_containers, inputs, rendered
+from tests.operator.golden import (
+    GOLDEN,
+    ROOT,
+    container,
+    deployment,
+    fetched,
+    init_containers,
+    inputs,
+    llmservice,
+    rendered,
+)
 
 
 @pytest.mark.parametrize("case", inputs())
@@ -67,6 +77,8 @@ def test_only_a_folder_of_the_node_needs_root_and_only_to_hand_it_over(case: str
         root = container(case, name, "initContainers")
         assert root["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
         assert [mount["mountPath"] for mount in root["volumeMounts"]] == ["/cache"]
+        (of_the_node,) = [volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume]
+        assert of_the_node == f"{llmservice(inputs()[case]).spec.cache.host_path}/octavo-cache", "ours alone"
 
 
 @pytest.mark.parametrize("case", inputs())

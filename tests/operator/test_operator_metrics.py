@@ -15,6 +15,7 @@ from octavo_operator.reconcile.health import Heartbeat, serve_health
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+from tests.loopback import loopbacks
 
 DOCS = Path(__file__).parents[2] / "docs" / "concepts" / "operator.md"
 KEY = ("llm", "good")
@@ -91,6 +92,9 @@ async def test_health_and_metrics_are_served(monkeypatch: pytest.MonkeyPatch) ->
             wrong = "the oldest change has waited 121 s for a worker"
             async with session.get("/healthz") as answer:
                 assert (answer.status, "waited 121 s" in await answer.text()) == (503, True)
+        for address in loopbacks():  # kubelet's probes go to the pod's address, which may be one of IPv6
+            _, writer = await asyncio.open_connection(address, port)
+            writer.close()
     finally:
         await runner.cleanup()
 

@@ -70,16 +70,30 @@ def read_gguf(path: Path) -> GGUFFile:
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{path}: cannot be read as a GGUF file: {error}") from None
     try:
-        return _Parser(memoryview(data.data), path).file()
+        return _Parser(memoryview(data.data), path, len(data)).file()
     except (struct.error, UnicodeDecodeError, RecursionError) as error:
         raise ModelLoadError(f"{path}: not a whole GGUF file (its header is cut or broken: {error})") from None
 
 
-class _Parser:
-    """A cursor over the file's bytes; everything it reads lies within them or is a ModelLoadError."""
+def has_header(beginning: bytes, size: int, name: str) -> bool:
+    """Whether the `beginning` of a file of `size` bytes holds its whole header; ModelLoadError if that is broken."""
+    try:
+        _Parser(memoryview(beginning), Path(name), size).file()
+    except struct.error:  # cut
+        return False
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ModelLoadError(f"{name}: broken GGUF header: {error}") from None
+    return True
 
-    def __init__(self, data: memoryview, path: Path) -> None:
-        self.data, self.path, self.offset = data, path, 0
+
+class _Parser:
+    """A cursor over a file's bytes, or its first ones; what it reads lies within them or is struct.error.
+
+    What cannot be true of a file of `size` bytes is a ModelLoadError.
+    """
+
+    def __init__(self, data: memoryview, path: Path, size: int) -> None:
+        self.data, self.path, self.size, self.offset = data, path, size, 0
 
     def file(self) -> GGUFFile:
         if bytes(self.data[:4]) != _MAGIC:
@@ -99,7 +113,7 @@ class _Parser:
             raise ModelLoadError(f"{self.path}: general.alignment {alignment!r} is not a power of two")
         start = -(-self.offset // alignment) * alignment
         tensors = [self.place(name, shape, kind, start + offset) for name, shape, kind, offset in infos]
-        self.check_layout(tensors)
+        self.check_end(self.check_layout(tensors), alignment)
         return GGUFFile(self.path, metadata, {tensor.name: tensor for tensor in tensors})
 
     def scalar(self, code: str) -> Any:
@@ -110,18 +124,18 @@ class _Parser:
     def count(self, what: str, least_bytes: int) -> int:
         """A 64-bit count of things of at least `least_bytes` each, which must still fit into the file."""
         value: int = self.scalar("Q")
-        if value * least_bytes > len(self.data) - self.offset:
+        if value * least_bytes > self.size - self.offset:
             raise ModelLoadError(
                 f"{self.path}: not a whole GGUF file: it claims {value} {what} but has only "
-                f"{len(self.data) - self.offset} bytes left"
+                f"{self.size - self.offset} bytes left"
             )
         return value
 
     def string(self) -> str:
         length = self.count("bytes of text", 1)
-        text = str(self.data[self.offset : self.offset + length], "utf-8")
+        (raw,) = struct.unpack_from(f"{length}s", self.data, self.offset)
         self.offset += length
-        return text
+        return str(raw, "utf-8")
 
     def value(self, kind: int, depth: int = 0) -> Any:
         if kind in _SCALARS:
@@ -164,15 +178,15 @@ class _Parser:
                 f"{block_elements}"
             )
         size = elements // block_elements * block_bytes
-        if start + size > len(self.data):
+        if start + size > self.size:
             raise ModelLoadError(
-                f"{self.path}: cut short: tensor {name!r} ends at byte {start + size}, the file at {len(self.data)}; "
+                f"{self.path}: cut short: tensor {name!r} ends at byte {start + size}, the file at {self.size}; "
                 "fetch it again"
             )
         return GGUFTensor(name, shape, quantization.name, block_elements, block_bytes, start, size)
 
-    def check_layout(self, tensors: list[GGUFTensor]) -> None:
-        """No tensor twice, and none over another."""
+    def check_layout(self, tensors: list[GGUFTensor]) -> int:
+        """No tensor twice, and none over another; where the last one ends, 0 without any."""
         seen: set[str] = set()
         end, before = 0, ""
         for tensor in sorted(tensors, key=lambda tensor: tensor.start):
@@ -182,6 +196,16 @@ class _Parser:
                 raise ModelLoadError(f"{self.path}: tensors {before!r} and {tensor.name!r} overlap")
             seen.add(tensor.name)
             end, before = tensor.start + tensor.num_bytes, tensor.name
+        return end
+
+    def check_end(self, end: int, alignment: int) -> None:
+        """Nothing but padding after the last tensor: more is a file that two programs have written into."""
+        rest = self.data[-(-end // alignment) * alignment :] if end else self.data[:0]
+        if np.frombuffer(rest, np.uint8).any():  # zeros are padding to more than the format asks for
+            raise ModelLoadError(
+                f"{self.path}: damaged: its last tensor ends at byte {end}, but there are {self.size - end} bytes "
+                "more; fetch it again"
+            )
 
 
 def row_pieces(tensor: GGUFTensor) -> Iterator[tuple[int, int]]:

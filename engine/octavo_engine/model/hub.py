@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.transfer import Report, Transfer, check_room
+from octavo_engine.model.transfer import Report, Transfer, check_room, without_queries
 
 SMALL = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Configuration, tokenizer, chat template. Never code (*.py)."""
@@ -34,6 +35,7 @@ def pull(repository: str, revision: str | None, report: Report, *, weights: bool
     """
     from huggingface_hub import snapshot_download
 
+    _keep_signatures_out_of_the_log()
     wanted: dict[str, Any] = {
         "revision": revision,
         "allow_patterns": [*SMALL, *(WEIGHTS if weights else ())],
@@ -52,6 +54,18 @@ def pull(repository: str, revision: str | None, report: Report, *, weights: bool
         raise ModelLoadError(_explain(repository, revision, error)) from error
     report(Transfer(total, total, repository, complete=True))
     return Snapshot(directory, commit=directory.name)  # the cache keeps each commit in a folder of its name
+
+
+def _keep_signatures_out_of_the_log() -> None:
+    """The library writes of each URL that breaks off, with its query."""
+
+    def cut(record: logging.LogRecord) -> bool:
+        record.msg, record.args = without_queries(record.getMessage()), None
+        return True
+
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        if not handler.filters:
+            handler.addFilter(cut)
 
 
 def _bytes_to_fetch(repository: str, wanted: dict[str, Any]) -> int:
@@ -116,4 +130,4 @@ def _explain(repository: str, revision: str | None, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         return f"{wanted}: cannot be stored: {error.strerror} ({error.filename}); HF_HOME says where the cache is"
     first_line = (str(error) or type(error).__name__).splitlines()[0]
-    return f"{wanted}: could not be fetched: {first_line}"
+    return f"{wanted}: could not be fetched: {without_queries(first_line)}"

@@ -26,8 +26,10 @@ from urllib.parse import quote
 
 from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model import partial
+from octavo_engine.model.gguf_file import has_header
 from octavo_engine.model.hub import IGNORED, SMALL, WEIGHTS
-from octavo_engine.model.transfer import Counter, Report, Transfer, cache_home, check_room
+from octavo_engine.model.transfer import Counter, Report, Transfer, cache_home, check_room, without_queries
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -40,7 +42,8 @@ _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 _PART = 32 << 20
 _FILES_AT_ONCE = 8
-_INCOMPLETE = ".incomplete"
+_HEADER = 1 << 20
+"""Bytes of a GGUF file that are looked at first; a large vocabulary takes eight times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,12 @@ class Entry:
 def pull(url: str, report: Report, *, weights: bool) -> Path:
     """The folder with the prefix's files, without the weights if so asked; what is there is not fetched again.
 
-    If the store cannot be reached, what was fetched of its last known state serves as well. ModelLoadError if there is
-    no such model, no way to it or no room for it.
+    Of a .gguf file without its weights, the folder has the header, in a file that is as long and otherwise a hole. If
+    the store cannot be reached, what was fetched of its last known state serves as well. ModelLoadError if there is no
+    such model, no way to it or no room for it.
     """
     bucket, prefix = _parse(url)
-    home = cache_home() / "s3" / bucket / quote(prefix, safe="")
+    home = cache_home() / "s3" / bucket / _folder_name(prefix)
     report(Transfer(note=f"asking for {url}"))
     try:
         store = _connect(bucket)
@@ -76,6 +80,8 @@ def pull(url: str, report: Report, *, weights: bool) -> Path:
         log.warning("%s; using what was fetched before", error)
         return folder
     folder = _remember(home, listed)
+    if not weights and listed[0].name.endswith(".gguf") and not _here(folder, listed[0]):
+        return _fetch_header(store, url, listed[0], folder, report)
     _fetch_all(store, url, _wanted(listed, weights), folder, report)
     report(Transfer(note=url, complete=True))
     return folder
@@ -91,6 +97,11 @@ def _parse(url: str) -> tuple[str, str]:
     if found is None or ".." in prefix.split("/"):
         raise ModelLoadError(f"{url}: write s3://bucket/prefix, where bucket is the name of a bucket")
     return found[1], prefix
+
+
+def _folder_name(prefix: str) -> str:
+    """One of its own for each prefix, of a length that every file system takes; its end is for people."""
+    return f"{hashlib.sha256(prefix.encode()).hexdigest()[:32]}-{quote(prefix, safe='')[-100:]}"
 
 
 def _connect(bucket: str) -> S3Store:
@@ -159,8 +170,10 @@ def _remember(home: Path, entries: Sequence[Entry]) -> Path:
     folder = home / hashlib.sha256(text.encode()).hexdigest()[:32]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"listing{_INCOMPLETE}").write_text(text)
-        (folder / f"listing{_INCOMPLETE}").replace(home / "listing.json")
+        listing = home / "listing.json"
+        making = partial.own(listing)
+        making.write_text(text)
+        making.replace(listing)
     except OSError as error:
         raise ModelLoadError(
             f"{home}: nothing can be stored there: {error.strerror}; XDG_CACHE_HOME says where"
@@ -188,7 +201,7 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
     if not missing:
         return
     total = sum(entry.size for entry in missing)
-    begun = sum(_size(folder / (entry.name + _INCOMPLETE)) for entry in missing)
+    begun = sum(max(map(partial.size_of, partial.begun(folder / entry.name)), default=0) for entry in missing)
     check_room(url, folder, total - begun, "XDG_CACHE_HOME")
     report(Transfer(0, total, f"{format_size(total)} to fetch"))
     files = _Files(store, folder, Counter(total, report))
@@ -196,6 +209,32 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="s3") as pool:
         for _ in pool.map(files.fetch, missing[1:]):
             pass
+
+
+def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: Report) -> Path:
+    """A folder with the header of the GGUF file, which tells all but the weights."""
+    header = folder / "header" / "header.gguf"
+    if partial.size_of(header) == entry.size:
+        return header.parent
+    report(Transfer(note=f"reading the header of {url}"))
+    files, beginning, enough = _Files(store, folder, Counter(0, report)), bytearray(), _HEADER
+    for piece in files.rest(entry, 0):
+        beginning += piece
+        if len(beginning) >= enough:
+            if has_header(bytes(beginning), entry.size, entry.key):
+                break
+            enough *= 2
+    try:
+        header.parent.mkdir(exist_ok=True)
+        making = partial.own(header)
+        making.write_bytes(beginning)
+        os.truncate(making, entry.size)
+        making.replace(header)
+    except OSError as error:
+        raise ModelLoadError(
+            f"{header}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME says where the cache is"
+        ) from error
+    return header.parent
 
 
 @dataclass
@@ -209,23 +248,56 @@ class _Files:
 
     def fetch(self, entry: Entry) -> None:
         """One object, going on where an earlier try ended; its file has its name only when it is complete."""
-        partial = self.folder / (entry.name + _INCOMPLETE)
-        if _size(partial) > entry.size:
-            partial.unlink()
+        file = self.folder / entry.name
         try:
-            digest = self._append(entry, partial)
-            expected = _MD5.fullmatch(entry.etag) if self.etags_are_digests is not False else None
-            if expected and digest != expected[1]:
-                self.counter.add(-entry.size)
-                partial.unlink()
-                self._judge(entry, digest, self._append(entry, partial), expected[1])
-            elif expected:
-                self.etags_are_digests = True
-            partial.replace(self.folder / entry.name)
+            making = partial.take(file, entry.size)
+            while not _here(self.folder, entry):
+                if self._fill(entry, making):
+                    with suppress(FileNotFoundError):  # another program has taken it over, there being no lock
+                        if self._is_good(entry, making):
+                            making.replace(file)
+            partial.clear(file)
         except OSError as error:
+            if not _here(self.folder, entry):  # else another program has finished it and cleared ours away
+                raise ModelLoadError(
+                    f"{entry.key}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME says where the cache is"
+                ) from error
+        self.counter.at(entry.name, entry.size)
+
+    def _fill(self, entry: Entry, making: Path) -> bool:
+        """Fetches what `making` lacks, each byte to its place. False: another program has fetched it meanwhile."""
+        making.touch()
+        with making.open("r+b") as file:
+            done = file.seek(0, os.SEEK_END)
+            self.counter.at(entry.name, done)
+            for piece in self.rest(entry, done):
+                done += file.write(piece)
+                self.counter.at(entry.name, done)
+            file.flush()
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        if size != entry.size and not _here(self.folder, entry):
+            making.unlink(missing_ok=True)
             raise ModelLoadError(
-                f"{entry.key}: cannot be stored: {error.strerror or error}; XDG_CACHE_HOME says where the cache is"
-            ) from error
+                f"{entry.key}: became {size} bytes in the cache instead of {entry.size}: another program writes into "
+                f"{self.folder} too; try again"
+            )
+        return size == entry.size
+
+    def _is_good(self, entry: Entry, making: Path) -> bool:
+        """Compares what lies on the disk with the ETag; fetches it once more if they differ. False as of `_fill`."""
+        expected = _MD5.fullmatch(entry.etag) if self.etags_are_digests is not False else None
+        if expected is None:
+            return True
+        first = _digest(making)
+        if first == expected[1]:
+            self.etags_are_digests = True
+            return True
+        making.unlink()
+        if not self._fill(entry, making):
+            return False
+        self._judge(entry, first, _digest(making), expected[1])
+        return True
 
     def _judge(self, entry: Entry, first: str, second: str, expected: str) -> None:
         """The same twice, and not what the ETag says, for the first object: then ETags are no digests here."""
@@ -237,28 +309,15 @@ class _Files:
         else:
             raise ModelLoadError(f"{entry.key}: came damaged twice (MD5 {second} instead of {expected}); try again")
 
-    def _append(self, entry: Entry, partial: Path) -> str:
-        """Fetches what `partial` lacks; the MD5 of all of it."""
-        digest = hashlib.md5(usedforsecurity=False)
-        with partial.open("a+b") as file:
-            file.seek(0)
-            while piece := file.read(_PART):
-                digest.update(piece)
-                self.counter.add(len(piece))
-            for piece in self._rest(entry, file.tell()):
-                file.write(piece)
-                digest.update(piece)
-                self.counter.add(len(piece))
-            file.flush()
-            os.fsync(file.fileno())
-        return digest.hexdigest()
+    def rest(self, entry: Entry, start: int) -> Iterator[Any]:
+        """The bytes from `start` on, in requests of one part each, until another program has the whole file here.
 
-    def _rest(self, entry: Entry, start: int) -> Iterator[Any]:
-        """The bytes from `start` on, in requests of one part each. The library tries each again when it breaks off."""
+        The library tries each again when it breaks off.
+        """
         from obstore import exceptions
 
         try:
-            while start < entry.size:
+            while start < entry.size and not _here(self.folder, entry):
                 end = min(start + _PART, entry.size)
                 options: Any = {"range": (start, end), **({"if_match": entry.etag} if entry.etag else {})}
                 for piece in self.store.get(entry.key, options=options).stream(min_chunk_size=1 << 20):
@@ -270,11 +329,9 @@ class _Files:
             raise ModelLoadError(f"{entry.key}: broke off at {format_size(start)}: {_first_line(error)}") from error
 
 
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _explain(url: str, error: Exception) -> ModelLoadError:
@@ -295,4 +352,4 @@ def _explain(url: str, error: Exception) -> ModelLoadError:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    return without_queries((str(error).strip() or type(error).__name__).splitlines()[0])[:300]

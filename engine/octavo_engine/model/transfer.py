@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from octavo_engine.errors import ModelLoadError
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
+_QUERY = re.compile(r"""(\bhttps?://[^\s?]+)\?\S*?(?=[\])}>'",.:;]*(\s|$))""")
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -49,19 +51,19 @@ Report = Callable[[Transfer], None]
 
 
 class Counter:
-    """Adds up what several threads fetch. Reports each step forward, in order."""
+    """Adds up what several threads fetch. Reports each step, in order."""
 
     def __init__(self, total: int, report: Report) -> None:
-        self._done = 0
+        self._done: dict[str, int] = {}
         self._total = total
         self._report = report
         self._lock = Lock()
 
-    def add(self, count: int) -> None:
-        """`count` more bytes have come; a negative one takes back what has to come again."""
+    def at(self, file: str, done: int) -> None:
+        """Of `file` there are `done` bytes now; fewer than before, if it has to come again."""
         with self._lock:
-            self._done += count
-            self._report(Transfer(min(self._done, self._total), self._total))
+            self._done[file] = done
+            self._report(Transfer(min(sum(self._done.values()), self._total), self._total))
 
 
 def cache_home() -> Path:
@@ -80,12 +82,18 @@ def check_room(model: str, folder: Path, needed: int, variable: str) -> None:
         )
 
 
+def without_queries(text: str) -> str:
+    """`text` without the queries of its URLs: those of redirections are signed, and open the file to any reader."""
+    return _QUERY.sub(r"\1?...", text)
+
+
 @contextmanager
 def one_at_a_time(model: str, report: Report) -> Iterator[None]:
     """Waits while another program, perhaps a pod on another node, fetches `model` into the same cache.
 
-    The lock is the kernel's (flock): it ends with its holder, however that ends. A cache that can hold no lock is used
-    without: files are complete before they get their names, so that all that is lost is a second download.
+    The lock is the kernel's (flock): it ends with its holder, however that ends. Not every network file system shares
+    it between nodes, and some say that they do: then several fetch at once, each into files of its own, which get
+    their names when they are complete. All that is lost is a second download.
     """
     file = _lock_file(model)
     if file is None:

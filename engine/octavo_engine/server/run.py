@@ -20,6 +20,7 @@ from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import ConfigurationError, EngineDeadError
+from octavo_engine.listen import listening_socket
 from octavo_engine.model.source import resolve_model
 from octavo_engine.server.app import create_app
 from octavo_engine.server.auth import KeyRing
@@ -56,14 +57,9 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; ConfigurationError says what is wrong with the address."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
+        return listening_socket(host, port)
     except OSError as error:
-        listener.close()
         if error.errno == errno.EADDRINUSE:
             message = f"port {port} on {host} is in use by another program; choose another one with --port"
         elif error.errno == errno.EACCES:
@@ -71,7 +67,6 @@ def bind(host: str, port: int) -> socket.socket:
         else:
             message = f"cannot listen on --host {host} --port {port}: {error.strerror or error}"
         raise ConfigurationError(message) from None
-    return listener
 
 
 async def _until_signals(server: Server) -> int:

@@ -57,11 +57,27 @@ VolumePath = Annotated[
     pattern("[A-Za-z0-9._/-]*", "must be a path of letters, digits, '.', '_', '-' and '/'"),
     _NO_PARENT,
 ]
-AbsolutePath = Annotated[
+_SYSTEM_FOLDERS = (
+    "/(bin|boot|dev|etc|lib|lib32|lib64|libx32|proc|root|run|sbin|sys|usr|var/(run|lock|log|spool|cache|backups|mail)"
+    "|var/lib/(containerd|containers|cni|docker|dpkg|etcd|kubelet|rancher|rpm|systemd))(/.*)?"
+)
+NodeFolder = Annotated[
     str,
     Field(max_length=512),
-    pattern("/[A-Za-z0-9._/-]*", "must be an absolute path of letters, digits, '.', '_', '-' and '/'"),
-    _NO_PARENT,
+    pattern(
+        "(/[A-Za-z0-9._-]+){2,}/?",
+        "must be an absolute path of two folders or more, such as /var/lib/octavo: letters, digits, '.', '_', '-'",
+    ),
+    Rule(
+        "!self.split('/').exists(part, part == '.' || part == '..')",
+        "must not go by '.' or '..'",
+        lambda path: not {".", ".."} & set(path.split("/")),
+    ),
+    Rule(
+        f"!self.matches(r'^{_SYSTEM_FOLDERS}$')",
+        "must not be a folder of the node's own system such as /etc, /usr or /var/lib/kubelet",
+        lambda path: re.fullmatch(_SYSTEM_FOLDERS, path) is None,
+    ),
 ]
 Duration = Annotated[
     str,

@@ -10,13 +10,13 @@ from octavo_operator.api.autoscaling import Autoscaling
 from octavo_operator.api.corev1 import Toleration, TopologySpreadConstraint
 from octavo_operator.api.engine import Engine
 from octavo_operator.api.fields import (
-    AbsolutePath,
     AnnotationMap,
     Dns1123Name,
     Duration,
     FreeForm,
     LabelMap,
     ModelName,
+    NodeFolder,
     ShortName,
     seconds,
 )
@@ -132,6 +132,11 @@ class Cache(SpecModel):
             lambda cache: (cache.type == "HostPath") == (cache.host_path is not None),
         ),
         Rule(
+            "self.type != 'HostPath' || !has(self.size)",
+            "size bounds no folder of a node: leave it away with type HostPath",
+            lambda cache: cache.type != "HostPath" or cache.size is None,
+        ),
+        Rule(
             "self.type == 'PersistentVolumeClaim' || (!has(self.storageClassName) && !has(self.accessMode))",
             "storageClassName and accessMode go with type PersistentVolumeClaim only",
             lambda cache: (
@@ -163,13 +168,17 @@ class Cache(SpecModel):
         description="Ephemeral is lost with the pod, PersistentVolumeClaim is shared by all replicas, HostPath by"
         " those of a node.",
     )
-    size: Size | None = Field(None, description="Size of the cache; may grow, not shrink.")
+    size: Size | None = Field(
+        None, description="Size of the cache; a claim's may grow, not shrink. Not for type HostPath."
+    )
     storage_class_name: Dns1123Name | None = Field(None, description="Class of the claim. Default: the cluster's.")
     access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = Field(
         None, description="Mode of the claim. Default: ReadWriteMany; ReadWriteOnce ties all replicas to one node."
     )
-    host_path: AbsolutePath | None = Field(
-        None, description="Folder of the node for type HostPath, made if missing; the namespace must allow hostPath."
+    host_path: NodeFolder | None = Field(
+        None,
+        description="Folder of the node for type HostPath; what is kept lies in octavo-cache below it, which is made if"
+        " missing. The namespace must allow hostPath.",
     )
     shared_memory_size: Size = Field("8Gi", description="Size of /dev/shm; counts to the memory limit.")
 

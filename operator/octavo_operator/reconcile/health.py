@@ -59,5 +59,5 @@ async def serve_health(port: int, wrong: Callable[[], str], metrics: Callable[[]
     app.add_routes([web.get("/healthz", healthz), web.get("/metrics", show_metrics)])
     runner = web.AppRunner(app, handle_signals=False, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
+    await web.TCPSite(runner, None, port).start()
     return runner

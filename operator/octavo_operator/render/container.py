@@ -51,7 +51,7 @@ def arguments(llmservice: LLMService) -> list[str]:
     """The arguments of `octavo-engine` that serve the model."""
     spec = llmservice.spec
     flags: list[tuple[str, Any]] = [
-        ("host", "0.0.0.0"),
+        ("host", "::"),  # IPv4 too: a pod's address may be of either kind
         ("port", PORT),
         *(("served-model-name", name) for name in (llmservice.served_name, *spec.model.aliases)),
         ("max-queued-requests", spec.engine.max_queued_requests),

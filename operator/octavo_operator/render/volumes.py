@@ -15,6 +15,8 @@ HOME = "/home/octavo"
 LINK = f"{HOME}/model"
 """What was fetched, wherever it lies in the cache."""
 CACHE = "/cache"
+NODE_FOLDER = "octavo-cache"
+"""Below `hostPath`: the only folder of the node that is mounted, and given to the engine's user."""
 WEIGHTS = "/models"
 API_KEYS = "/etc/octavo/api-keys"
 
@@ -62,7 +64,8 @@ def _cache(llmservice: LLMService) -> dict[str, Any]:
     if cache.type == "PersistentVolumeClaim":
         return {"persistentVolumeClaim": {"claimName": cache_claim(llmservice.name)}}
     if cache.type == "HostPath":
-        return {"hostPath": {"path": cache.host_path, "type": "DirectoryOrCreate"}}
+        path = posixpath.join(str(cache.host_path), NODE_FOLDER)
+        return {"hostPath": {"path": path, "type": "DirectoryOrCreate"}}
     return {"emptyDir": {"sizeLimit": cache.size} if cache.size else {}}
 
 

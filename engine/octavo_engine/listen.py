@@ -1,0 +1,37 @@
+"""The socket that HTTP is answered on. `::` is every address of the machine, of IPv6 and of IPv4 alike."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+ANYWHERE = "::"
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A TCP socket that listens; OSError or OverflowError if that cannot be.
+
+    `::` takes IPv4 too, whatever the system's default is, and is IPv4 alone where the kernel has no IPv6: a pod's
+    address may be of either kind.
+    """
+    try:
+        return _listening(host, port)
+    except OSError as error:
+        if host != ANYWHERE or error.errno not in _NO_IPV6:
+            raise
+        return _listening("0.0.0.0", port)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if host == ANYWHERE:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind((host, port))
+        listener.listen(2048)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
