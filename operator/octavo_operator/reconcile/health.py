@@ -32,9 +32,9 @@ class Heartbeat:
 
 def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
     """What is wrong, in a sentence; empty: nothing."""
-    waited, silent = queue.oldest_wait_seconds(), heartbeat.silent_seconds()
-    if waited > STALLED_SECONDS:
-        return f"the oldest change has waited {waited:.0f} s for a worker"
+    stalled, silent = queue.stalled_seconds(), heartbeat.silent_seconds()
+    if stalled > STALLED_SECONDS:
+        return f"no worker has finished anything for {stalled:.0f} s, or one has been at the same LLMService so long"
     if silent > SILENT_SECONDS:
         return f"nothing was heard of the cluster for {silent:.0f} s"
     return ""
