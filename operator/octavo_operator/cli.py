@@ -174,7 +174,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _metrics_api(arguments: argparse.Namespace) -> int:
     from octavo_operator.metrics_api.front_proxy import NoAggregationError
-    from octavo_operator.metrics_api.serve import MetricsApiOptions, run
+    from octavo_operator.metrics_api.serve import AuthorityChangedError, MetricsApiOptions, run
     from octavo_operator.reconcile.apply import ApiError
 
     _log(arguments.log_level)
@@ -183,6 +183,9 @@ def _metrics_api(arguments: argparse.Namespace) -> int:
         asyncio.run(run(MetricsApiOptions(namespace, service, arguments.tls_port, arguments.port)))
     except (NoAggregationError, ApiError) as error:
         logging.getLogger(__name__).error("cannot serve metrics: %s", error)
+        return 1
+    except AuthorityChangedError as error:
+        logging.getLogger(__name__).warning("ends, to be started again: %s", error)
         return 1
     return 0
 

@@ -95,6 +95,26 @@ async def test_health_and_metrics_are_served(monkeypatch: pytest.MonkeyPatch) ->
         await runner.cleanup()
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_health_is_served_to_both_families(address: str) -> None:
+    """A kubelet of an IPv6-only cluster asks by IPv6."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as holder:
+        try:
+            holder.bind((address, 0))
+        except OSError:
+            pytest.skip(f"this machine has no {address}")
+        port = holder.getsockname()[1]
+    runner = await serve_health(port, lambda: "", OperatorMetrics().render)
+    assert runner
+    try:
+        url = f"http://[{address}]:{port}/healthz" if ":" in address else f"http://{address}:{port}/healthz"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            assert answer.status == 200
+    finally:
+        await runner.cleanup()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_pass_that_never_ends_is_ill_health(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another worker goes on finishing others."""

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from octavo_operator.reconcile.listen import listen
 from octavo_operator.reconcile.queue import WorkQueue
 
 STALLED_SECONDS = 120.0
@@ -57,7 +58,4 @@ async def serve_health(port: int, wrong: Callable[[], str], metrics: Callable[[]
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthz), web.get("/metrics", show_metrics)])
-    runner = web.AppRunner(app, handle_signals=False, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()
-    return runner
+    return await listen(app, port)
