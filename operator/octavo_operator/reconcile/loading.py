@@ -110,7 +110,7 @@ class LoadWatch:
 
 def is_news(told: LoadReport | None, report: LoadReport, waited: bool) -> bool:
     """Whether `report` says what is worth telling after `told`. More bytes are only if `waited`, unless it is all."""
-    if told is None or (told.phase, told.memory) != (report.phase, report.memory):
+    if told is None or (told.phase, told.memory, told.model) != (report.phase, report.memory, report.model):
         return True
     if told == report:
         return False

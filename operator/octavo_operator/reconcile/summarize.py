@@ -12,7 +12,7 @@ from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
 from octavo_operator.reconcile.autoscaling import Scaling, scaling
-from octavo_operator.reconcile.load_report import LoadReport
+from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
@@ -150,7 +150,7 @@ def summarize(
         selector=",".join(f"{name}={value}" for name, value in selector(service.name).items()),
         url=url(service),
         engine_image=engine_image,
-        model=ModelStatus(name=service.served_name, memory=memory),
+        model=_model(facts, memory),
         revision=revisions(facts.deployment, facts.pods),
         loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
         autoscaling=scaled.status() if scaled else None,
@@ -286,14 +286,28 @@ def _load_seconds(service: LLMService, observed: Observation) -> int | None:
     return last_load_seconds(observed.pods, service.spec.rollout.startup_timeout_seconds, known)
 
 
+def _of_present_spec(facts: Facts) -> list[LoadReport]:
+    """What the pods say, if all of them are of the present spec."""
+    if not facts.replaced or facts.service.spec.rollout.paused:
+        return []
+    return [facts.reports[pod.uid] for pod in facts.pods if pod.uid in facts.reports]
+
+
 def _memory(facts: Facts) -> MemoryStatus | None:
     """What a pod of the present spec says that the model takes; else what was known before."""
-    if facts.replaced and not facts.service.spec.rollout.paused:
-        said = [facts.reports[pod.uid].memory for pod in facts.pods if pod.uid in facts.reports]
-        if numbers := next(filter(None, said), None):
-            return MemoryStatus(subject=subject(facts.service.spec), **numbers.model_dump())
+    if numbers := next((report.memory for report in _of_present_spec(facts) if report.memory), None):
+        return MemoryStatus(subject=subject(facts.service.spec), **numbers.model_dump())
     known = ((facts.service.status or {}).get("model") or {}).get("memory")
     return MemoryStatus.model_validate(known) if known else None
+
+
+def _model(facts: Facts, memory: MemoryStatus | None) -> ModelStatus:
+    """Which model a pod of the present spec says it is; else what was known before, of the same model."""
+    found = next((report.model for report in _of_present_spec(facts) if report.model), None)
+    if found is None and memory and memory.subject == subject(facts.service.spec):
+        found = ModelReport.model_validate((facts.service.status or {}).get("model") or {})
+    known = found.model_dump() if found else {}
+    return ModelStatus(name=facts.service.served_name, memory=memory, **known)
 
 
 def _loading(facts: Facts) -> LoadingStatus:
