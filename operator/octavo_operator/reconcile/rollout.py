@@ -43,7 +43,8 @@ def course(rollout: Rollout, deployment: Mapping[str, Any], pods: Sequence[PodVi
     if not falls_back(rollout):
         return _fixed(rollout, waiting)
     helped = [pod for pod in waiting if _finds_room(pod, pods)]
-    if is_in_place(deployment) and not _has_ended(deployment) and (helped or not waiting):
+    has_ended = is_rolled_out(deployment, count_of(deployment, "replicas"))  # however many are wanted by now
+    if is_in_place(deployment) and not has_ended and (helped or not waiting):
         return Course(in_place=True, finding=_went_in_place(rollout))
     if not waiting or rollout.paused:
         return Course()
@@ -104,13 +105,24 @@ def is_in_place(deployment: Mapping[str, Any]) -> bool:
     return (strategy.get("rollingUpdate") or {}).get("maxSurge") == 0
 
 
-def _has_ended(deployment: Mapping[str, Any]) -> bool:
-    """Whether all pods are of the newest revision and available, and no old one is left."""
-    metadata, status = deployment["metadata"], deployment.get("status") or {}
-    total = status.get("replicas") or 0
-    return status.get("observedGeneration") == metadata.get("generation") and all(
-        (status.get(count) or 0) == total for count in ("updatedReplicas", "availableReplicas")
+def count_of(deployment: Mapping[str, Any], name: str) -> int:
+    """A counter of a Deployment's status; it leaves zeros away."""
+    return int((deployment.get("status") or {}).get(name) or 0)
+
+
+def is_replaced(deployment: Mapping[str, Any], wanted: int) -> bool:
+    """Whether there are as many pods as are `wanted`, all of the newest revision."""
+    metadata, status = deployment.get("metadata") or {}, deployment.get("status") or {}
+    return (
+        bool(metadata)
+        and status.get("observedGeneration") == metadata.get("generation")
+        and count_of(deployment, "updatedReplicas") == count_of(deployment, "replicas") == wanted
     )
+
+
+def is_rolled_out(deployment: Mapping[str, Any], wanted: int) -> bool:
+    """Whether these are available too."""
+    return is_replaced(deployment, wanted) and count_of(deployment, "availableReplicas") == wanted
 
 
 def _fixed(rollout: Rollout, waiting: Sequence[PodView]) -> Course:

@@ -17,7 +17,7 @@ from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
 from octavo_operator.reconcile.pods import Finding, PodView, condition_of, views
-from octavo_operator.reconcile.rollout import Course, revisions
+from octavo_operator.reconcile.rollout import Course, count_of, is_replaced, is_rolled_out, revisions
 from octavo_operator.render.deployment import desired_replicas, progress_deadline
 from octavo_operator.render.pending import not_yet_acted_on
 from octavo_operator.render.scaler import bounds_in_force
@@ -59,17 +59,12 @@ class Facts:
     @property
     def replaced(self) -> bool:
         """Whether all pods are of the newest revision, and no old one is left."""
-        metadata, status = self.deployment.get("metadata") or {}, self.deployment.get("status") or {}
-        return (
-            bool(metadata)
-            and status.get("observedGeneration") == metadata.get("generation")
-            and self.count("updatedReplicas") == self.count("replicas") == self.desired
-        )
+        return is_replaced(self.deployment, self.desired)
 
     @property
     def rolled_out(self) -> bool:
         """Whether all pods are of the newest revision and available, and no old one is left."""
-        return self.replaced and self.count("availableReplicas") == self.desired
+        return is_rolled_out(self.deployment, self.desired)
 
     @property
     def trouble(self) -> Finding | None:
@@ -94,11 +89,6 @@ class Facts:
     def out_of_time(self) -> bool:
         """Whether the Deployment gave the rollout up."""
         return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
-
-
-def count_of(deployment: Mapping[str, Any], name: str) -> int:
-    """A counter of a Deployment's status; it leaves zeros away."""
-    return int((deployment.get("status") or {}).get(name) or 0)
 
 
 def _late(facts: Facts) -> Finding:
