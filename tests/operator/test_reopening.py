@@ -56,6 +56,9 @@ class ApiServer:
     async def plurals(self, api_version: str) -> frozenset[str]:
         return frozenset(kind.plural for kind in self._kinds if kind.api_version == api_version)
 
+    async def get(self, kind: Kind, namespace: str, name: str) -> None:
+        """Nothing else is there."""
+
     async def credentials(self) -> dict[str, Any]:
         return {"server": self.url}
 
