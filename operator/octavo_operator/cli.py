@@ -38,44 +38,61 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"octavo-operator {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="watch LLMServices and keep them as they should be", allow_abbrev=False)
-    _engine_image(run)
-    _metrics_url(run, "")
-    run.add_argument("--namespace", action="append", default=[], help="watch only this namespace; repeatable")
-    run.add_argument(
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, allow_abbrev=False)
+
+    _run_arguments(command("run", "watch LLMServices and keep them as they should be"))
+    _metrics_arguments(command("metrics-api", "answer autoscalers from the pods' metrics"))
+    _render_arguments(command("render", "print the objects of an LLMService as YAML"))
+    check = command("check", "judge LLMServices as the API server would")
+    check.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    command("crd", "print the CustomResourceDefinition as YAML")
+    dashboard = command("dashboard", "print a Grafana dashboard as JSON")
+    dashboard.add_argument("name", choices=DASHBOARDS)
+    _local_arguments(command("local", "run an LLMService's engine as a process here"))
+    return parser
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    _engine_image(parser)
+    _metrics_url(parser, "")
+    parser.add_argument("--namespace", action="append", default=[], help="watch only this namespace; repeatable")
+    parser.add_argument(
         "--lease",
         type=_namespaced_name,
         metavar="NAMESPACE/NAME",
         help="the Lease by which replicas agree who leads; without it this one always does",
     )
-    run.add_argument(
+    parser.add_argument(
         "--health-port", type=int, default=8080, help="port of /healthz and /metrics; 0: none (default: 8080)"
     )
-    run.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    _log_level(parser)
 
-    metrics = commands.add_parser("metrics-api", help="answer autoscalers from the pods' metrics", allow_abbrev=False)
-    metrics.add_argument(
+
+def _metrics_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--service",
         type=_namespaced_name,
         required=True,
         metavar="NAMESPACE/NAME",
         help="the Service by which the API server reaches --tls-port",
     )
-    metrics.add_argument("--tls-port", type=int, default=8443, help="port for the API server (default: 8443)")
-    metrics.add_argument("--port", type=int, default=8080, help="port for KEDA and of /healthz (default: 8080)")
-    metrics.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    parser.add_argument("--tls-port", type=int, default=8443, help="port for the API server (default: 8443)")
+    parser.add_argument("--port", type=int, default=8080, help="port for KEDA and of /healthz (default: 8080)")
+    _log_level(parser)
 
-    show = commands.add_parser("render", help="print the objects of an LLMService as YAML", allow_abbrev=False)
-    show.add_argument("file", type=Path, metavar="FILE")
-    _engine_image(show)
-    _metrics_url(show, DEFAULT_METRICS_URL)
-    show.add_argument(
+
+def _render_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE")
+    _engine_image(parser)
+    _metrics_url(parser, DEFAULT_METRICS_URL)
+    parser.add_argument(
         "--operator-namespace",
         default=DEFAULT_NAMESPACE,
         metavar="NAMESPACE",
         help="where Octavo's own pods run, which networkPolicy lets in (default: %(default)s)",
     )
-    show.add_argument(
+    parser.add_argument(
         "--with-kind",
         action="append",
         default=[],
@@ -84,25 +101,21 @@ def build_parser() -> argparse.ArgumentParser:
         " repeatable",
     )
 
-    check = commands.add_parser("check", help="judge LLMServices as the API server would", allow_abbrev=False)
-    check.add_argument("files", type=Path, nargs="+", metavar="FILE")
 
-    commands.add_parser("crd", help="print the CustomResourceDefinition as YAML", allow_abbrev=False)
-
-    dashboard = commands.add_parser("dashboard", help="print a Grafana dashboard as JSON", allow_abbrev=False)
-    dashboard.add_argument("name", choices=DASHBOARDS)
-
-    local = commands.add_parser("local", help="run an LLMService's engine as a process here", allow_abbrev=False)
-    local.add_argument("file", type=Path, metavar="FILE")
-    local.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1; 0: any free one (default: 8000)")
-    local.add_argument(
+def _local_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--port", type=int, default=8000, help="port on 127.0.0.1; 0: any free one (default: 8000)")
+    parser.add_argument(
         "--volume",
         action="append",
         default=[],
         metavar="NAME=DIR",
         help="folder of this machine for a volume of the pod (weights, api-keys, cache); repeatable",
     )
-    return parser
+
+
+def _log_level(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
 
 def _namespaced_name(text: str) -> tuple[str, str]:
@@ -179,7 +192,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _metrics_api(arguments: argparse.Namespace) -> int:
     from octavo_operator.metrics_api.front_proxy import NoAggregationError
-    from octavo_operator.metrics_api.serve import MetricsApiOptions, run
+    from octavo_operator.metrics_api.serve import AuthorityChangedError, MetricsApiOptions, run
     from octavo_operator.reconcile.apply import ApiError
 
     _log(arguments.log_level)
@@ -188,6 +201,9 @@ def _metrics_api(arguments: argparse.Namespace) -> int:
         asyncio.run(run(MetricsApiOptions(namespace, service, arguments.tls_port, arguments.port)))
     except (NoAggregationError, ApiError) as error:
         logging.getLogger(__name__).error("cannot serve metrics: %s", error)
+        return 1
+    except AuthorityChangedError as error:
+        logging.getLogger(__name__).warning("ends, to be started again: %s", error)
         return 1
     return 0
 

@@ -9,15 +9,18 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
 
+from octavo_engine.engine.info import MemoryInfo, ModelInfo
 from octavo_engine.engine.messages import Failed
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError
 from octavo_engine.server import run
 from octavo_engine.server.run import bind
+from tests.api.scripted_engine import READY
 from tests.api.served import Served
 from tests.loopback import loopbacks
 
@@ -50,6 +53,18 @@ def test_while_loading_probes_and_metrics_answer(start: Callable[..., Served]) -
         assert status(server, path) == (200, "ok")
     server.play("Hello")
     assert server.openai().completions.create(model="smollm2", prompt="x").choices[0].text == "Hello"
+
+
+def test_a_loaded_engine_says_what_it_is(start: Callable[..., Served]) -> None:
+    server = start()
+    server.engine.state.ready = replace(
+        READY,
+        memory=MemoryInfo(weights=1, step=2, kv_per_token=3, total=4),
+        model=ModelInfo(commit="abc", size=5),
+    )
+    answer = server.http.get("/health/startup").json()
+    assert answer["memory"] == {"weightBytes": 1, "stepBytes": 2, "kvBytesPerToken": 3, "totalBytes": 4}
+    assert answer["model"] == {"resolvedRevision": "abc", "sizeBytes": 5}
 
 
 @pytest.mark.parametrize(

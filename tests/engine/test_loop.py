@@ -20,7 +20,7 @@ from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import StepPlan, StepResult
-from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.info import EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.startup import start_engine
 
@@ -309,6 +309,13 @@ def test_one_step_ahead_gives_the_same_tokens(memory: str, engine: Callable[...,
         assert len(said[1]) == 12
     assert (loop.report().preemptions > 0) == (memory != "plenty")
     assert (loop.report().swapped_in_blocks > 0) == ("swap" in memory)
+
+
+def test_a_loaded_engine_knows_which_model_it_is(tiny_model: Path, engine: Callable[..., EngineLoop]) -> None:
+    info = engine().info
+    assert info.model == ModelInfo(
+        commit=None, size=sum(file.stat().st_size for file in tiny_model.glob("*.safetensors"))
+    )
 
 
 def test_aborts_and_arrivals_in_flight_change_no_other_answer(engine: Callable[..., EngineLoop]) -> None:

@@ -11,10 +11,12 @@ from octavo_engine import config
 from octavo_engine.cli import build_parser
 from octavo_engine.cli_config import read_engine_config, read_server_config
 from octavo_engine.config import flag_name, settings_of
+from octavo_engine.engine.info import MemoryInfo, ModelInfo
 from octavo_engine.errors import ConfigurationError
 from octavo_operator.api.engine_flags import EXTRA, NOT_YET, RENDERED, RESERVED, SERVER_EXTRA
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.cli import main
+from octavo_operator.reconcile.load_report import LoadReport, MemoryReport, ModelReport
 from octavo_operator.render import not_yet_acted_on
 from octavo_operator.render.container import arguments
 from tests.operator.bad_llmservices import VALID, merged
@@ -126,3 +128,12 @@ def test_the_command_renders_nothing_of_what_makes_no_pod(capsys: pytest.Capture
     said = capsys.readouterr()
     assert said.out == ""
     assert "spec.accelerator.count: " in said.err
+
+
+def test_what_an_engine_says_of_its_model_is_understood() -> None:
+    memory = MemoryInfo(weights=1, step=2, kv_per_token=3, total=4)
+    for commit in ("0123456789abcdef0123456789abcdef01234567", None):
+        model = ModelInfo(commit=commit, size=5)
+        report = LoadReport.model_validate({"phase": "ready", "memory": memory.as_json(), "model": model.as_json()})
+        assert report.memory == MemoryReport(weightBytes=1, stepBytes=2, kvBytesPerToken=3, totalBytes=4)
+        assert report.model == ModelReport(resolvedRevision=commit, sizeBytes=5)

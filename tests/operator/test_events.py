@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import Condition
+from octavo_operator.reconcile import events
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.events import Recorder, Transition, transitions
 from tests.operator.test_summarize import NO_GPU, SERVING, deployment, exited, pod, summary
@@ -121,3 +123,9 @@ async def test_an_event_that_cannot_be_written_stops_nothing() -> None:
     server.refuses = True
     await Recorder(server).record(REGARDING, [WARNING])
     assert server.events == {}
+
+
+def test_the_docs_name_the_conditions_whose_changes_are_told() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "operator.md").read_text()
+    section = page.partition("## Events")[2].partition("##")[0]
+    assert {kind for kind in ConditionType if kind in section} == set(events._TOLD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ class Api:
         self.live: dict[str, Any] | None = None
         self.version = 0
         self.fails = False
-        self.hangs = False
+        self.hang_next = 0  # so many of the next requests never arrive
+        self.loses_answer = False  # the next one that writes does so and gets no answer
+        self.hung: Callable[[], object] = lambda: None
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         await self._reach()
@@ -38,13 +41,21 @@ class Api:
         self.version += 1
         self.live = copy.deepcopy(manifest)
         self.live["metadata"]["resourceVersion"] = str(self.version)
+        if self.loses_answer:
+            self.loses_answer = False
+            await self._hang()
         return copy.deepcopy(self.live)
 
     async def _reach(self) -> None:
-        if self.hangs:
-            await asyncio.sleep(3600)
+        if self.hang_next:
+            self.hang_next -= 1
+            await self._hang()
         if self.fails:
             raise ApiError(503, "x", "try later")
+
+    async def _hang(self) -> None:
+        self.hung()
+        await asyncio.Event().wait()
 
     @property
     def holder(self) -> str:
@@ -157,6 +168,69 @@ async def test_a_renewal_that_fails_once_is_no_matter(clock: Clock) -> None:
         await asyncio.sleep(0)
     assert not keeping.done()
     keeping.cancel()
+
+
+@pytest.fixture
+def hanging(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Api:
+    """An API server some of whose requests hang: they are given up after a moment, which is 3 s on the clock."""
+
+    def hung() -> None:
+        clock.now += 3
+
+    monkeypatch.setattr(lease_module, "REQUEST_SECONDS", 0.01)
+    api = Api()
+    api.hung = hung
+    return api
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["never arrive", "written, the answer lost"])
+async def test_renewals_that_hang_are_sent_again_at_once(lost: bool, hanging: Api, clock: Clock) -> None:
+    lease = Lease(hanging, *NAME, clock)
+    await lease.acquire()
+    hanging.hang_next, hanging.loses_answer = (0, True) if lost else (2, False)
+    keeping = asyncio.ensure_future(lease.keep())
+    async with asyncio.timeout(5):
+        while clock.now < 100:
+            await asyncio.sleep(0)
+            assert not keeping.done(), keeping
+    assert hanging.hang_next == 0
+    assert not hanging.loses_answer
+    keeping.cancel()
+
+
+async def test_who_gets_no_answer_stops_in_time(hanging: Api, clock: Clock) -> None:
+    lease = Lease(hanging, *NAME, clock)
+    await lease.acquire()
+    hanging.hang_next = 1000
+    async with asyncio.timeout(5):
+        with pytest.raises(LeaseLostError, match="no answer"):
+            await lease.keep()
+    assert clock.now < DURATION_SECONDS
+
+
+async def test_a_follower_does_not_hang_with_its_requests(hanging: Api, clock: Clock) -> None:
+    await Lease(hanging, *NAME, clock).acquire()
+    follower = Lease(hanging, *NAME, clock)
+    hanging.hang_next = 1
+    async with asyncio.timeout(5):
+        await follower.acquire()
+    assert clock.now < 20
+
+
+async def test_who_took_the_lease_and_heard_no_answer_need_not_wait_for_itself(hanging: Api, clock: Clock) -> None:
+    lease = Lease(hanging, *NAME, clock)
+    hanging.loses_answer = True
+    async with asyncio.timeout(5):
+        await lease.acquire()
+    assert (hanging.holder, clock.now) == (lease.identity, 5)
+
+
+async def test_a_release_that_hangs_keeps_nobody(hanging: Api, clock: Clock) -> None:
+    lease = Lease(hanging, *NAME, clock)
+    await lease.acquire()
+    hanging.hang_next = 1
+    async with asyncio.timeout(5):
+        await lease.release()
 
 
 async def test_who_sees_another_leader_ends_at_once(clock: Clock) -> None:

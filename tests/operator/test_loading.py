@@ -101,6 +101,57 @@ async def test_no_news_is_no_work() -> None:
         worker.cancel()
 
 
+def pulling(loaded: int, phase: str = "pulling") -> dict[str, Any]:
+    return {**PULLING, "phase": phase, "detail": f"{loaded} of 1000", "bytesLoaded": loaded, "bytesTotal": 1000}
+
+
+NEWS = [  # what a pod says at which second, and whether its LLMService is looked at
+    (0, pulling(0), True),
+    (3, pulling(30), False),
+    (9, pulling(300), False),
+    (10, pulling(301), True),
+    (20, pulling(320), False),  # less than 2 %
+    (23, pulling(321), True),
+    (26, pulling(1000), True),  # all
+    (29, {**pulling(1000), "detail": "checks them"}, False),
+    (36, {**pulling(1000), "detail": "checks them"}, True),
+    (37, {"phase": "loading"}, True),
+    (40, {"phase": "loading", "detail": "layer 1"}, False),
+    (47, {"phase": "loading", "detail": "layer 7"}, True),
+    (48, {"phase": "warmup"}, True),
+    (99, {"phase": "warmup"}, False),
+]
+
+
+async def test_a_status_is_written_for_a_phase_at_once_and_for_bytes_now_and_then() -> None:
+    queue, listener, now = WorkQueue[Any](), Pod(None), 0.0
+    async with listener.listening() as port, aiohttp.ClientSession() as session:
+        indexes = {"llmservices": {KEY: [{}]}, "pods": {KEY: [pod(fetch=RUNNING)]}}
+        watch = LoadWatch(indexes, queue, port, lambda: now)
+        for second, answer, is_told in NEWS:
+            now, listener.answer = second, answer
+            await watch.look(session)
+            assert bool(len(queue)) == is_told, (second, answer)
+            assert watch.reports["u1"] == LoadReport.model_validate(answer), (
+                "a pass for another reason knows the newest"
+            )
+            queue.clear()
+
+
+async def test_the_bytes_of_many_pods_are_told_together() -> None:
+    queue, listener, now = WorkQueue[Any](), Pod(pulling(0)), 0.0
+    async with listener.listening() as port, aiohttp.ClientSession() as session:
+        pods = [pod(f"u{number}", fetch=RUNNING) for number in range(4)]
+        watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: pods}}, queue, port, lambda: now)
+        told = 0
+        for second in range(0, 60, 3):
+            now, listener.answer = float(second), pulling(second * 10)
+            await watch.look(session)
+            told += len(queue)
+            queue.clear()
+        assert 4 <= told <= 7
+
+
 @pytest.mark.parametrize(
     "answer",
     ["", "{}", "[1]", "no json", '{"phase": 1}',

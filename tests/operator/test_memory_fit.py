@@ -14,7 +14,7 @@ from octavo_operator.api.conditions import ConditionType
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.resource import parse
 from octavo_operator.api.status import MemoryStatus
-from octavo_operator.reconcile.load_report import LoadReport, MemoryReport
+from octavo_operator.reconcile.load_report import LoadReport, MemoryReport, ModelReport
 from octavo_operator.reconcile.memory_fit import SHARE_ON_CPU, memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
 from octavo_operator.reconcile.summarize import Outcome, summarize
@@ -126,6 +126,27 @@ def test_a_pod_s_numbers_are_kept_in_status_and_judged_from_there() -> None:
     again = summarize(later, Observation({}, deployment(), ()), "x", Outcome(), NOW)
     assert again.model.memory == status.model.memory
     assert {c.type: c.status for c in again.conditions}[ConditionType.MEMORY_FITS] == "True"
+
+
+def test_which_model_a_pod_has_loaded_is_kept_in_status_as_long_as_it_is_the_same() -> None:
+    def asked(status: dict[str, Any] | None = None, **model: Any) -> Any:
+        fields = {"metadata": {"uid": "u1", "namespace": "llm"}, "status": status or {}, "spec": model}
+        return parse(merged(VALID, fields))
+
+    told = ModelReport(resolvedRevision="abc", sizeBytes=5)
+    there = pod(container=SERVING)
+    there["metadata"]["uid"] = "p1"
+    reports = {"p1": LoadReport(phase="ready", memory=MemoryReport(**NUMBERS), model=told)}
+    status = summarize(asked(), Observation({}, deployment(ready=1), (there,), reports), "x", Outcome(), NOW)
+    assert (status.model.resolved_revision, status.model.size_bytes) == ("abc", 5)
+    rolling = Observation({}, deployment(ready=1, updated=0), (there,), reports)
+    assert summarize(asked(), rolling, "x", Outcome(), NOW).model.resolved_revision is None
+    before, alone = status.as_object(), Observation({}, deployment(), ())
+    assert before["model"] | {"resolvedRevision": "abc", "sizeBytes": 5} == before["model"]
+    later = summarize(asked(before), alone, "x", Outcome(), NOW)
+    assert (later.model.resolved_revision, later.model.size_bytes) == ("abc", 5)
+    other = summarize(asked(before, engine={"dtype": "float32"}), alone, "x", Outcome(), NOW)
+    assert (other.model.resolved_revision, other.model.size_bytes) == (None, None)
 
 
 def test_numbers_of_a_pod_of_an_older_revision_are_not_taken_for_the_new_one() -> None:

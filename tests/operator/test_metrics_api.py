@@ -9,7 +9,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -20,6 +20,7 @@ from octavo_engine.engine.client import EngineState
 from octavo_engine.server.metrics import Metrics
 from octavo_operator.api.names import METRICS_API_SERVICE
 from octavo_operator.metrics_api import collector as collecting
+from octavo_operator.metrics_api import serve
 from octavo_operator.metrics_api.app import aggregated, plain
 from octavo_operator.metrics_api.certificates import Authority
 from octavo_operator.metrics_api.collector import Collector, NoAnswerError, ScrapeError
@@ -29,7 +30,7 @@ from octavo_operator.metrics_api.load import Load, NoMetricsError, parse
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
 from octavo_operator.metrics_api.registration import FAILED_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.apply import ApiError, Cluster
 from octavo_operator.reconcile.kinds import POD, Kind
 from tests.cluster import pki
 
@@ -363,6 +364,49 @@ def test_whom_to_admit_stands_in_the_config_map() -> None:
     assert not anyone.admits({})
     with pytest.raises(NoAggregationError, match="--requestheader-client-ca-file"):
         FrontProxy.of(None)
+
+
+class FrontProxyMap:
+    """An API server that says who it is by `front_proxy`, and has no APIService."""
+
+    def __init__(self, front_proxy: FrontProxy) -> None:
+        self.front_proxy = front_proxy
+        self.asked = 0
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        if kind.name != "ConfigMap":
+            return None
+        self.asked += 1
+        names = json.dumps(sorted(self.front_proxy.names))
+        data = {"requestheader-client-ca-file": self.front_proxy.authority, "requestheader-allowed-names": names}
+        return {"data": data}
+
+
+async def test_a_former_authority_is_trusted_no_longer_than_until_a_new_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_FRONT_PROXY_SECONDS", 0.01)
+    first, second = ((pki.Authority(tmp_path / name).folder / "ca.crt").read_text() for name in ("first", "second"))
+    api = FrontProxyMap(FrontProxy(first, frozenset({"a"})))
+    options = serve.MetricsApiOptions("octavo-system", "metrics", tls_port=0, port=0)
+    scraper = Scraper()
+    async with asyncio.timeout(10):
+        serving = asyncio.create_task(serve._serve(options, cast(Cluster, api), scraper, asyncio.Event()))
+        api.front_proxy = FrontProxy(first, frozenset({"b"}))
+        while api.asked < 4:  # other names of the same authority: it goes on
+            await asyncio.sleep(0.01)
+            assert not serving.done()
+        api.front_proxy = FrontProxy(second, frozenset({"b"}))
+        with pytest.raises(serve.AuthorityChangedError, match="authority has changed"):
+            await serving
+        await scraper.close()
+
+
+def test_other_names_are_admitted_at_once(tmp_path: Path) -> None:
+    authority = (pki.Authority(tmp_path / "ca").folder / "ca.crt").read_text()
+    clients = serve.Clients(FrontProxy(authority, frozenset({"a"})))
+    clients.change(FrontProxy(authority, frozenset({"b"})))
+    assert clients.front_proxy.names == {"b"}
 
 
 class Registry:

@@ -176,3 +176,24 @@ async def test_a_failure_is_tried_again_when_something_is_due(monkeypatch: pytes
     queue.add("a")
     await work(queue, handle, done)
     assert seen == ["a", "a"]
+
+
+async def test_what_is_cleared_is_forgotten_and_can_be_added_again() -> None:
+    queue, seen, done = WorkQueue[str](), [], asyncio.Event()
+
+    async def handle(key: str) -> None:
+        seen.append(key)
+        if key == "end":
+            done.set()
+
+    for key in ("a", "b"):
+        queue.add(key)
+    queue.add_after("timed", 0.001)
+    queue.clear()
+    assert len(queue) == 0
+    await asyncio.sleep(0.01)
+    assert len(queue) == 0
+    for key in ("b", "end"):
+        queue.add(key)
+    await work(queue, handle, done, workers=1)
+    assert seen == ["b", "end"]

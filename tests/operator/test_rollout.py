@@ -9,8 +9,11 @@ import pytest
 
 from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.llmservice import Rollout
+from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import RevisionStatus
-from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.kinds import POD
+from octavo_operator.reconcile.observe import Observation, trimmed
+from octavo_operator.reconcile.place import Place, place_of
 from octavo_operator.reconcile.pods import Finding, PodView, view
 from octavo_operator.reconcile.rollout import Course, course, revisions
 from octavo_operator.reconcile.summarize import Outcome, summarize
@@ -32,6 +35,12 @@ def rollout(**fields: Any) -> Rollout:
     return Rollout.model_validate(fields)
 
 
+def place(**spec: Any) -> Place:
+    """Of a pod of one GPU, or with these requests."""
+    requests = {"cpu": "4", "memory": "32Gi", GPU: "1", **spec.pop("requests", {})}
+    return place_of({"containers": [{"name": "engine", "resources": {"requests": requests}}], **spec})
+
+
 def old(revision: str = "r1", phase: LoadingPhase = LoadingPhase.SERVING, **fields: Any) -> PodView:
     ready = phase == LoadingPhase.SERVING
     return PodView(
@@ -42,13 +51,16 @@ def old(revision: str = "r1", phase: LoadingPhase = LoadingPhase.SERVING, **fiel
             "ready": ready,
             "ended": False,
             "phase": phase,
+            "place": place(),
             **fields,
         }
     )
 
 
-def surge(reason: Reason = Reason.WAITING_FOR_GPU, **fields: Any) -> PodView:
-    waits = Finding(reason, "pod new finds no node: 1 Insufficient nvidia.com/gpu")
+def surge(
+    reason: Reason = Reason.WAITING_FOR_GPU, said: str = "1 Insufficient nvidia.com/gpu", **fields: Any
+) -> PodView:
+    waits = Finding(reason, f"pod new finds no node: {said}")
     known = {
         "uid": "u",
         "revision": "r2",
@@ -56,6 +68,7 @@ def surge(reason: Reason = Reason.WAITING_FOR_GPU, **fields: Any) -> PodView:
         "ready": False,
         "ended": False,
         "phase": LoadingPhase.PENDING,
+        "place": place(),
     }
     return PodView(**{**known, "waits": waits, "waits_since": LATER, **fields})
 
@@ -117,6 +130,82 @@ NO_SURGE_PODS = [
 @pytest.mark.parametrize("pods", [row[1] for row in NO_SURGE_PODS], ids=[row[0] for row in NO_SURGE_PODS])
 def test_what_is_no_surge_pod_without_a_gpu(pods: list[PodView]) -> None:
     assert course(rollout(), live(), pods, at(9999)) == Course()
+
+
+L4, H100 = {"gpu": "l4"}, {"gpu": "h100"}
+BOTH = "0/3 nodes are available: 1 Insufficient memory, 2 Insufficient nvidia.com/gpu."
+AMD = {"amd.com/gpu": "1"}
+CLAIMED = "cannot allocate all claims"
+CLAIMS = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+TAINTED = [{"key": "pool", "operator": "Exists"}]
+
+
+def on(*names: str) -> dict[str, Any]:
+    """A spec that asks for nodes of these names, as a label says."""
+    terms = [{"matchExpressions": [{"key": "name", "operator": "In", "values": list(names)}]}]
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    }
+
+
+NO_ROOM = [
+    ("from CPU to GPU", place(requests={GPU: "0"}), surge()),
+    ("another pool", place(nodeSelector=L4), surge(place=place(nodeSelector=H100))),
+    ("a pool, after any node", place(), surge(place=place(nodeSelector=H100))),
+    ("other nodes by affinity", place(**on("a")), surge(place=place(**on("b")))),
+    ("another resource", place(), surge(said="2 Insufficient amd.com/gpu.", place=place(requests=AMD))),
+    ("more GPUs", place(), surge(place=place(requests={GPU: "2"}))),
+    ("more memory too", place(), surge(said=BOTH, place=place(requests={"memory": "64Gi"}))),
+    ("a GPU by claim after a counted one", place(), surge(said=CLAIMED, place=place(resourceClaims=CLAIMS))),
+    ("it does not tolerate the old one's node", place(tolerations=TAINTED), surge()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("held", "new"), [row[1:] for row in NO_ROOM], ids=[row[0] for row in NO_ROOM])
+def test_what_serves_is_not_ended_where_that_makes_no_room(held: Place, new: PodView) -> None:
+    for live_strategy in (live(), live(surging=0)):  # also one that had gone in place for an earlier change
+        now = course(rollout(), live_strategy, [old(place=held), new], at(9999))
+        assert (now.in_place, now.blocked, now.finding.reason) == (False, True, Reason.NO_GPU_FOR_SURGE)
+        assert "would not make room" in now.finding.message
+
+
+ROOM = [
+    ("all that is lacking is what the old one holds", place(), surge(said=BOTH)),
+    ("less of it", place(requests={"memory": "64Gi"}), surge(said=BOTH)),
+    ("more of what nothing lacks", place(), surge(place=place(requests={"cpu": "16"}))),
+    ("the same pool", place(nodeSelector=L4, **on("a")), surge(place=place(nodeSelector=L4, **on("a")))),
+    ("any node, after a pool", place(nodeSelector=L4, **on("a")), surge()),
+    ("the same claim", place(resourceClaims=CLAIMS), surge(said=CLAIMED, place=place(resourceClaims=CLAIMS))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("held", "new"), [row[1:] for row in ROOM], ids=[row[0] for row in ROOM])
+def test_it_goes_on_in_place_where_the_old_pods_end_surely_makes_room(held: Place, new: PodView) -> None:
+    assert course(rollout(), live(), [old(place=held), new], at(9999)).in_place
+
+
+def test_one_old_pod_that_makes_room_is_enough() -> None:
+    pods = [old(place=place(requests={GPU: "0"})), old("r0"), surge()]
+    assert course(rollout(), live(), pods, at(9999)).in_place
+
+
+def test_a_pod_is_counted_as_the_scheduler_counts_it_also_from_what_the_watch_keeps() -> None:
+    def container(memory: str, **fields: Any) -> dict[str, Any]:
+        return {"name": "x", "image": "i", "resources": {"requests": {"memory": memory}, "limits": {}}, **fields}
+
+    spec = {
+        "initContainers": [container("1Gi", restartPolicy="Always"), container("5Gi"), container("2Gi")],
+        "containers": [container("3Gi"), container("1Gi")],
+        "overhead": {"memory": "512Mi"},
+        "nodeSelector": L4,
+        "tolerations": TAINTED,
+        "resourceClaims": CLAIMS,
+        **on("a"),
+    }
+    kept = trimmed(POD, {"metadata": {"name": "p"}, "spec": spec})
+    assert place_of(kept["spec"]) == place_of(spec)
+    assert place_of(spec).requests == {"memory": parse_quantity("6.5Gi")}
+    assert view(kept, GPU).place == place_of(spec)
 
 
 def test_an_old_pod_that_crashes_holds_its_gpu_as_well() -> None:

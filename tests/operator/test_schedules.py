@@ -7,9 +7,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 
 from octavo_operator.api.autoscaling import Autoscaling
 from octavo_operator.api.fields import seconds
+from octavo_operator.render import schedules
 from octavo_operator.render.schedules import bounds
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -99,6 +101,31 @@ def test_a_schedule_that_can_never_start_is_told_and_harms_no_other(wrong: dict[
     (sentence,) = found.ignored
     assert sentence.startswith("schedule wrong is ignored: ")
     assert words in sentence
+
+
+def test_a_start_is_looked_for_once_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass asks several times, and a rare start takes milliseconds, in which the whole operator stands still."""
+    asked: list[datetime] = []
+
+    def counted(expression: str, moment: datetime, **how: bool) -> CronSim:
+        asked.append(moment)
+        return CronSim(expression, moment, **how)
+
+    monkeypatch.setattr(schedules, "CronSim", counted)
+    rare = autoscaling(*(schedule("7 3 29 2 *", name=f"s{number}") for number in range(16)))
+    found = {bounds(rare, berlin(*MONDAY, 12, 0, second)).until for second in (0, 1, 59)}
+    assert found == {berlin(2028, 2, 29, 3, 7)}
+    assert len(asked) == 2, "the last one and the next one"
+    bounds(rare, berlin(*MONDAY, 12, 1))
+    assert len(asked) == 4
+
+
+def test_the_second_of_a_start_and_the_one_before_differ() -> None:
+    """Though nothing is looked for between whole minutes."""
+    every = schedule("* * * * *", duration="20s")
+    in_force = [bounds(autoscaling(every), berlin(*MONDAY, 7, 59, second)).schedules for second in (0, 19, 20, 59)]
+    assert in_force == [("work",), ("work",), (), ()]
+    assert bounds(autoscaling(every), berlin(*MONDAY, 7, 59, 59)).until == berlin(*MONDAY, 8)
 
 
 @pytest.mark.parametrize(("text", "length"), [("10h", 36_000), ("1h30m", 5400), ("15s", 15), ("1h1m1s", 3661)])

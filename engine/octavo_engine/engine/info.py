@@ -26,6 +26,20 @@ class MemoryInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Which model it is."""
+
+    commit: str | None
+    """Of a Hugging Face repository, where that is known."""
+    size: int
+    """Bytes of the weights' files."""
+
+    def as_json(self) -> dict[str, str | int | None]:
+        """As /health/startup says it."""
+        return {"resolvedRevision": self.commit, "sizeBytes": self.size}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """What whoever asks the engine needs to know about it."""
 
@@ -42,3 +56,4 @@ class EngineInfo:
     attention_backend: str
     load_seconds: float
     memory: MemoryInfo | None = None
+    model: ModelInfo | None = None

@@ -19,7 +19,7 @@ from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
-from octavo_engine.engine.info import EngineInfo, MemoryInfo
+from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
 from octavo_engine.engine.load import Loading, load_worker
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.errors import ConfigurationError
@@ -32,6 +32,7 @@ from octavo_engine.model.footprint import (
     weight_bytes,
 )
 from octavo_engine.model.layers.compute import uses_amx
+from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.runner.cores import use_cores
@@ -84,6 +85,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
         eos_token_ids=spec.eos_token_ids,
         load_seconds=time.perf_counter() - started,
         memory=sizing.memory_info(),
+        model=ModelInfo(commit=commit_of(files), size=size_of(files)),
     )
     report("warmup", 1.0, "")
     scheduler = _scheduler(config, spec, plan, swap_seconds)

@@ -18,8 +18,9 @@ def _answer(healthy: bool, serving: Serving, reason: str = "") -> JSONResponse:
         "detail": state.progress.detail if state.phase == "loading" else "",
         "progress": 1.0 if state.phase == "ready" else round(state.progress.ratio, 4),
     }
-    if state.ready is not None and state.ready.memory is not None:
-        body["memory"] = state.ready.memory.as_json()
+    if state.ready is not None:
+        told = {"memory": state.ready.memory, "model": state.ready.model}
+        body |= {name: info.as_json() for name, info in told.items() if info is not None}
     return JSONResponse(body, 200 if healthy else 503, {"Cache-Control": "no-store"})
 
 

@@ -43,12 +43,8 @@ class FrontProxy:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = ssl.CERT_OPTIONAL
-        self.trust_in(context)
-        return context
-
-    def trust_in(self, context: ssl.SSLContext) -> None:
-        """Has `context` accept certificates of the authority."""
         context.load_verify_locations(cadata=self.authority)
+        return context
 
     def admits(self, certificate: Mapping[str, Any] | None) -> bool:
         """Whether this verified certificate of a connection (as `getpeercert` has it) is the API server's."""

@@ -9,8 +9,6 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aiohttp import web
-
 from octavo_operator.metrics_api.app import aggregated, plain
 from octavo_operator.metrics_api.certificates import RENEW_SECONDS, Authority
 from octavo_operator.metrics_api.collector import Collector
@@ -20,6 +18,7 @@ from octavo_operator.metrics_api.registration import LOOK_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.apply import ApiError, Cluster
 from octavo_operator.reconcile.kinds import POD, Kind
+from octavo_operator.reconcile.listen import listen
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,10 @@ class MetricsApiOptions:
 
 
 async def run(options: MetricsApiOptions) -> None:
-    """Serves until SIGINT or SIGTERM; NoAggregationError or ApiError if it cannot begin."""
+    """Serves until SIGINT or SIGTERM; NoAggregationError or ApiError if it cannot begin.
+
+    AuthorityChangedError asks for a new start; autoscalers leave the replicas as they are meanwhile.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -60,8 +62,8 @@ async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper,
     collector = Collector(list_pods, scraper.scrape)
     registration = Registration(cluster, options.namespace, options.service, authority.pem)
     runners = [
-        await _start(aggregated(collector, lambda: clients.front_proxy), options.tls_port, clients.context),
-        await _start(plain(collector, registration.trouble, registration.standstill), options.port, None),
+        await listen(aggregated(collector, lambda: clients.front_proxy), options.tls_port, clients.context),
+        await listen(plain(collector, registration.trouble, registration.standstill), options.port),
     ]
     loops = [
         asyncio.create_task(_register(registration)),
@@ -86,26 +88,27 @@ def hosts(options: MetricsApiOptions) -> tuple[str, ...]:
     return (f"{name}.svc", f"{name}.svc.cluster.local")
 
 
+class AuthorityChangedError(Exception):
+    """The former authority of the API server's certificate is trusted no longer, nor are connections by it."""
+
+
 class Clients:
-    """Who may connect, and the TLS context that checks it."""
+    """Who may connect, and the TLS context that checks it.
+
+    A context can be taught to trust another authority, and never to forget one: for that the process has to end.
+    """
 
     def __init__(self, front_proxy: FrontProxy) -> None:
         self.front_proxy = front_proxy
         self.context = front_proxy.context()
 
     def change(self, front_proxy: FrontProxy) -> None:
-        """Admits `front_proxy` from now on; connections by the former authority end with this process."""
+        """Admits `front_proxy` from now on; AuthorityChangedError if its authority is another."""
+        if front_proxy.authority != self.front_proxy.authority:
+            raise AuthorityChangedError("the API server's front-proxy authority has changed")
         if front_proxy != self.front_proxy:
-            front_proxy.trust_in(self.context)
             self.front_proxy = front_proxy
-            logger.info("the API server's front-proxy authority or names have changed")
-
-
-async def _start(app: web.Application, port: int, context: ssl.SSLContext | None) -> web.AppRunner:
-    runner = web.AppRunner(app, handle_signals=False, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, None, port, ssl_context=context).start()
-    return runner
+            logger.info("the API server's front-proxy names have changed")
 
 
 async def _register(registration: Registration) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from octavo_operator.reconcile.listen import listen
 from octavo_operator.reconcile.queue import WorkQueue
 
 STALLED_SECONDS = 120.0
@@ -32,9 +33,9 @@ class Heartbeat:
 
 def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
     """What is wrong, in a sentence; empty: nothing."""
-    waited, silent = queue.oldest_wait_seconds(), heartbeat.silent_seconds()
-    if waited > STALLED_SECONDS:
-        return f"the oldest change has waited {waited:.0f} s for a worker"
+    stalled, silent = queue.stalled_seconds(), heartbeat.silent_seconds()
+    if stalled > STALLED_SECONDS:
+        return f"no worker has finished anything for {stalled:.0f} s, or one has been at the same LLMService so long"
     if silent > SILENT_SECONDS:
         return f"nothing was heard of the cluster for {silent:.0f} s"
     return ""
@@ -57,7 +58,4 @@ async def serve_health(port: int, wrong: Callable[[], str], metrics: Callable[[]
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthz), web.get("/metrics", show_metrics)])
-    runner = web.AppRunner(app, handle_signals=False, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, None, port).start()
-    return runner
+    return await listen(app, port)

@@ -26,6 +26,9 @@ DEADLINE_SECONDS = 10.0
 """After this time without a renewal the leader stops: before anyone else may lead."""
 PAUSE_SECONDS = 2.0
 """Between two renewals, and between two looks of a follower."""
+REQUEST_SECONDS = 3.0
+"""After this time a request counts as lost, and another one is sent: one that hangs must not cost the lease."""
+_NO_ANSWER = f"no answer within {REQUEST_SECONDS:.0f} s"
 
 
 class LeaseApi(Protocol):
@@ -63,12 +66,14 @@ class Lease:
         told = ""
         while True:
             try:
-                self._look(await self._api.get(LEASE, **self._metadata))
-                if self._is_free() and await self._take() and self.seconds_left() > PAUSE_SECONDS:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    self._look(await self._api.get(LEASE, **self._metadata))
+                    taken = self._is_free() and await self._take()
+                if taken and self.seconds_left() > PAUSE_SECONDS:
                     logger.info("leads, by the lease %(namespace)s/%(name)s", self._metadata)
                     return
-            except ApiError as error:
-                logger.warning("cannot ask for the lease: %s", error)
+            except (ApiError, TimeoutError) as error:
+                logger.warning("cannot ask for the lease: %s", str(error) or _NO_ANSWER)
             if (holder := self._holder()) and holder != told:
                 logger.info("follows: %s leads", holder)
                 told = holder
@@ -76,16 +81,24 @@ class Lease:
 
     async def keep(self) -> None:
         """Renews for ever; LeaseLostError if somebody else leads, or if that could be by now."""
+        pause = PAUSE_SECONDS
         while True:
-            await asyncio.sleep(PAUSE_SECONDS)
-            try:
-                # A renewal that takes too long is as good as none.
-                async with asyncio.timeout(max(self.seconds_left(), 0)):
-                    await self._renew()
-            except (ApiError, TimeoutError) as error:
-                if self.seconds_left() <= PAUSE_SECONDS:
-                    raise LeaseLostError(f"the lease cannot be renewed: {error or 'no answer'}") from None
-                logger.warning("cannot renew the lease: %s", error)
+            await asyncio.sleep(pause)
+            pause = await self._renew_in_time()
+
+    async def _renew_in_time(self) -> float:
+        """Tries once to renew; returns in how many seconds to try again. LeaseLostError as `keep`."""
+        try:
+            async with asyncio.timeout(max(0.0, min(REQUEST_SECONDS, self.seconds_left()))):
+                await self._renew()
+        except (ApiError, TimeoutError) as error:
+            said = str(error) or _NO_ANSWER
+            pause = 0.0 if isinstance(error, TimeoutError) else PAUSE_SECONDS  # who got no answer has waited enough
+            if self.seconds_left() <= pause:
+                raise LeaseLostError(f"the lease cannot be renewed: {said}") from None
+            logger.warning("cannot renew the lease: %s", said)
+            return pause
+        return PAUSE_SECONDS
 
     async def release(self) -> None:
         """Lets another replica lead at once, if this one does. To be called when all work has ended."""
@@ -93,9 +106,10 @@ class Lease:
             return
         self._renewed = float("-inf")
         try:
-            await self._api.put(LEASE, self._manifest(holder=""))
-        except ApiError as error:
-            logger.warning("cannot release the lease: %s", error)
+            async with asyncio.timeout(REQUEST_SECONDS):
+                await self._api.put(LEASE, self._manifest(holder=""))
+        except (ApiError, TimeoutError) as error:
+            logger.warning("cannot release the lease: %s", str(error) or _NO_ANSWER)
 
     async def _renew(self) -> None:
         if await self._take():
@@ -130,7 +144,9 @@ class Lease:
     def _is_free(self) -> bool:
         spec = (self._live or {}).get("spec") or {}
         seconds = spec.get("leaseDurationSeconds") or DURATION_SECONDS
-        return not self._holder() or self._clock() >= self._seen[1] + seconds
+        if self._holder() in ("", self.identity):  # its own name: an answer to its request was lost
+            return True
+        return self._clock() >= self._seen[1] + seconds
 
     def _manifest(self, holder: str) -> dict[str, Any]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

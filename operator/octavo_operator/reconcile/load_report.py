@@ -26,6 +26,14 @@ class MemoryReport(BaseModel):
     total_bytes: int = Field(ge=1, le=_MOST_BYTES)
 
 
+class ModelReport(BaseModel):
+    """Which model the engine has loaded."""
+
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True, extra="ignore")
+    resolved_revision: str | None = Field(None, max_length=64)
+    size_bytes: int | None = Field(None, ge=0, le=_MOST_BYTES)
+
+
 class LoadReport(BaseModel):
     """The body of `/health/startup`. Whoever answers at a pod's address is not trusted: all is bounded."""
 
@@ -35,6 +43,7 @@ class LoadReport(BaseModel):
     bytes_loaded: int | None = Field(None, ge=0, le=_MOST_BYTES)
     bytes_total: int | None = Field(None, ge=0, le=_MOST_BYTES)
     memory: MemoryReport | None = None
+    model: ModelReport | None = None
 
     @property
     def loading_phase(self) -> LoadingPhase | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -24,6 +25,8 @@ from octavo_operator.render.fetch import FETCH
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 3.0
+NEWS_SECONDS = 10.0  # between two of an LLMService that only tell of more bytes: each is a write of its status
+NEWS_SHARE = 0.02  # of all bytes
 _TRIES = 3
 _TIMEOUT_SECONDS = 2.0
 _AT_ONCE = 32
@@ -34,10 +37,19 @@ Reports = dict[str, LoadReport]
 
 
 class LoadWatch:
-    """Keeps `reports` and queues the LLMService whose pod has news."""
+    """Keeps `reports` and queues the LLMService whose pod has news that are worth a write of its status."""
 
-    def __init__(self, indexes: Mapping[str, Index], queue: WorkQueue[Key], port: int = PORT) -> None:
+    def __init__(
+        self,
+        indexes: Mapping[str, Index],
+        queue: WorkQueue[Key],
+        port: int = PORT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.reports: Reports = {}
+        self._told: Reports = {}
+        self._told_at: dict[Key, float] = {}
+        self._clock = clock
         self._indexes = indexes
         self._queue = queue
         self._port = port
@@ -56,9 +68,11 @@ class LoadWatch:
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Asks each pod that loads; one that has loaded a few times at most, for what it can say only then."""
         pods = {pod["metadata"]["uid"]: (key, pod) for key, pod in self._pods()}
-        for known in (self.reports, self._tries):
+        for known in (self.reports, self._told, self._tries):
             for gone in known.keys() - pods.keys():
                 del known[gone]
+        for idle in self._told_at.keys() - {key for key, _ in pods.values()}:
+            del self._told_at[idle]
         questions = []
         for uid, (key, pod) in pods.items():
             address, loads = address_of(pod), is_loading(pod)
@@ -86,9 +100,25 @@ class LoadWatch:
             return
         if last:
             self._tries[uid] = _TRIES
-        if self.reports.get(uid) != report:
-            self.reports[uid] = report
+        self.reports[uid] = report
+        now = self._clock()
+        waited = now - self._told_at.get(key, float("-inf")) >= NEWS_SECONDS
+        if is_news(self._told.get(uid), report, waited):
+            self._told[uid], self._told_at[key] = report, now
             self._queue.add(key)
+
+
+def is_news(told: LoadReport | None, report: LoadReport, waited: bool) -> bool:
+    """Whether `report` says what is worth telling after `told`. More bytes are only if `waited`, unless it is all."""
+    if told is None or (told.phase, told.memory, told.model) != (report.phase, report.memory, report.model):
+        return True
+    if told == report:
+        return False
+    before, loaded, total = told.bytes_loaded or 0, report.bytes_loaded or 0, report.bytes_total or 0
+    moved = abs(loaded - before)
+    if moved and loaded == total:
+        return True
+    return waited and (not moved or moved >= NEWS_SHARE * total)
 
 
 async def _beginning(response: aiohttp.ClientResponse) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.load_report import LoadReport
+from octavo_operator.reconcile.place import kept_of
 
 Object = Mapping[str, Any]
 Key = tuple[str, str]
@@ -62,7 +63,7 @@ _KEPT_METADATA = (
     "labels",
     "ownerReferences",
 )
-_KEPT_SPEC = {"Deployment": ("replicas", "strategy"), POD.name: ("volumes",)}
+_KEPT_SPEC = {"Deployment": ("replicas", "strategy"), POD.name: ("volumes",)}  # of pods also their place
 _CONTROLLERS_NOTES = "deployment.kubernetes.io/"  # annotations by which the Deployment's controller counts revisions
 
 
@@ -78,6 +79,8 @@ def trimmed(kind: Kind, body: Object) -> Object:
     if names := _KEPT_SPEC.get(kind.name):
         spec = body.get("spec") or {}
         kept["spec"] = {name: spec[name] for name in names if name in spec}
+        if kind is POD:
+            kept["spec"] |= kept_of(spec)
     if kind is not POD:
         kept["fingerprint"] = fingerprint(body)
     return kept

@@ -98,11 +98,17 @@ async def _lead(process: _Process, lease: Lease | None, metrics: OperatorMetrics
 async def _start(process: _Process) -> None:
     await process.cluster.wait_for_crd()
     process.heartbeat.beat()
+    await _serve_for_ever(process)
+
+
+async def _serve_for_ever(process: _Process) -> None:
+    """Opens the watches, and again whenever a CRD comes or goes, until stopped."""
     while True:
         try:
             return await _serve(process)
         except KindsChangedError as change:
             logger.info("%s; opens the watches anew", change)
+            process.queue.clear()  # the new watches name every LLMService again, once they know all that belongs to it
             _stop_on_signals(process.stop)
 
 
@@ -127,7 +133,7 @@ async def _serve(process: _Process) -> None:
             watch_kinds(cluster, optional),
             watch_answerer(cluster, options.metrics_url, others),
             _ask_pods(process, loading),
-            *(_work(process, reconciler) for _ in range(WORKERS)),
+            *(_work(process, watches.indexed, reconciler) for _ in range(WORKERS)),
         )
     except Exception:
         await check_kinds(cluster, optional)  # kopf fails when what it watches is there no longer
@@ -139,8 +145,9 @@ async def _ask_pods(process: _Process, loading: LoadWatch) -> None:
     await loading.run()
 
 
-async def _work(process: _Process, reconciler: Reconciler) -> None:
+async def _work(process: _Process, indexed: asyncio.Event, reconciler: Reconciler) -> None:
     await process.leads.wait()
+    await indexed.wait()
     await process.queue.work(reconciler.reconcile)
 
 

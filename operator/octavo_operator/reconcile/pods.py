@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
 from octavo_operator.api.resource import LLMService
+from octavo_operator.reconcile.place import Place, place_of
 from octavo_operator.render.container import CONTAINER, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
@@ -51,6 +52,7 @@ class PodView:
     waits: Finding | None = None
     trouble: Finding | None = None
     waits_since: str = ""
+    place: Place = field(default_factory=Place)
 
     @property
     def scheduled(self) -> bool:
@@ -72,6 +74,7 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         waits=waits,
         trouble=trouble,
         waits_since=_unscheduled_since(pod),
+        place=place_of(pod.get("spec") or {}),
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -40,6 +40,7 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._workers = 0
+        self._last_finished = time.monotonic()
         self._observer = observer
 
     def __len__(self) -> int:
@@ -60,12 +61,30 @@ class WorkQueue(Generic[Key]):
         self._cancel_timer(key)
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
+    def clear(self) -> None:
+        """Forgets all keys, their timers and failures. To be called while nobody works."""
+        for key in list(self._timers):
+            self._cancel_timer(key)
+        self._waiting.clear()
+        self._failures.clear()
+        while not self._ready.empty():
+            self._ready.get_nowait()
+
     def oldest_wait_seconds(self) -> float:
-        """How long the oldest key has waited or been worked on: the measure of progress. 0 while nobody works."""
-        if not self._workers:
-            return 0.0
-        since = [*(waiting.since for waiting in self._waiting.values()), *self._active.values()]
-        return time.monotonic() - min(since) if since else 0.0
+        """How long the oldest key has waited or been worked on: the measure of the backlog. 0 while nobody works."""
+        return self._since([*(waiting.since for waiting in self._waiting.values()), *self._active.values()])
+
+    def stalled_seconds(self) -> float:
+        """How long nothing has moved: no key was finished though some wait, or one is worked on. 0 while nobody works.
+
+        However many wait, this is short as long as workers finish keys.
+        """
+        oldest = min((waiting.since for waiting in self._waiting.values()), default=None)
+        waits = [] if oldest is None else [max(oldest, self._last_finished)]
+        return self._since([*waits, *self._active.values()])
+
+    def _since(self, moments: Sequence[float]) -> float:
+        return time.monotonic() - min(moments) if moments and self._workers else 0.0
 
     async def work(self, handle: Callable[[Key], Awaitable[float | None]]) -> None:
         """Works on keys, one after the other, for ever. Several of these may run side by side.
@@ -102,7 +121,8 @@ class WorkQueue(Generic[Key]):
             del self._active[key]
             if key in self._waiting:
                 self._put(key)
-        self._observer(time.monotonic() - started, failed)
+        self._last_finished = time.monotonic()
+        self._observer(self._last_finished - started, failed)
 
     def _put(self, key: Key) -> None:
         self._sequence += 1

@@ -13,12 +13,12 @@ from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
 from octavo_operator.reconcile.autoscaling import Scaling, scaling
 from octavo_operator.reconcile.handover import leaving
-from octavo_operator.reconcile.load_report import LoadReport
+from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
 from octavo_operator.reconcile.pods import Finding, PodView, condition_of, views
-from octavo_operator.reconcile.rollout import Course, revisions
+from octavo_operator.reconcile.rollout import Course, count_of, is_replaced, is_rolled_out, revisions
 from octavo_operator.render.deployment import desired_replicas, progress_deadline
 from octavo_operator.render.pending import not_yet_acted_on
 from octavo_operator.render.scaler import bounds_in_force
@@ -67,17 +67,12 @@ class Facts:
     @property
     def replaced(self) -> bool:
         """Whether all pods are of the newest revision, and no old one is left."""
-        metadata, status = self.deployment.get("metadata") or {}, self.deployment.get("status") or {}
-        return (
-            bool(metadata)
-            and status.get("observedGeneration") == metadata.get("generation")
-            and self.count("updatedReplicas") == self.count("replicas") == self.desired
-        )
+        return is_replaced(self.deployment, self.desired)
 
     @property
     def rolled_out(self) -> bool:
         """Whether all pods are of the newest revision and available, and no old one is left."""
-        return self.replaced and self.count("availableReplicas") == self.desired
+        return is_rolled_out(self.deployment, self.desired)
 
     @property
     def trouble(self) -> Finding | None:
@@ -102,11 +97,6 @@ class Facts:
     def out_of_time(self) -> bool:
         """Whether the Deployment gave the rollout up."""
         return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
-
-
-def count_of(deployment: Mapping[str, Any], name: str) -> int:
-    """A counter of a Deployment's status; it leaves zeros away."""
-    return int((deployment.get("status") or {}).get(name) or 0)
 
 
 def _late(facts: Facts) -> Finding:
@@ -160,7 +150,7 @@ def summarize(
         selector=",".join(f"{name}={value}" for name, value in selector(service.name).items()),
         url=url(service),
         engine_image=engine_image,
-        model=ModelStatus(name=service.served_name, memory=memory),
+        model=_model(facts, memory),
         revision=revisions(facts.deployment, facts.pods),
         loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
         autoscaling=scaled.status() if scaled else None,
@@ -307,14 +297,28 @@ def _load_seconds(service: LLMService, observed: Observation) -> int | None:
     return last_load_seconds(observed.pods, service.spec.rollout.startup_timeout_seconds, known)
 
 
+def _of_present_spec(facts: Facts) -> list[LoadReport]:
+    """What the pods say, if all of them are of the present spec."""
+    if not facts.replaced or facts.service.spec.rollout.paused:
+        return []
+    return [facts.reports[pod.uid] for pod in facts.pods if pod.uid in facts.reports]
+
+
 def _memory(facts: Facts) -> MemoryStatus | None:
     """What a pod of the present spec says that the model takes; else what was known before."""
-    if facts.replaced and not facts.service.spec.rollout.paused:
-        said = [facts.reports[pod.uid].memory for pod in facts.pods if pod.uid in facts.reports]
-        if numbers := next(filter(None, said), None):
-            return MemoryStatus(subject=subject(facts.service.spec), **numbers.model_dump())
+    if numbers := next((report.memory for report in _of_present_spec(facts) if report.memory), None):
+        return MemoryStatus(subject=subject(facts.service.spec), **numbers.model_dump())
     known = ((facts.service.status or {}).get("model") or {}).get("memory")
     return MemoryStatus.model_validate(known) if known else None
+
+
+def _model(facts: Facts, memory: MemoryStatus | None) -> ModelStatus:
+    """Which model a pod of the present spec says it is; else what was known before, of the same model."""
+    found = next((report.model for report in _of_present_spec(facts) if report.model), None)
+    if found is None and memory and memory.subject == subject(facts.service.spec):
+        found = ModelReport.model_validate((facts.service.status or {}).get("model") or {})
+    known = found.model_dump() if found else {}
+    return ModelStatus(name=facts.service.served_name, memory=memory, **known)
 
 
 def _loading(facts: Facts) -> LoadingStatus:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import kopf
@@ -25,7 +25,10 @@ _IDLE_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Watches:
-    """Watches of `kinds` in `namespaces` (none: the whole cluster), all but the LLMServices by our label."""
+    """Watches of `kinds` in `namespaces` (none: the whole cluster), all but the LLMServices by our label.
+
+    `indexed` is set once the indexes are whole and something was queued: whoever reads them sooner sees half a cluster.
+    """
 
     cluster: Cluster
     queue: WorkQueue[Key]
@@ -33,6 +36,7 @@ class Watches:
     namespaces: Sequence[str]
     kinds: Sequence[Kind]
     indexes: dict[str, Index]
+    indexed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`: fills `indexes`, by the kinds' plurals, and queues the owner of whatever changes."""
@@ -89,6 +93,7 @@ class Watches:
             self.heartbeat.beat()
             if key := key_of(kind, body):
                 self.queue.add(key, urgent=kind is LLMSERVICE and _was_changed(body))
+            self.indexed.set()  # kopf calls no such handler before all that was listed is in the indexes
 
 
 def _was_changed(body: Any) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from octavo_operator.api.autoscaling import Autoscaling, Schedule
 from octavo_operator.api.fields import seconds
+
+_KNOWN_STARTS = 4096  # some megabytes at most; who serves more schedules computes anew
 
 
 @dataclass(frozen=True)
@@ -67,21 +70,28 @@ def bounds(autoscaling: Autoscaling, now: datetime) -> Bounds:
 
 def _window(schedule: Schedule, now: datetime) -> _Window:
     """A start is a time on the clock of its zone; a duration is time that passes, also over a change of the clock."""
-    try:
-        local = now.astimezone(ZoneInfo(schedule.time_zone))
-    except (KeyError, OSError, ValueError):  # not found; a folder of zones; no name of one
-        raise ScheduleError(f"there is no time zone {schedule.time_zone!r}") from None
-    this_second = local.replace(microsecond=0) + timedelta(seconds=1)
-    latest = _start(schedule, this_second, reverse=True)
+    latest, following = _starts(
+        schedule.start, schedule.time_zone, now.astimezone(UTC).replace(second=0, microsecond=0)
+    )
     if latest is not None and (end := latest + timedelta(seconds=seconds(schedule.duration))) > now:
         return _Window(schedule, True, end)
-    return _Window(schedule, False, _start(schedule, local))
+    return _Window(schedule, False, following)
 
 
-def _start(schedule: Schedule, moment: datetime, *, reverse: bool = False) -> datetime | None:
-    """The first start after `moment`, or the last one before it; None: there is none within decades."""
+@lru_cache(maxsize=_KNOWN_STARTS)
+def _starts(start: str, time_zone: str, minute: datetime) -> tuple[datetime | None, datetime | None]:
+    """The last start up to a moment, and the first one after it; None: there is none within decades.
+
+    Starts are whole minutes: these are the same in all of a `minute`. A rare one takes milliseconds to find, and a pass
+    asks several times.
+    """
     try:
-        found = next(CronSim(schedule.start, moment, reverse=reverse), None)
+        local = minute.astimezone(ZoneInfo(time_zone))
+    except (KeyError, OSError, ValueError):  # not found; a folder of zones; no name of one
+        raise ScheduleError(f"there is no time zone {time_zone!r}") from None
+    try:
+        latest = next(CronSim(start, local + timedelta(seconds=1), reverse=True), None)
+        following = next(CronSim(start, local), None)
     except CronSimError as error:
-        raise ScheduleError(f"start {schedule.start!r} never comes ({str(error).lower()})") from None
-    return found.astimezone(UTC) if found else None
+        raise ScheduleError(f"start {start!r} never comes ({str(error).lower()})") from None
+    return (latest.astimezone(UTC) if latest else None), (following.astimezone(UTC) if following else None)

@@ -1,0 +1,27 @@
+"""Which model it is that lies here: the commit that a revision stood for, and how large its weights are on the disk."""
+
+from __future__ import annotations
+
+import re
+
+from octavo_engine.model.safetensors_file import weight_files
+from octavo_engine.model.source import ModelFiles
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def commit_of(files: ModelFiles) -> str | None:
+    """Also behind a link into the hub's cache, which keeps each commit in `snapshots/<commit>`; None: not known."""
+    if files.commit is not None:
+        return files.commit
+    # A file of the cache is itself a link, to its content: only the folder around it tells.
+    folder = files.directory or (files.gguf.parent if files.gguf else None)
+    found = folder.resolve() if folder else None
+    return found.name if found and found.parent.name == "snapshots" and _COMMIT.fullmatch(found.name) else None
+
+
+def size_of(files: ModelFiles) -> int:
+    """Bytes of the weights' files; ModelLoadError if some are missing."""
+    if files.gguf is not None:
+        return files.gguf.stat().st_size
+    return sum(path.stat().st_size for path in weight_files(files.directory)) if files.directory else 0

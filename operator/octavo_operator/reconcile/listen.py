@@ -1,0 +1,15 @@
+"""HTTP servers of the operator's own: on every address of the pod, of both families."""
+
+from __future__ import annotations
+
+import ssl
+
+from aiohttp import web
+
+
+async def listen(app: web.Application, port: int, context: ssl.SSLContext | None = None) -> web.AppRunner:
+    """Serves `app`, over TLS with a `context`, until the runner's cleanup; OSError if the port is taken."""
+    runner = web.AppRunner(app, handle_signals=False, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, None, port, ssl_context=context).start()
+    return runner

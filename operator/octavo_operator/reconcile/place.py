@@ -1,0 +1,102 @@
+"""What a pod takes of a node, and which nodes it may have: whether the end of one pod makes room for another. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from octavo_operator.api.quantity import parse_quantity
+
+Amounts = Mapping[str, Decimal]
+"""Amounts of resources by their names: cores, bytes, devices."""
+
+_KEPT = ("nodeSelector", "affinity", "tolerations", "resourceClaims", "overhead")
+_CONTAINERS = ("containers", "initContainers")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a pod takes (`requests`, `claims`) of a node, and what it asks of that node."""
+
+    requests: Amounts = field(default_factory=dict)
+    claims: Sequence[Any] = ()
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    node_affinity: Any = None
+    tolerations: Sequence[Any] = ()
+
+    def makes_room_for(self, other: Place, lacking: frozenset[str]) -> bool:
+        """Whether a pod that lacks these resources surely finds them on the node of this one once this one has ended.
+
+        The scheduler names all that a node lacks: what it does not name, this one's node has already. Whether it is
+        cordoned by now is not known here.
+        """
+        return (
+            other.node_selector.items() <= self.node_selector.items()
+            and other.node_affinity in (None, self.node_affinity)
+            and all(each in other.tolerations for each in self.tolerations)
+            and other.claims == self.claims
+            and all(self._amount(name) >= other._amount(name) for name in lacking)
+        )
+
+    def _amount(self, resource: str) -> Decimal:
+        return self.requests.get(resource, Decimal(0))
+
+
+def place_of(spec: Mapping[str, Any]) -> Place:
+    """The place of a pod with this spec, whole or as `kept_of` leaves it."""
+    node_affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    return Place(
+        requests=_requests(spec),
+        claims=spec.get("resourceClaims") or (),
+        node_selector=spec.get("nodeSelector") or {},
+        node_affinity=node_affinity,
+        tolerations=spec.get("tolerations") or (),
+    )
+
+
+def kept_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a pod's spec `place_of` needs."""
+    kept: dict[str, Any] = {name: spec[name] for name in _KEPT if name in spec}
+    for name in _CONTAINERS:
+        if name in spec:
+            kept[name] = [
+                {field: each[field] for field in ("resources", "restartPolicy") if field in each} for each in spec[name]
+            ]
+    return kept
+
+
+def lacking(message: str) -> frozenset[str]:
+    """The resources that are insufficient on some node, in the scheduler's words."""
+    return frozenset(name.rstrip(".") for name in re.findall(r"Insufficient ([\w./-]+)", message))
+
+
+def _requests(spec: Mapping[str, Any]) -> Amounts:
+    """As the scheduler counts: containers and sidecars run together, each init container beside earlier sidecars."""
+    running: dict[str, Decimal] = {}
+    peak: dict[str, Decimal] = {}
+    for container in spec.get("initContainers") or ():
+        amounts = _amounts((container.get("resources") or {}).get("requests"))
+        if container.get("restartPolicy") == "Always":
+            running = _sum(running, amounts)
+        else:
+            peak = _most(peak, _sum(running, amounts))
+    for container in spec.get("containers") or ():
+        running = _sum(running, _amounts((container.get("resources") or {}).get("requests")))
+    return _sum(_most(peak, running), _amounts(spec.get("overhead")))
+
+
+def _amounts(quantities: Mapping[str, str] | None) -> Amounts:
+    return {name: parse_quantity(quantity) for name, quantity in (quantities or {}).items()}
+
+
+def _sum(one: Amounts, other: Amounts) -> dict[str, Decimal]:
+    return {name: one.get(name, Decimal(0)) + other.get(name, Decimal(0)) for name in one.keys() | other.keys()}
+
+
+def _most(one: Amounts, other: Amounts) -> dict[str, Decimal]:
+    return {name: max(one.get(name, Decimal(0)), other.get(name, Decimal(0))) for name in one.keys() | other.keys()}

@@ -1,0 +1,157 @@
+"""When a CRD comes, the watches are opened anew: nobody works before they know the whole cluster again.
+
+kopf runs for real here, against an API server that lists one LLMService and one pod, the pod late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from octavo_operator.api.names import SERVICE_LABEL
+from octavo_operator.reconcile import discovery, operator
+from octavo_operator.reconcile.apply import Cluster
+from octavo_operator.reconcile.health import Heartbeat
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
+from octavo_operator.reconcile.observe import Index, Key
+from octavo_operator.reconcile.queue import WorkQueue
+
+KEY = ("llm", "good")
+GONE = ("llm", "deleted-meanwhile")
+LATE_SECONDS = 0.3
+
+
+def body(name: str, **labels: str) -> dict[str, Any]:
+    metadata = {"namespace": "llm", "name": name, "uid": name, "resourceVersion": "5", "labels": labels}
+    return {"metadata": metadata, "spec": {}, "status": {}}
+
+
+KOPFS_OWN = (
+    Kind("Namespace", "v1", "namespaces"),
+    Kind("CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions"),
+)
+
+
+class ApiServer:
+    """Lists and watches in which nothing happens; `optional` are the kinds whose CRDs are installed."""
+
+    def __init__(self) -> None:
+        self.optional: tuple[Kind, ...] = ()
+        self.url = ""
+        self.items: dict[str, list[dict[str, Any]]] = {
+            LLMSERVICE.plural: [body("good")],
+            POD.plural: [body("good-1", **{SERVICE_LABEL: "good"})],
+        }
+
+    @property
+    def _kinds(self) -> tuple[Kind, ...]:
+        return (LLMSERVICE, *CHILDREN, *self.optional, POD, *KOPFS_OWN)
+
+    async def plurals(self, api_version: str) -> frozenset[str]:
+        return frozenset(kind.plural for kind in self._kinds if kind.api_version == api_version)
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> None:
+        """Nothing else is there."""
+
+    async def credentials(self) -> dict[str, Any]:
+        return {"server": self.url}
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if kind := next((kind for kind in self._kinds if kind.path() == request.path), None):
+            return await self._list_or_watch(kind, request)
+        return web.json_response(self._discovery(request.path))
+
+    async def _list_or_watch(self, kind: Kind, request: web.Request) -> web.StreamResponse:
+        if "watch" in request.query:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await asyncio.sleep(3600)
+            return response
+        if kind is POD:
+            await asyncio.sleep(LATE_SECONDS)
+        listed = {"metadata": {"resourceVersion": "9"}, "items": self.items.get(kind.plural, [])}
+        return web.Response(text=json.dumps(listed), content_type="application/json")
+
+    def _discovery(self, path: str) -> dict[str, Any]:
+        versions = {kind.api_version for kind in self._kinds if "/" in kind.api_version}
+        if path == "/api":
+            return {"versions": ["v1"]}
+        if path == "/apis":
+            rows = [{"version": each.partition("/")[2], "groupVersion": each} for each in sorted(versions)]
+            groups = [
+                {"name": row["groupVersion"].partition("/")[0], "versions": [row], "preferredVersion": row}
+                for row in rows
+            ]
+            return {"groups": groups}
+        found = [kind for kind in self._kinds if kind.path().rpartition("/")[0] == path]
+        verbs = ["list", "watch", "get", "patch"]
+        return {
+            "resources": [
+                {"name": kind.plural, "singularName": "", "kind": kind.name, "namespaced": True, "verbs": verbs}
+                for kind in found
+            ]
+        }
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self.handle)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+
+class Passes:
+    """In place of the reconciler: notes which kinds of a key each pass knew, and wants the next one at once."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Key, bool, frozenset[str]]] = []
+
+    def reconciler(self, cluster: Any, indexes: Mapping[str, Index], config: Any, reports: Any) -> Passes:
+        self.indexes = indexes
+        return self
+
+    async def reconcile(self, key: Key) -> float:
+        kinds = [plural for plural, index in self.indexes.items() if list(index.get(key, ()))]
+        self.seen.append((key, bool(self.indexes), frozenset(kinds)))
+        return 0.001
+
+
+async def test_after_a_crd_came_nobody_works_before_the_cluster_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes, server = Passes(), ApiServer()
+    monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
+    monkeypatch.setattr(discovery, "POLL_SECONDS", 0.02)
+    process = operator._Process(
+        operator.OperatorOptions("image:1"), cast(Cluster, server), WorkQueue[Key](), Heartbeat()
+    )
+    process.leads.set()
+    whole = frozenset({LLMSERVICE.plural, POD.plural})
+    async with asyncio.timeout(30), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        while len(passes.seen) < 5:
+            await asyncio.sleep(0.01)
+        first = passes.indexes
+        process.queue.add(GONE)
+        while GONE not in {key for key, _, _ in passes.seen}:
+            await asyncio.sleep(0.01)
+        server.optional = OPTIONAL[:1]
+        while passes.indexes is first:
+            await asyncio.sleep(0.001)
+        process.queue.add(KEY)  # as whoever asks the pods that load may do, from indexes half filled
+        del passes.seen[:]
+        while len(passes.seen) < 5:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert set(passes.seen) == {(KEY, True, whole)}
