@@ -28,13 +28,16 @@ TIMEOUT = 240
 
 @dataclass(frozen=True)
 class State:
-    """One LLMService in one state, reached when the reason of Ready or the phase is `sign`."""
+    """One LLMService in one state, reached when the reason of its condition `kind` is `reason`."""
 
     name: str
     title: str
     text: str
     spec: dict[str, Any]
-    sign: str
+    reason: str
+    kind: str = "Ready"
+    told: str = ""
+    """Words of `status.loading.message` to wait for besides."""
 
 
 STATES = (
@@ -43,14 +46,16 @@ STATES = (
         "Ready",
         "Ready is True once a replica answers.",
         DEMO,
-        "Serving",
+        "Deployed",
+        kind="Progressing",
     ),
     State(
         "loading",
         "Loading",
         "A pod runs and reads its weights; here with a quarter of a CPU, so that there is time to look.",
         {**DEMO, "resources": {"limits": {"cpu": "250m"}}},
-        "Loading",
+        "Deploying",
+        told="MiB",
     ),
     State(
         "no-gpu",
@@ -103,8 +108,8 @@ def _screen(client: Client, state: State) -> str:
 
     def reached() -> str | None:
         service = client.get("llms", state.name)
-        phase = service.get("status", {}).get("loading", {}).get("phase", "")
-        there = state.sign in (phase, condition(service, "Ready").get("reason"))
+        told = service.get("status", {}).get("loading", {}).get("message", "")
+        there = condition(service, state.kind).get("reason") == state.reason and state.told in told
         return client.kubectl("describe", "llms", state.name) if there else None
 
     return client.wait_until(reached, TIMEOUT, lambda: client.kubectl("describe", "llms", state.name), every=0.2)
