@@ -18,8 +18,8 @@ STOP = Path("/tmp/stop")
 PRINTING = threading.Lock()
 
 
-def user(client: openai.OpenAI, model: str, kind: str, tokens: int, first: int) -> None:
-    """Asks for `tokens` tokens each time, and for `first` the first time."""
+def user(client: openai.OpenAI, model: str, kind: str, tokens: int, first: int, seconds: float = 60) -> None:
+    """Asks for `first` tokens, then for `tokens` each time, or for as many as come in `seconds` at the last pace."""
     wanted = first
     while not STOP.exists() and not STOP.with_name(f"stop-{kind}").exists():
         began, lost = time.time(), None
@@ -28,9 +28,10 @@ def user(client: openai.OpenAI, model: str, kind: str, tokens: int, first: int) 
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a lost request
             lost = f"{type(error).__name__}: {error}"
             time.sleep(0.1)
+        ended = time.time()
         with PRINTING:
-            print(json.dumps({"user": kind, "began": began, "ended": time.time(), "lost": lost}), flush=True)
-        wanted = tokens
+            print(json.dumps({"user": kind, "began": began, "ended": ended, "lost": lost}), flush=True)
+        wanted = min(tokens, max(1, int(wanted * seconds / (ended - began))))
 
 
 def stream_answer(client: openai.OpenAI, model: str, tokens: int) -> None:
@@ -54,11 +55,11 @@ def stream_answer(client: openai.OpenAI, model: str, tokens: int) -> None:
         raise ValueError(f"the stream ended early: {generated} of {tokens} tokens, finish_reason {reason}")
 
 
-def main(base_url: str, model: str, long_tokens: int, long_users: int = 3) -> None:
-    """Two users of short answers and some of answers of `long_tokens` tokens, who never end at the same time."""
+def main(base_url: str, model: str, long_tokens: int, long_seconds: int, long_users: int) -> None:
+    """Two users of short answers and some of long ones, so many tokens or seconds, who do not end at the same time."""
     client = openai.OpenAI(base_url=base_url, api_key="none", timeout=300, max_retries=0)
-    firsts = [long_tokens * part // long_users for part in range(1, long_users + 1)]
-    users = [("short", 4, 4)] * 2 + [("long", long_tokens, first) for first in firsts]
+    firsts = [200 * part // long_users for part in range(1, long_users + 1)]
+    users = [("short", 4, 4, 60)] * 2 + [("long", long_tokens, first, long_seconds) for first in firsts]
     threads = [threading.Thread(target=user, args=[client, model, *each]) for each in users]
     for thread in threads:
         thread.start()
