@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from datetime import timedelta
 from typing import Any
 
@@ -47,6 +48,10 @@ class Collectives:
         self._backend.gather([parts] if first else [], [x.contiguous()], dist.GatherOptions()).wait()
         return torch.cat(parts, dim=-1) if first else x
 
+    def close(self) -> None:
+        """Leave the others; at the interpreter's very end gloo's threads would not be stopped any more."""
+        self._backend = None
+
     def broadcast(self, x: Tensor) -> Tensor:
         """The first rank's x."""
         if self._backend is not None:
@@ -70,4 +75,6 @@ def connect(shard: Shard, meeting: str, device: torch.device) -> Collectives:
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = _TIMEOUT
-    return Collectives(shard, dist.ProcessGroupGloo(store, shard.rank, shard.size, options))
+    ranks = Collectives(shard, dist.ProcessGroupGloo(store, shard.rank, shard.size, options))
+    atexit.register(ranks.close)
+    return ranks
