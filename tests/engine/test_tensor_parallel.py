@@ -148,5 +148,11 @@ def test_ranks_do_not_outlive_a_killed_engine(tiny_model):
         assert seconds < 5
 
 
+def test_a_rank_that_ends_while_nobody_asks_is_noticed(tiny_model):
+    with serving(tiny_model, 2) as server:
+        server.processes("octavo_engine.engine.rank")[0].kill()
+        assert server.process.wait(5) == 5
+
+
 def test_a_size_that_does_not_divide_is_a_matter_of_configuration(tiny_model):
     assert_fails([str(tiny_model), "--tensor-parallel-size=3"], 2, "does not divide the model's 4 attention heads")

@@ -54,8 +54,7 @@ def _run(board: Board, shard: Shard, meeting: str) -> None:
         use_cores(os.environ, shard.size)
 
     def report(phase: str, ratio: float, _detail: str) -> None:
-        if phase == "loading":
-            board.set_loaded(shard.rank, ratio)
+        board.set_loaded(shard.rank, ratio if phase == "loading" else 1.0)
 
     worker, _ = load_worker(Loading(config, files, target, plan, shard, meeting), report)
     while message := board.receive(shard.rank):

@@ -228,12 +228,9 @@ def _load_gguf(source: GGUFFile, names: dict[str, str], decoder: Decoder, progre
 
     def pieces_of(tensor: GGUFTensor) -> Iterator[tuple[int, int]]:
         cut = cuts[tensor.name]
-        cut_by_rows = len(tensor.shape) > 1 and cut.dim == 0
-        return (
-            row_pieces(tensor, cut.start, cut.start + len(targets[names[tensor.name]]))
-            if cut_by_rows
-            else row_pieces(tensor)
-        )
+        if len(tensor.shape) == 1 or cut.dim == 1:
+            return row_pieces(tensor)
+        return row_pieces(tensor, cut.start, cut.start + len(targets[names[tensor.name]]))
 
     with ThreadPoolExecutor(_DEQUANTIZE_THREADS, thread_name_prefix="dequantize") as pool:
         pieces = [pool.submit(fill, tensor, *piece) for tensor in wanted for piece in pieces_of(tensor)]

@@ -62,8 +62,7 @@ class Ranks:
 
     def report_own(self, phase: str, ratio: float, _detail: str) -> None:
         """How far rank 0 is."""
-        if phase == "loading":
-            self.board.set_loaded(0, ratio)
+        self.board.set_loaded(0, ratio if phase == "loading" else 1.0)
 
     def ready(self) -> None:
         """All ranks are loaded."""
