@@ -38,7 +38,7 @@ def say(line: str) -> None:
 def ask(client: OpenAI, question: str) -> Answer:
     """Stream one chat answer to the terminal."""
     model = client.models.list().data[0].id
-    print(f"\nyou:     {question}\n{model}: ", end="", flush=True)
+    print(f"\nyou:     {question}", flush=True)
     started = time.perf_counter()
     first, usage = None, None
     with client.chat.completions.create(
@@ -53,7 +53,9 @@ def ask(client: OpenAI, question: str) -> Answer:
         for chunk in stream:
             usage = chunk.usage or usage
             if chunk.choices and chunk.choices[0].delta.content:
-                first = first or time.perf_counter()
+                if first is None:  # not before: the engine logs the request
+                    first = time.perf_counter()
+                    print(f"{model}: ", end="")
                 print(chunk.choices[0].delta.content, end="", flush=True)
     print("\n")
     ended = time.perf_counter()

@@ -150,7 +150,9 @@ class EngineConfig:
         "auto", "str", "type of cached keys and values; auto takes --dtype", choices=("auto", "fp8")
     )
     swap_space: int = setting(0, "size", "CPU memory for the KV cache of preempted requests", minimum=0, metavar="SIZE")
-    tensor_parallel_size: int = setting(1, "int", "GPUs that share each layer", minimum=1, maximum=64)
+    tensor_parallel_size: int = setting(
+        1, "int", "GPUs, or processes on CPU, that share each layer", minimum=1, maximum=64
+    )
     quantization: str | None = setting(None, "str", "quantize weights while loading", choices=("fp8", "awq", "gptq"))
     enforce_eager: bool = setting(False, "bool", "never capture CUDA graphs")
     enable_prefix_caching: bool = setting(
@@ -209,7 +211,6 @@ class EngineConfig:
 # Flags of the contract whose behaviour comes with a later version: said at once rather than ignored.
 _NOT_YET: Mapping[str, Any] = {
     "kv_cache_dtype": "auto",
-    "tensor_parallel_size": 1,
     "quantization": None,
     "enable_lora": False,
     "lora_modules": [],

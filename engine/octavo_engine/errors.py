@@ -34,3 +34,7 @@ class EngineDeadError(OctavoError):
     """The engine process stalled or died (exit 5)."""
 
     exit_code = 5
+
+
+BY_EXIT_CODE = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}
+"""What a process that ended with such a code died of."""

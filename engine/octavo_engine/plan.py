@@ -11,44 +11,38 @@ import torch
 from octavo_engine.attention.select import select_backend
 from octavo_engine.cli_config import read_engine_config
 from octavo_engine.config import EngineConfig, Setting, format_size
-from octavo_engine.engine.startup import choose_dtype, memory_limits, memory_need
+from octavo_engine.engine.startup import memory_limits, memory_need
+from octavo_engine.engine.target import choose_dtype
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.percent_bar import percent_bar
-from octavo_engine.runner.memory import DeviceMemory, MemoryNeed, MemoryPlan, plan_memory
+from octavo_engine.runner.memory import DeviceMemory, MemoryPlan, plan_memory
 
 
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Print the plan; DoesNotFitError (exit 4) with the knob to turn if there is none."""
     size: int = Setting("size", "", minimum=1).parse("gpu-memory", args.gpu_memory)
-    ranks = Setting("int", "", minimum=1, maximum=64).parse("tensor-parallel-size", args.tensor_parallel_size or "1")
-    args.tensor_parallel_size = None  # a plan is arithmetic: it may look further than this version can run
     config = read_engine_config(args, environ)
     with percent_bar(f"pulling {config.model}") as progress:
         files = resolve_model(config.model, config.revision, progress, weights=False)
     spec = read_spec(files)
-    plan = make_plan(config, spec, size, ranks)
-    sys.stdout.write(_table(config, files, spec, plan, ranks))
+    plan = make_plan(config, spec, size)
+    sys.stdout.write(_table(config, files, spec, plan))
     return 0
 
 
-def make_plan(config: EngineConfig, spec: ModelSpec, gpu_memory: int, ranks: int = 1) -> MemoryPlan:
-    """The memory plan on each of `ranks` GPUs of `gpu_memory` bytes that nobody else uses.
-
-    Weights and KV heads are split among the ranks (no further than there are heads), a step's activations are not.
-    """
+def make_plan(config: EngineConfig, spec: ModelSpec, gpu_memory: int) -> MemoryPlan:
+    """The memory plan on each of --tensor-parallel-size GPUs of `gpu_memory` bytes that nobody else uses."""
     device = torch.device("cuda")
-    whole = memory_need(spec, choose_dtype(config.dtype, spec, device), config, select_backend("triton", device))
-    heads = min(ranks, *(group.num_kv_heads for group in spec.kv_groups))
-    need = MemoryNeed(-(-whole.weights // ranks), whole.step, -(-whole.kv_per_token // heads))
+    need = memory_need(spec, choose_dtype(config.dtype, spec, device), config, select_backend("triton", device))
     memory = DeviceMemory(gpu_memory, gpu_memory, f"a GPU of {format_size(gpu_memory)}")
     limits = memory_limits(config, spec, device)
     return plan_memory(need, memory, limits)
 
 
-def _table(config: EngineConfig, files: ModelFiles, spec: ModelSpec, plan: MemoryPlan, ranks: int) -> str:
-    need, stored = plan.need, checkpoint_bytes(files)
+def _table(config: EngineConfig, files: ModelFiles, spec: ModelSpec, plan: MemoryPlan) -> str:
+    need, stored, ranks = plan.need, checkpoint_bytes(files), config.tensor_parallel_size
     rows = [
         ("model", f"{config.model} ({spec.architecture}, {spec.num_layers} layers)"),
         ("checkpoint", "weights not here yet" if stored is None else format_size(stored)),

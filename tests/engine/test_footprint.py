@@ -39,6 +39,7 @@ def make_decoder(dtype: torch.dtype, **changes: int) -> Decoder:
         attention_bias=False,
         attention_output_bias=False,
         mlp_bias=False,
+        mlp_output_bias=False,
         hidden_act="silu",
         dtype=dtype,
         eos_token_ids=(),

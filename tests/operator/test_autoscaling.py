@@ -87,6 +87,11 @@ def test_where_it_goes(found: dict[str, Any], ready: int, sentence: str) -> None
     assert scaled.status().message == sentence
 
 
+def test_at_the_least_number_nothing_waits_to_be_given_up() -> None:
+    idle = hpa(("AbleToScale", "True", "ScaleDownStabilized"), desired=1)
+    assert judged(idle, replicas=1, ready=1).verdict()[2] == "at minReplicas 1: the load asks for no more"
+
+
 def test_a_metrics_api_that_is_down_is_said_in_its_own_words() -> None:
     down = hpa(("ScalingActive", "False", "FailedGetExternalMetric"), message=UNAVAILABLE)
     status, reason, sentence = judged(down).verdict()

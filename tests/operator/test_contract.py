@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from octavo_engine import config
 from octavo_engine.cli import build_parser
@@ -82,9 +84,6 @@ def blocked(service: LLMService) -> bool:
 
 CLAIMS = {"claims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}]}
 REFUSED = [
-    {"accelerator": {"count": 2}},
-    {"accelerator": {"count": 2, **CLAIMS}},
-    {"accelerator": CLAIMS, "engine": {"tensorParallelSize": 2}},
     *({"engine": {"quantization": name}} for name in ("fp8", "awq", "gptq")),
     *(
         {"engine": {"extraArgs": [argument]}}
@@ -93,6 +92,10 @@ REFUSED = [
 ]  # fmt: skip
 TAKEN = [
     {"accelerator": {"count": 1}},
+    {"accelerator": {"count": 2}},
+    {"accelerator": {"count": 2}, "engine": {"extraArgs": ["--device=cpu"]}},
+    {"accelerator": {"count": 2, **CLAIMS}},
+    {"accelerator": CLAIMS, "engine": {"tensorParallelSize": 2}},
     {"accelerator": {"count": 2, **CLAIMS}, "engine": {"tensorParallelSize": 1}},
     {"engine": {"extraArgs": ["--kv-cache-dtype=auto", "--swap-space=1GiB", "--scheduling-policy=priority"]}},
     {"engine": {"extraArgs": ["--prefix-cache-policy=lfu", "--prefix-cache-ttl=3", "--target-ttft-p90=0.5"]}},
@@ -123,11 +126,21 @@ def test_no_flag_has_two_places() -> None:
     assert not RESERVED & set(EXTRA)
 
 
-def test_the_command_renders_nothing_of_what_makes_no_pod(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", str(inputs()["two-gpus"])]) == 2
+def test_a_device_among_the_extra_arguments_is_the_only_one() -> None:
+    spec = {"accelerator": {"count": 2}, "engine": {"extraArgs": ["--device=cpu"]}}
+    given = arguments(parse(merged(VALID, {"spec": spec})))
+    assert [argument for argument in given if argument.startswith("--device")] == ["--device=cpu"]
+    assert "--tensor-parallel-size=2" in given
+    assert not any(argument.startswith("--gpu-memory-utilization") for argument in given)
+
+
+def test_the_command_renders_nothing_of_what_makes_no_pod(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "quantized.yaml"
+    file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"engine": {"quantization": "fp8"}}})))
+    assert main(["render", str(file)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "spec.accelerator.count: " in said.err
+    assert "spec.engine.quantization: " in said.err
 
 
 def test_what_an_engine_says_of_its_model_is_understood() -> None:

@@ -71,6 +71,16 @@ def test_on_cpu_the_limit_counts() -> None:
     assert status == "False"
     assert "there are 7.2 GiB (90% of 8.0 GiB); raise resources.limits.memory to 19345Mi" in message
     assert verdict(spec(False, resources={"limits": {"memory": "19345Mi"}}))[0] == "True"
+
+
+def test_processes_on_cpu_share_the_limit() -> None:
+    def two(limit: str) -> LLMServiceSpec:
+        fields = {"accelerator": {"count": 2}, "resources": {"limits": {"memory": limit}}}
+        return spec(False, **fields, engine={"extraArgs": ["--device=cpu"]})
+
+    _, _, message = verdict(two("16Gi"))
+    assert "there are 7.2 GiB (90% of 8.0 GiB); raise resources.limits.memory to 38689Mi" in message
+    assert verdict(two("38689Mi"))[0] == "True"
     assert verdict(spec(False))[0] == "True", "without a limit the node's memory counts"
 
 

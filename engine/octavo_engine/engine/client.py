@@ -38,14 +38,13 @@ from octavo_engine.engine.messages import (
     encode,
 )
 from octavo_engine.engine.watchdog import Watchdog
-from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError, OctavoError
+from octavo_engine.errors import BY_EXIT_CODE, ConfigurationError, EngineDeadError, OctavoError
 
 _PING_INTERVAL = 1.0
 _STOP_GRACE = 5.0
 _PROCESS = "octavo_engine.engine.process"
 _LONGEST_SOCKET_PATH = 107
 """Of sun_path, unix(7)."""
-_ERRORS = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}
 
 
 @dataclass(slots=True)
@@ -62,7 +61,7 @@ class EngineState:
 
 def error_of(failed: Failed) -> OctavoError:
     """The exception that the engine's last words stand for."""
-    return _ERRORS.get(failed.exit_code, EngineDeadError)(failed.message)
+    return BY_EXIT_CODE.get(failed.exit_code, EngineDeadError)(failed.message)
 
 
 class EngineClient:

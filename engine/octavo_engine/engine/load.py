@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo_engine.attention.backend import AttentionBackend
 from octavo_engine.config import EngineConfig, format_size
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
+from octavo_engine.engine.target import Target
 from octavo_engine.errors import DoesNotFitError
+from octavo_engine.model.collectives import ALONE, connect
+from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, Progress
-from octavo_engine.model.spec import ModelSpec
 from octavo_engine.model.weights import load_model
 from octavo_engine.runner.block_ops import measure_swap
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
@@ -27,43 +28,46 @@ class Loading:
 
     config: EngineConfig
     files: ModelFiles
-    spec: ModelSpec
-    dtype: torch.dtype
-    device: torch.device
-    backend: AttentionBackend
+    target: Target
     plan: MemoryPlan
+    shard: Shard
+    meeting: str = ""
+    """Where the ranks find each other, if there are several."""
 
 
 def load_worker(loading: Loading, report: Progress) -> tuple[Worker, float]:
     """A worker that has done its first steps, and the seconds it takes to swap a block of every group out and in."""
-    config, plan, groups = loading.config, loading.plan, len(loading.spec.kv_groups)
+    config, plan, target = loading.config, loading.plan, loading.target
+    groups = len(target.spec.kv_groups)
+    ranks = connect(loading.shard, loading.meeting, target.device) if loading.shard.size > 1 else ALONE
     try:
-        decoder = load_model(loading.files, loading.spec, loading.device, loading.dtype, report)
+        decoder = load_model(loading.files, target.spec, target.device, target.dtype, report, ranks)
         cache = _allocate(loading)
         table = StateTable(
-            config.max_num_seqs, plan.max_model_len, config.block_size, groups, loading.device, config.seed
+            config.max_num_seqs, plan.max_model_len, config.block_size, groups, target.device, config.seed
         )
     except (torch.OutOfMemoryError, MemoryError) as error:
-        have = device_memory(loading.device)
+        have = device_memory(target.device)
         raise DoesNotFitError(
             f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free "
             f"on {have.name} now: lower --gpu-memory-utilization from {config.gpu_memory_utilization:g} ({error})"
         ) from None
-    worker = Worker(decoder, loading.backend, cache, table)
+    worker = Worker(decoder, target.backend, cache, table)
     report("warmup", 0.0, "first steps")
     _warm_up(worker, min(config.block_size, config.max_num_batched_tokens, plan.max_model_len), groups)
     return worker, measure_swap(cache)
 
 
 def _allocate(loading: Loading) -> KVCache:
+    target = loading.target
     return allocate_cache(
-        loading.backend,
-        loading.spec.kv_groups,
+        target.backend,
+        target.shard_spec.kv_groups,
         num_blocks=loading.plan.num_kv_blocks,
         swap_blocks=loading.plan.swap_blocks,
         block_size=loading.config.block_size,
-        dtype=loading.dtype,
-        device=loading.device,
+        dtype=target.dtype,
+        device=target.device,
     )
 
 

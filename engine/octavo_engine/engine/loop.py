@@ -187,6 +187,10 @@ class EngineLoop:
         """RuntimeError unless every request, row and block is accounted for."""
         self._scheduler.check_integrity()
 
+    def check_executor(self) -> None:
+        """EngineDeadError if a process that computes has died while nothing was asked of it."""
+        self._executor.check()
+
     def close(self) -> None:
         """Give back device and processes."""
         self._executor.close()

@@ -93,7 +93,9 @@ def serve_loop(loop: EngineLoop, connection: Connection) -> None:
             if outputs.any:
                 connection.send(Outputs(outputs, loop.report()))
             checked = False
-        elif not checked:
+            continue
+        loop.check_executor()
+        if not checked:
             loop.check_integrity()
             gc.collect()
             checked = True

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import torch
 
-from octavo_engine.attention.backend import AttentionBackend, AttentionTask
-from octavo_engine.attention.select import select_backend
+from octavo_engine.attention.backend import AttentionBackend
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.kv_groups import KVGroup
@@ -22,6 +21,9 @@ from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
 from octavo_engine.engine.load import Loading, load_worker
 from octavo_engine.engine.loop import EngineLoop
+from octavo_engine.engine.rank import MODULE as RANK_MODULE
+from octavo_engine.engine.rank import encode_job
+from octavo_engine.engine.target import Target, choose_target
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.footprint import (
     kv_bytes_per_token,
@@ -33,11 +35,12 @@ from octavo_engine.model.footprint import (
 )
 from octavo_engine.model.layers.compute import uses_amx
 from octavo_engine.model.origin import commit_of, size_of
+from octavo_engine.model.shard import Shard, sharded
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.model.spec import ModelSpec, read_spec
+from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.device_thread import DeviceThread
-from octavo_engine.runner.executor import ThreadExecutor
+from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
 from octavo_engine.runner.memory import (
     DeviceMemory,
     MemoryLimits,
@@ -48,6 +51,7 @@ from octavo_engine.runner.memory import (
     host_memory,
     plan_memory,
 )
+from octavo_engine.runner.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -65,41 +69,61 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     files = resolve_model(config.model, config.revision, lambda *_: None, weights=False)
     report("sizing", 0.0, "")
     sizing = size_engine(config, files)
-    device, spec, plan = sizing.device, sizing.spec, sizing.plan
+    target, plan = sizing.target, sizing.plan
     log.info("memory plan: %s", plan.describe())
     files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
     thread = DeviceThread()
-    if device.type == "cpu":
-        thread.submit(use_cores, os.environ).result()
-    loading = Loading(config, files, spec, sizing.dtype, device, sizing.backend, plan)
-    worker, swap_seconds = thread.submit(load_worker, loading, report).result()
+    if target.device.type == "cpu":
+        thread.submit(use_cores, os.environ, config.tensor_parallel_size).result()
+    executor, swap_seconds = _load(
+        Loading(config, files, target, plan, Shard(0, config.tensor_parallel_size)), thread, report
+    )
     info = EngineInfo(
         max_model_len=plan.max_model_len,
-        vocab_size=spec.vocab_size,
+        vocab_size=target.spec.vocab_size,
         block_size=config.block_size,
         num_kv_blocks=plan.num_kv_blocks,
         max_num_seqs=config.max_num_seqs,
-        dtype=str(sizing.dtype).removeprefix("torch."),
-        device=str(device),
-        attention_backend=sizing.backend.name,
-        eos_token_ids=spec.eos_token_ids,
+        dtype=str(target.dtype).removeprefix("torch."),
+        device=str(target.device),
+        attention_backend=target.backend.name,
+        eos_token_ids=target.spec.eos_token_ids,
         load_seconds=time.perf_counter() - started,
         memory=sizing.memory_info(),
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
     )
     report("warmup", 1.0, "")
-    scheduler = _scheduler(config, spec, plan, swap_seconds)
-    return EngineLoop(scheduler, ThreadExecutor(worker, thread), info)
+    return EngineLoop(_scheduler(config, target.spec, plan, swap_seconds), executor, info)
+
+
+def _load(loading: Loading, thread: DeviceThread, report: LoadProgress) -> tuple[Executor, float]:
+    """All that computes, loaded, and the seconds it takes to swap a block of every group out and in."""
+    size = loading.shard.size
+    if size == 1:
+        worker, swap_seconds = thread.submit(load_worker, loading, report).result()
+        return ThreadExecutor(worker, thread), swap_seconds
+    job = encode_job(loading.config, loading.files, loading.plan)
+    ranks = thread.submit(Ranks, size, RANK_MODULE, job).result()
+
+    def looking() -> None:
+        ratio = ranks.board.loaded()
+        report("loading" if ratio < 1 else "warmup", ratio % 1, f"{size} ranks")
+
+    loading = replace(loading, meeting=ranks.meeting)
+    try:
+        worker, swap_seconds = ranks.wait(thread.submit(load_worker, loading, ranks.report_own), looking)
+    except BaseException:
+        ranks.kill()
+        raise
+    ranks.ready()
+    return GroupExecutor(ThreadExecutor(worker, thread), ranks), swap_seconds
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """What a model takes on this machine, decided from its small files alone."""
+    """What a model takes on this machine, or each rank of it, decided from its small files alone."""
 
-    device: torch.device
-    spec: ModelSpec
-    dtype: torch.dtype
-    backend: AttentionBackend
+    target: Target
     plan: MemoryPlan
     memory: DeviceMemory
 
@@ -111,19 +135,19 @@ class Sizing:
 
 def size_engine(config: EngineConfig, files: ModelFiles) -> Sizing:
     """Whether and how the model fits here with these settings; DoesNotFitError says which knob to turn."""
-    device = choose_device(config.device)
-    spec = read_spec(files)
-    dtype = choose_dtype(config.dtype, spec, device)
-    task = AttentionTask(spec.kv_groups, config.block_size, dtype)
-    backend = select_backend(config.attention_backend, device, task)
-    need = memory_need(spec, dtype, config, backend)
-    if uses_amx(dtype, device):
+    ranks = config.tensor_parallel_size
+    target = choose_target(config, files, Shard(0, ranks))
+    device = target.device
+    need = memory_need(target.spec, target.dtype, config, target.backend)
+    if uses_amx(target.dtype, device):
         need = replace(need, weights=2 * need.weights)
     memory = device_memory(device)
-    plan = plan_memory(need, memory, memory_limits(config, spec, device))
+    if device.type == "cpu":  # whose memory the ranks share
+        memory = memory.share(ranks)
+    plan = plan_memory(need, memory, memory_limits(config, target.spec, device))
     if device.type != "cpu":
-        check_swap_space(plan, host_memory())
-    return Sizing(device, spec, dtype, backend, plan, memory)
+        check_swap_space(plan, host_memory().share(ranks))
+    return Sizing(target, plan, memory)
 
 
 def _overall(progress: LoadProgress) -> LoadProgress:
@@ -139,30 +163,19 @@ def _overall(progress: LoadProgress) -> LoadProgress:
     return report
 
 
-def choose_device(name: str) -> torch.device:
-    """`auto` is a GPU if there is one."""
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise ConfigurationError("--device cuda: there is no CUDA GPU here; use --device cpu, or give the pod a GPU")
-    return torch.device("cuda" if name != "cpu" and available else "cpu")
-
-
-def choose_dtype(name: str, spec: ModelSpec, device: torch.device) -> torch.dtype:
-    """`auto` is the checkpoint's type; half precision without bfloat16's range is left to those who ask for it."""
-    if name == "auto":
-        return torch.bfloat16 if spec.dtype in {torch.bfloat16, torch.float16} and device.type == "cpu" else spec.dtype
-    return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name]
-
-
 def memory_need(spec: ModelSpec, dtype: torch.dtype, config: EngineConfig, backend: AttentionBackend) -> MemoryNeed:
-    """What the model takes with these settings; `step` is one step's peak and the state that steps keep."""
+    """What the first rank takes of the model with these settings; `step` is one step's peak and what steps keep.
+
+    No other rank takes more: this one has its part of the logits, then all of them, which it samples from.
+    """
+    part = sharded(spec, Shard(0, config.tensor_parallel_size))
     tokens, seqs = config.max_num_batched_tokens, config.max_num_seqs
     length = config.max_model_len or spec.max_position
-    scratch = [backend.scratch_bytes(group, spec.num_heads, tokens, seqs, length) for group in spec.kv_groups]
+    scratch = [backend.scratch_bytes(group, part.num_heads, tokens, seqs, length) for group in part.kv_groups]
     sampling = logits_bytes(spec, dtype, seqs) + sampler_bytes(spec.vocab_size, seqs)
-    peak = max(step_bytes(spec, dtype, tokens, seqs, max(scratch)), sampling)
+    peak = max(step_bytes(part, dtype, tokens, seqs, max(scratch)), sampling)
     state = state_table_bytes(seqs, length, config.block_size, len(spec.kv_groups))
-    return MemoryNeed(weight_bytes(spec, dtype), peak + state, kv_bytes_per_token(spec, dtype))
+    return MemoryNeed(weight_bytes(part, dtype), peak + state, kv_bytes_per_token(part, dtype))
 
 
 def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> MemoryLimits:

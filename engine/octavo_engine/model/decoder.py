@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.compute import TorchCompute, choose_compute
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.mlp import GatedMLP
 from octavo_engine.model.layers.norm import RMSNorm
 from octavo_engine.model.layers.rope import RotaryEmbedding
+from octavo_engine.model.shard import sharded
 from octavo_engine.model.spec import ModelSpec
 
 
@@ -26,10 +28,17 @@ class Attention(nn.Module):
     """Grouped-query attention over the paged cache (arXiv 2305.13245)."""
 
     def __init__(
-        self, spec: ModelSpec, layer: int, *, compute: TorchCompute, dtype: torch.dtype, device: torch.device
+        self,
+        spec: ModelSpec,
+        layer: int,
+        *,
+        ranks: Collectives,
+        compute: TorchCompute,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         super().__init__()
-        self.compute = compute
+        self.ranks, self.compute = ranks, compute
         self.layer, self.head_dim, self.scale = layer, spec.head_dim, spec.head_dim**-0.5
         self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
         query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -44,22 +53,28 @@ class Attention(nn.Module):
         query, key = turned[:, : self.num_heads], turned[:, self.num_heads :]
         value = heads[:, self.num_heads + self.num_kv_heads :]
         attended = attention.attend(self.layer, query, key, value, self.scale)
-        output: Tensor = self.output(attended.reshape(x.shape[0], -1), addend)
-        return output
+        return self.ranks.add_up(self.output(attended.reshape(x.shape[0], -1), self.ranks.once(addend)))
 
 
 class DecoderLayer(nn.Module):
     """Attention and feed-forward, each normalised before and added to what came in."""
 
     def __init__(
-        self, spec: ModelSpec, layer: int, *, compute: TorchCompute, dtype: torch.dtype, device: torch.device
+        self,
+        spec: ModelSpec,
+        layer: int,
+        *,
+        ranks: Collectives,
+        compute: TorchCompute,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         super().__init__()
         size, eps = spec.hidden_size, spec.rms_norm_eps
         self.attention_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
-        self.attention = Attention(spec, layer, compute=compute, dtype=dtype, device=device)
+        self.attention = Attention(spec, layer, ranks=ranks, compute=compute, dtype=dtype, device=device)
         self.mlp_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
-        self.mlp = GatedMLP(spec, compute=compute, dtype=dtype, device=device)
+        self.mlp = GatedMLP(spec, ranks=ranks, compute=compute, dtype=dtype, device=device)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
         """[T, hidden] to the same."""
@@ -69,18 +84,22 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A causal language model. Parameters are uninitialised until the loader fills them."""
+    """A causal language model, or one rank's shard of it. Parameters are uninitialised until the loader fills them."""
 
-    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, whole: ModelSpec, *, dtype: torch.dtype, device: torch.device, ranks: Collectives = ALONE
+    ) -> None:
         super().__init__()
-        self.spec = spec
+        self.whole, self.ranks = whole, ranks
+        self.spec = spec = sharded(whole, ranks.shard)
         self.compute = compute = choose_compute(spec, dtype, device)
         self.embedding = nn.Parameter(
             torch.empty(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device), requires_grad=False
         )
         self.rope = RotaryEmbedding(spec.rope, spec.head_dim, device)
         self.layers = nn.ModuleList(
-            DecoderLayer(spec, layer, compute=compute, dtype=dtype, device=device) for layer in range(spec.num_layers)
+            DecoderLayer(spec, layer, ranks=ranks, compute=compute, dtype=dtype, device=device)
+            for layer in range(spec.num_layers)
         )
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
         self.lm_head = (
@@ -91,16 +110,25 @@ class Decoder(nn.Module):
 
     def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
         """The normalised hidden states of the rows that are sampled, [R, hidden]."""
-        x = F.embedding(inputs.token_ids, self.embedding)
+        x = self.ranks.add_up(self._embed(inputs.token_ids))
         cos, sin = self.rope(inputs.positions)
         x = self.compute.run(cast("list[DecoderLayer]", self.layers), x, cos, sin, attention)
         hidden: Tensor = self.norm(x[inputs.sample_rows])
         return hidden
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        """The embeddings of the tokens that are this rank's, zeros for others; [T, hidden]."""
+        if self.ranks.alone:
+            return F.embedding(token_ids, self.embedding)
+        places = token_ids - self.ranks.shard.first_token(self.whole)
+        elsewhere = (places < 0) | (places >= self.spec.vocab_size)
+        found = F.embedding(places.masked_fill(elsewhere, 0), self.embedding)
+        return found.masked_fill_(elsewhere.unsqueeze(1), 0)
 
     def matrices(self) -> list[Tensor]:
         """The weights that activations are multiplied with, [out, in]."""
         return [module.weight for module in self.modules() if isinstance(module, Linear)]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]."""
-        return self.compute.logits(hidden, self.lm_head)
+        """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]; on the first rank only."""
+        return self.ranks.gather(self.compute.logits(hidden, self.lm_head))[:, : self.whole.vocab_size]

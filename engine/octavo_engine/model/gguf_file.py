@@ -208,12 +208,13 @@ class _Parser:
             )
 
 
-def row_pieces(tensor: GGUFTensor) -> Iterator[tuple[int, int]]:
-    """Ranges of the outermost dimension (all of a vector) that together are the tensor, of bounded size each."""
+def row_pieces(tensor: GGUFTensor, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+    """Ranges of the outermost dimension (a vector is one row) that together are [begin, end), of bounded size each."""
     rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+    end = rows if end is None else end
     step = max(1, _PIECE_ELEMENTS * rows // tensor.num_elements)
-    for first in range(0, rows, step):
-        yield first, min(rows, first + step)
+    for first in range(begin, end, step):
+        yield first, min(end, first + step)
 
 
 def dequantize_rows(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:

@@ -63,6 +63,8 @@ class ModelSpec:
     """Whether q, k and v have biases."""
     attention_output_bias: bool
     mlp_bias: bool
+    """Whether gate and up have biases."""
+    mlp_output_bias: bool
     hidden_act: str
     dtype: torch.dtype
     """The checkpoint's own type: what `--dtype auto` means."""
@@ -122,6 +124,7 @@ def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
     max_position = fields.integer("max_position_embeddings", 1, 1 << 30)
     vocab_size = fields.integer("vocab_size", 1, 1 << 26)
     bias = fields.boolean("attention_bias", False)
+    mlp_bias = fields.boolean("mlp_bias", False)
     return ModelSpec(
         architecture=family.architecture,
         num_layers=layers,
@@ -137,7 +140,8 @@ def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
         tie_word_embeddings=fields.boolean("tie_word_embeddings", False),
         attention_bias=bias,
         attention_output_bias=bias,
-        mlp_bias=fields.boolean("mlp_bias", False),
+        mlp_bias=mlp_bias,
+        mlp_output_bias=mlp_bias,
         hidden_act=_activation(fields),
         dtype=_dtype(fields),
         eos_token_ids=_eos_token_ids(fields, vocab_size),

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,11 +16,13 @@ from torch import Tensor
 from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.kernels.cpu.pages import use_huge_pages
+from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.decoder import Decoder, DecoderLayer
 from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.gguf_file import GGUFFile, GGUFTensor, dequantize_rows, read_gguf, row_pieces
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.safetensors_file import SafetensorsHeader, read_headers
+from octavo_engine.model.shard import cut_of
 from octavo_engine.model.source import ModelFiles, Progress
 from octavo_engine.model.spec import ModelSpec
 
@@ -31,9 +33,14 @@ _ALIGNMENT = 64
 
 
 def load_model(
-    files: ModelFiles, spec: ModelSpec, device: torch.device, dtype: torch.dtype, progress: Progress
+    files: ModelFiles,
+    spec: ModelSpec,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
+    ranks: Collectives = ALONE,
 ) -> Decoder:
-    """The decoder of `spec` with the weights of `files` in `dtype` on `device`.
+    """The decoder of `spec` with the weights of `files` in `dtype` on `device`; of several ranks only their shard.
 
     Nothing is allocated before the headers agree with the spec. ModelLoadError names the tensors that do not.
     """
@@ -45,8 +52,8 @@ def load_model(
         found = {names.get(name, name): tensor.shape for name, tensor in source.tensors.items()}
         found.pop("rope_freqs.weight", None)  # read with the spec
         _check_names(files.gguf, spec, expected, found)
-        decoder = _empty_decoder(spec, dtype, device)
-        _load_gguf(source, names, spec, destinations(decoder), progress)
+        decoder = _empty_decoder(spec, dtype, device, ranks)
+        _load_gguf(source, names, decoder, progress)
         decoder.compute.prepare(decoder.matrices())
         return decoder
     if files.directory is None:
@@ -55,15 +62,15 @@ def load_model(
     _check_names(
         files.directory, spec, expected, {name: t.shape for header in headers for name, t in header.tensors.items()}
     )
-    decoder = _empty_decoder(spec, dtype, device)
-    _load_safetensors(headers, destinations(decoder), progress)
+    decoder = _empty_decoder(spec, dtype, device, ranks)
+    _load_safetensors(headers, decoder, progress)
     decoder.compute.prepare(decoder.matrices())
     return decoder
 
 
-def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Decoder:
+def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, ranks: Collectives) -> Decoder:
     """A decoder whose parameters are to be filled. On a CPU they lie in one piece, so that huge pages can hold it."""
-    decoder = Decoder(spec, dtype=dtype, device=device)
+    decoder = Decoder(spec, dtype=dtype, device=device, ranks=ranks)
     if device.type != "cpu":
         return decoder
     parameters = list({id(parameter): parameter for parameter in decoder.parameters()}.values())
@@ -76,13 +83,17 @@ def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device) ->
 
 
 def destinations(decoder: Decoder) -> dict[str, Tensor]:
-    """For each tensor of a Hugging Face checkpoint the part of a parameter it fills (a view)."""
+    """For each tensor of a Hugging Face checkpoint the part of a parameter it fills (a view).
+
+    Of a rank's decoder these are of the size of its part, which `cut_of` finds.
+    """
+    own_tokens = decoder.whole.vocab_size - decoder.ranks.shard.first_token(decoder.whole)
     targets: dict[str, Tensor] = {
-        "model.embed_tokens.weight": decoder.embedding,
+        "model.embed_tokens.weight": decoder.embedding[:own_tokens],
         "model.norm.weight": decoder.norm.weight,
     }
     if decoder.lm_head is not decoder.embedding:
-        targets["lm_head.weight"] = decoder.lm_head
+        targets["lm_head.weight"] = decoder.lm_head[:own_tokens]
     for index, layer in enumerate(cast("list[DecoderLayer]", decoder.layers)):
         prefix = f"model.layers.{index}"
         targets[f"{prefix}.input_layernorm.weight"] = layer.attention_norm.weight
@@ -148,9 +159,10 @@ class _Meter:
         )
 
 
-def _load_safetensors(headers: tuple[SafetensorsHeader, ...], targets: dict[str, Tensor], progress: Progress) -> None:
+def _load_safetensors(headers: tuple[SafetensorsHeader, ...], decoder: Decoder, progress: Progress) -> None:
     from safetensors import SafetensorError, safe_open
 
+    targets = destinations(decoder)
     meter = _Meter(sum(t.num_bytes for header in headers for t in header.tensors.values()), progress)
     meter.add(0)
     for header in headers:
@@ -162,10 +174,20 @@ def _load_safetensors(headers: tuple[SafetensorsHeader, ...], targets: dict[str,
                             raise ModelLoadError(
                                 f"{header.path}: tensor {name!r} is {tensor.dtype}, not floating point"
                             )
-                        targets[name].copy_(file.get_tensor(name))
+                        _read_part(file, name, decoder, targets[name])
                     meter.add(tensor.num_bytes)
         except (SafetensorError, OSError) as error:
             raise ModelLoadError(f"{header.path}: cannot be read: {error}") from None
+
+
+def _read_part(file: Any, name: str, decoder: Decoder, target: Tensor) -> None:
+    """Fill `target` from an open safetensors file, of which no more is read than that."""
+    if decoder.ranks.alone:
+        target.copy_(file.get_tensor(name))
+        return
+    cut = cut_of(name, decoder.whole, decoder.ranks.shard)
+    part = slice(cut.start, cut.start + target.shape[cut.dim])
+    target.copy_(file.get_slice(name)[part] if cut.dim == 0 else file.get_slice(name)[:, part])
 
 
 def _gguf_names(spec: ModelSpec, expected: dict[str, tuple[int, ...]]) -> dict[str, str]:
@@ -178,29 +200,40 @@ def _gguf_names(spec: ModelSpec, expected: dict[str, tuple[int, ...]]) -> dict[s
     return {theirs: ours for theirs, ours in names.items() if theirs is not None}
 
 
-def _load_gguf(
-    source: GGUFFile, names: dict[str, str], spec: ModelSpec, targets: dict[str, Tensor], progress: Progress
-) -> None:
+def _load_gguf(source: GGUFFile, names: dict[str, str], decoder: Decoder, progress: Progress) -> None:
     """Dequantize piece by piece on a few threads (numpy lets go of the interpreter), each piece straight into place."""
     data = np.memmap(source.path, mode="r", dtype=np.uint8)
-    wanted = [tensor for name, tensor in source.tensors.items() if name in names]
+    targets = destinations(decoder)
+    wanted = [tensor for name, tensor in source.tensors.items() if names.get(name) in targets]
+    cuts = {tensor.name: cut_of(names[tensor.name], decoder.whole, decoder.ranks.shard) for tensor in wanted}
     meter = _Meter(sum(tensor.num_bytes for tensor in wanted), progress)
     meter.add(0)
 
     def fill(tensor: GGUFTensor, first: int, last: int) -> int:
-        name = names[tensor.name]
-        values = torch.from_numpy(dequantize_rows(data, tensor, first, last))
-        order = _row_order(name, spec)
+        name, cut = names[tensor.name], cuts[tensor.name]
+        target, values = targets[name], torch.from_numpy(dequantize_rows(data, tensor, first, last))
+        if len(tensor.shape) == 1:  # all of it is one piece
+            first, last, values = 0, len(target), values[cut.start : cut.start + len(target)]
+        elif cut.dim == 0:
+            first, last = first - cut.start, last - cut.start
+        else:
+            values = values[:, cut.start : cut.start + target.shape[1]]
+        order = _row_order(name, decoder.spec)
         if order is None:
-            targets[name][first : last if len(tensor.shape) > 1 else None].copy_(values)
+            target[first:last].copy_(values)
         else:
             # `order` is a bijection of rows, so pieces never write the same one.
-            rows = order[first:last] if len(tensor.shape) > 1 else order
-            targets[name][rows.to(targets[name].device)] = values.to(targets[name])
-        return tensor.num_bytes * (last - first) // (tensor.shape[0] if len(tensor.shape) > 1 else 1)
+            target[order[first:last].to(target.device)] = values.to(target)
+        return tensor.num_bytes * (last - first) // len(target)
+
+    def pieces_of(tensor: GGUFTensor) -> Iterator[tuple[int, int]]:
+        cut = cuts[tensor.name]
+        if len(tensor.shape) == 1 or cut.dim == 1:
+            return row_pieces(tensor)
+        return row_pieces(tensor, cut.start, cut.start + len(targets[names[tensor.name]]))
 
     with ThreadPoolExecutor(_DEQUANTIZE_THREADS, thread_name_prefix="dequantize") as pool:
-        pieces = [pool.submit(fill, tensor, *piece) for tensor in wanted for piece in row_pieces(tensor)]
+        pieces = [pool.submit(fill, tensor, *piece) for tensor in wanted for piece in pieces_of(tensor)]
         try:
             for piece in as_completed(pieces):
                 meter.add(piece.result())
@@ -210,7 +243,7 @@ def _load_gguf(
 
 
 def _row_order(name: str, spec: ModelSpec) -> Tensor | None:
-    """Where each row of a GGUF tensor belongs, or None where it stays.
+    """Where each row of a GGUF tensor belongs, or None where it stays; of `spec`, a rank's, the rank's rows.
 
     llama.cpp keeps the rows of q and k so that the two of a rotated pair are neighbours; in Hugging Face's order they
     are half a head apart (convert_hf_to_gguf.py, `permute`; this is its inverse).

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 
-def use_cores(environ: Mapping[str, str]) -> None:
-    """As many threads as this process may use cores, unless OMP_NUM_THREADS says otherwise."""
+def use_cores(environ: Mapping[str, str], ranks: int = 1) -> None:
+    """As many threads as this one of `ranks` processes may use cores, unless OMP_NUM_THREADS says otherwise."""
     if "OMP_NUM_THREADS" not in environ:
-        torch.set_num_threads(usable_cores(Path("/sys/fs/cgroup")))
+        torch.set_num_threads(max(1, usable_cores(Path("/sys/fs/cgroup")) // ranks))
 
 
 def usable_cores(cgroup: Path) -> int:

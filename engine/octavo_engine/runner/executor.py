@@ -1,4 +1,4 @@
-"""Who executes plans: one worker, driven by a thread; a group of ranks has its place behind the same methods."""
+"""Who executes plans: one worker, driven by a thread, alone or as the first of a group of ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from octavo_engine.core.step import StepPlan, StepResult
+from octavo_engine.errors import OctavoError
 from octavo_engine.runner.device_thread import DeviceThread
+from octavo_engine.runner.plan_codec import encode_plan
+from octavo_engine.runner.ranks import Ranks
 from octavo_engine.runner.worker import LaunchedStep, Worker
 
 
@@ -27,6 +30,9 @@ class Executor(Protocol):
 
     def collect(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it is raised here."""
+
+    def check(self) -> None:
+        """EngineDeadError if what it runs with is dead."""
 
     def close(self) -> None:
         """Give back device and processes."""
@@ -62,7 +68,55 @@ class ThreadExecutor:
         """Wait for the oldest launched step; what went wrong in it is raised here."""
         return self._worker.finish(self._launched.popleft().result())
 
+    def check(self) -> None:
+        """It lives as long as this process."""
+
     def close(self) -> None:
         """Let the steps under way end, and the thread with them."""
         self._thread.close()
         self._launched.clear()
+
+
+class GroupExecutor:
+    """The first rank of a group here, behind `first`; the others are told every plan before it.
+
+    Results are waited for in a thread of their own, so that a device that hangs because another rank does not come
+    never keeps `collect` from telling so.
+    """
+
+    def __init__(self, first: ThreadExecutor, ranks: Ranks) -> None:
+        self._first = first
+        self._ranks = ranks
+        self._collecting = DeviceThread()
+
+    def submit(self, plan: StepPlan) -> None:
+        """Launch a step on all ranks behind those launched before; returns at once."""
+        self._ranks.send(encode_plan(plan))
+        self._first.submit(plan)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the first rank is: the others do the same."""
+        return self._first.idle
+
+    def wait(self, seconds: float) -> None:
+        """Until it is idle, or so many seconds are over."""
+        self._first.wait(seconds)
+
+    def collect(self) -> StepResult:
+        """Wait for the oldest launched step; what went wrong in it, on any rank, is raised here."""
+        return self._ranks.wait(self._collecting.submit(self._first.collect))
+
+    def check(self) -> None:
+        """EngineDeadError if a rank is dead or stands still."""
+        self._ranks.check()
+
+    def close(self) -> None:
+        """End the ranks, then this one, which an ended rank does not leave waiting."""
+        try:
+            self._ranks.check()
+            self._ranks.end()
+        except OctavoError:
+            self._ranks.kill()
+        self._first.close()
+        self._collecting.close()

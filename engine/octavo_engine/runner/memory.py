@@ -26,6 +26,11 @@ class DeviceMemory:
     free: int
     name: str
 
+    def share(self, ranks: int) -> DeviceMemory:
+        """What each of `ranks` processes may take of it."""
+        name = self.name if ranks == 1 else f"a share of 1/{ranks} of {self.name}"
+        return DeviceMemory(self.total // ranks, self.free // ranks, name)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:

@@ -78,6 +78,10 @@ class StateTable:
             raise RuntimeError(f"row {row} is used before it was begun")
         return info
 
+    def read_tokens(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """The tokens [R], int32, at `positions` [R] of `rows` [R]."""
+        return self.tokens[rows, positions]
+
     def write_tokens(self, rows: Tensor, positions: Tensor, tokens: Tensor) -> None:
         """Put sampled `tokens` [R] at `positions` [R] of `rows` [R]."""
         self.tokens.index_put_((rows, positions), tokens.to(torch.int32))

@@ -67,7 +67,10 @@ class Worker:
             step = gather_inputs(plan, self._table)
             hidden = self._decoder(step.inputs, self._attention(step.inputs))
             if step.sample_rows:
-                samples, errors = self._sample(hidden, step)
+                logits = self._decoder.logits(hidden)
+                if self._decoder.ranks.shard.rank == 0:
+                    samples, errors = self._sample(logits, step)
+                self._share_tokens(step)
         timer.stop()
         return LaunchedStep(plan.step, timer, samples, errors)
 
@@ -92,11 +95,17 @@ class Worker:
         )
         return AttentionContext(self._backend, cache.layers, metadata, self._group_of_layer)
 
-    def _sample(self, hidden: Tensor, step: GatheredStep) -> tuple[list[Readback], dict[int, str]]:
+    def _share_tokens(self, step: GatheredStep) -> None:
+        """Write what the first rank sampled into the tables of all, so that each can launch the next step."""
+        ranks, table, places = self._decoder.ranks, self._table, (step.sample_rows_device, step.sample_positions_device)
+        if not ranks.alone:
+            table.write_tokens(*places, ranks.broadcast(table.read_tokens(*places)))
+
+    def _sample(self, logits: Tensor, step: GatheredStep) -> tuple[list[Readback], dict[int, str]]:
         """Sample all rows; if that fails, one by one, so that only the row at fault ends with an error."""
         count = len(step.sample_rows)
         try:
-            return [self._sample_rows(hidden, step, 0, count)], {}
+            return [self._sample_rows(logits, step, 0, count)], {}
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise  # the device's state is unknown
         except Exception:
@@ -104,23 +113,23 @@ class Worker:
         samples, errors = [], {}
         for index in range(count):
             try:
-                samples.append(self._sample_rows(hidden[index : index + 1], step, index, index + 1))
+                samples.append(self._sample_rows(logits[index : index + 1], step, index, index + 1))
             except (torch.OutOfMemoryError, torch.AcceleratorError):
                 raise
             except Exception as error:
                 log.exception("request %s cannot be sampled", self._table.info(step.sample_rows[index]).request_id)
                 errors[index] = f"sampling failed: {error}"
-                samples.append(Readback(_nothing(hidden.device)))
+                samples.append(Readback(_nothing(logits.device)))
         return samples, errors
 
-    def _sample_rows(self, hidden: Tensor, step: GatheredStep, first: int, last: int) -> Readback:
-        """Sample the rows first..last-1 of the step's sampling ones from their `hidden` states [last - first, H]."""
+    def _sample_rows(self, logits: Tensor, step: GatheredStep, first: int, last: int) -> Readback:
+        """Sample the rows first..last-1 of the step's sampling ones from their `logits` [last - first, vocab]."""
         rows, history = [], []
         for row, position in zip(step.sample_rows[first:last], step.sample_positions[first:last], strict=True):
             info = self._table.info(row)
             rows.append(SampleRow(info.params, info.seed, position, info.prompt_len))
             history.append(self._table.tokens[row, :position] if needs_history(info.params) else None)
-        sampled = sample(self._decoder.logits(hidden), rows, history)
+        sampled = sample(logits, rows, history)
         places = step.sample_rows_device[first:last], step.sample_positions_device[first:last]
         self._table.write_tokens(*places, sampled.tokens)
         return Readback(sampled)

@@ -6,7 +6,7 @@ A test compares both sets with the engine's own parser, so that each flag of the
 from __future__ import annotations
 
 RENDERED = frozenset({
-    "host", "port", "served-model-name", "api-key-file", "revision", "device", "dtype", "max-model-len", "max-num-seqs",
+    "host", "port", "served-model-name", "api-key-file", "revision", "dtype", "max-model-len", "max-num-seqs",
     "gpu-memory-utilization", "tensor-parallel-size", "quantization", "max-queued-requests", "drain-timeout",
 })  # fmt: skip
 """Set from fields of the spec: giving them twice would make the spec lie."""
@@ -17,14 +17,14 @@ RESERVED = frozenset(
 """Not for extraArgs: a file that would hide flags, and what spec.adapters decides."""
 
 EXTRA = (
-    "attention-backend", "block-size", "enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager",
+    "attention-backend", "block-size", "device", "enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager",
     "no-enforce-eager", "kv-cache-dtype", "kv-cache-memory", "log-format", "max-num-batched-tokens",
     "max-key-share", "max-kv-commitment", "max-queued-tokens",
     "max-request-bytes", "num-kv-blocks", "prefix-cache-policy", "prefix-cache-ttl", "request-timeout",
     "scheduling-policy", "seed", "speculative-config", "swap-space", "target-itl-p90", "target-ttft-p90",
     "vllm-metrics", "no-vllm-metrics", "watchdog-timeout",
 )  # fmt: skip
-"""Fine tuning that has no field of its own."""
+"""Fine tuning that has no field of its own. `device` is rendered too, where extraArgs do not give it."""
 
 SERVER_EXTRA = frozenset({
     "log-format", "max-key-share", "max-kv-commitment", "max-queued-tokens", "max-request-bytes", "request-timeout",

@@ -85,6 +85,8 @@ class Scaling:
         if wanted != self.replicas:
             return f"goes from {self.replicas} to {wanted} replicas with the load"
         reasons = [condition_of(hpa, kind).get("reason") for kind in ("AbleToScale", "ScalingLimited")]
+        if self.replicas <= self.bounds.floor and "ScaleDownStabilized" in reasons:
+            reasons = ["TooFewReplicas"]  # there is nothing to give up, now or later
         at = f"{self.replicas}, of which {self.loading} still load" if self.loading else f"{self.replicas}"
         found = (sentence for reason, sentence in self._sentences(at).items() if reason in reasons)
         return next(found, f"at {at}, as many as the load asks for")

@@ -11,7 +11,7 @@ from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import MemoryStatus
-from octavo_operator.render.container import gpu_resource_of, on_gpu
+from octavo_operator.render.container import gpu_resource_of, on_gpu, shards
 from octavo_operator.render.fetch import is_fetched, model_name
 
 SHARE_ON_CPU = 0.90
@@ -27,7 +27,8 @@ def subject(spec: LLMServiceSpec) -> str:
     source, wanted = spec.model.source, spec.scheduling.node_selector
     revision = source.hugging_face.revision if source.hugging_face else None
     device = gpu_resource_of(spec) if on_gpu(spec) else "cpu"
-    parts = [model_name(spec), revision or "", spec.engine.dtype, device, f"{spec.accelerator.count}"]
+    count = shards(spec) if spec.accelerator.claims else spec.accelerator.count
+    parts = [model_name(spec), revision or "", spec.engine.dtype, device, f"{count}"]
     return " ".join([*filter(None, parts), *(f"{name}={value}" for name, value in sorted(wanted.items()))])
 
 
@@ -55,7 +56,7 @@ def _total(spec: LLMServiceSpec, memory: MemoryStatus) -> int:
     limit = spec.resources.limits.get("memory")
     if on_gpu(spec) or limit is None:
         return memory.total_bytes
-    return int(parse_quantity(limit))
+    return int(parse_quantity(limit)) // shards(spec)  # each process has a share
 
 
 def _utilization(spec: LLMServiceSpec) -> float:
@@ -78,7 +79,7 @@ def _advice(spec: LLMServiceSpec, memory: MemoryStatus, need: int, tokens: int) 
     if on_gpu(spec) and _utilization(spec) < share <= 0.98:
         advice.append(f'raise engine.gpuMemoryUtilization to "{share:.2f}"')
     if not on_gpu(spec):
-        advice.append(f"raise resources.limits.memory to {-(-int(need / SHARE_ON_CPU) // (1 << 20))}Mi")
+        advice.append(f"raise resources.limits.memory to {-(-int(shards(spec) * need / SHARE_ON_CPU) // (1 << 20))}Mi")
     return " or ".join(advice) or "take a larger GPU, or a smaller engine.dtype"
 
 

@@ -244,7 +244,7 @@ def _progressing(facts: Facts) -> Verdict:
     if facts.service.spec.rollout.paused:
         return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
     if facts.rolled_out:
-        return "False", Reason.DEPLOYED, f"all {facts.desired} replicas are of the newest revision"
+        return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are of the newest revision"
     if facts.out_of_time:
         late = _late(facts)
         return "False", late.reason, late.message

@@ -66,7 +66,7 @@ def engine_flags(spec: LLMServiceSpec) -> list[str]:
     engine = spec.engine
     return _given(
         [
-            ("device", "cuda" if on_gpu(spec) else "cpu"),
+            ("device", None if _given_device(spec) else "cuda" if on_gpu(spec) else "cpu"),
             ("dtype", engine.dtype),
             ("quantization", engine.quantization),
             ("max-model-len", engine.max_model_length),
@@ -82,7 +82,7 @@ def _given(flags: list[tuple[str, Any]]) -> list[str]:
 
 
 def shards(spec: LLMServiceSpec) -> int:
-    """How many GPUs share each layer."""
+    """How many GPUs, or processes on CPU, share each layer."""
     return spec.engine.tensor_parallel_size or max(1, spec.accelerator.count)
 
 
@@ -145,8 +145,16 @@ def resources(llmservice: LLMService) -> dict[str, Any]:
 
 
 def on_gpu(spec: LLMServiceSpec) -> bool:
-    """Whether the model is computed on GPUs."""
+    """Whether the model is computed on GPUs: where the pod has some, unless extraArgs name another device."""
+    if (device := _given_device(spec)) in {"cpu", "cuda"}:
+        return device == "cuda"
     return spec.accelerator.claims is not None or spec.accelerator.count > 0
+
+
+def _given_device(spec: LLMServiceSpec) -> str | None:
+    """The device that engine.extraArgs give."""
+    given = [value for flag, _, value in (arg.partition("=") for arg in spec.engine.extra_args) if flag == "--device"]
+    return given[-1] if given else None
 
 
 def gpu_resource(llmservice: LLMService) -> str:

@@ -11,7 +11,6 @@ from pydantic.alias_generators import to_camel
 
 from octavo_operator.api.engine_flags import NOT_YET
 from octavo_operator.api.llmservice import LLMServiceSpec
-from octavo_operator.render.container import shards
 
 Test = Callable[[LLMServiceSpec], bool]
 
@@ -37,9 +36,6 @@ class Pending:
         return self.applies(spec) if self.applies else _differs_from_default(spec, self.path.split("."))
 
 
-_MANY_GPUS = "the engine does not share a model among several GPUs yet, so no pod is made; use one GPU"
-
-
 def _gives(flag: str, value: str | None) -> Test:
     """Whether engine.extraArgs gives `flag` another value than `value`."""
 
@@ -51,8 +47,6 @@ def _gives(flag: str, value: str | None) -> Test:
 
 
 _TABLE = (
-    Pending("accelerator.count", _MANY_GPUS, True, lambda spec: spec.accelerator.count > 1 and shards(spec) > 1),
-    Pending("engine.tensor_parallel_size", _MANY_GPUS, True, lambda spec: (spec.engine.tensor_parallel_size or 1) > 1),
     Pending("engine.quantization", "weights are not quantized yet, so no pod is made", blocks=True),
     *(
         Pending(

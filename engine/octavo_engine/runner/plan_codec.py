@@ -1,0 +1,46 @@
+"""A plan as bytes and back, for ranks in other processes: JSON of its columns, never pickle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, TableChange
+
+
+def encode_plan(plan: StepPlan) -> bytes:
+    """What `decode_plan` makes the same plan of."""
+    columns = (
+        plan.step,
+        [(new.row, new.request_id, new.token_ids, new.prompt_len, asdict(new.sampling)) for new in plan.new_rows],
+        [(change.row, change.group, change.index, change.blocks) for change in plan.table_changes],
+        [(op.kind, op.group, op.source, op.target) for op in plan.block_ops],
+        plan.decode_rows,
+        plan.decode_starts,
+        [(chunk.row, chunk.start, chunk.num_tokens, chunk.samples) for chunk in plan.chunks],
+    )
+    return json.dumps(columns, separators=(",", ":")).encode()
+
+
+def decode_plan(data: bytes) -> StepPlan:
+    """The plan that `encode_plan` was given."""
+    step, new_rows, changes, ops, decode_rows, decode_starts, chunks = json.loads(data)
+    return StepPlan(
+        step,
+        tuple(
+            NewRow(row, request_id, tuple(tokens), prompt_len, _sampling(sampling))
+            for row, request_id, tokens, prompt_len, sampling in new_rows
+        ),
+        tuple(TableChange(row, group, index, tuple(blocks)) for row, group, index, blocks in changes),
+        tuple(BlockOp(BlockOpKind(kind), *rest) for kind, *rest in ops),
+        decode_rows,
+        decode_starts,
+        tuple(Chunk(*chunk) for chunk in chunks),
+    )
+
+
+def _sampling(values: dict[str, Any]) -> SamplingParams:
+    bias = tuple((token, value) for token, value in values.pop("logit_bias"))
+    return SamplingParams(**{**values, "logit_bias": bias, "stop_token_ids": tuple(values["stop_token_ids"])})

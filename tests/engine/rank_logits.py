@@ -1,0 +1,46 @@
+"""One rank of several: the logits of checkpoints, which the first rank writes down.
+
+Arguments: rank, size, the file to meet in, the folder for results, then checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from stepper import Sequence, Stepper
+
+from octavo_engine.model.collectives import connect
+from octavo_engine.model.shard import Shard
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import read_spec
+from octavo_engine.model.weights import load_model
+
+CPU = torch.device("cpu")
+
+
+def logits_of(decoder) -> torch.Tensor:
+    """Of a prompt of 22 tokens in two chunks and two more tokens one by one."""
+    tokens = torch.randint(0, 131, (24,), generator=torch.Generator().manual_seed(7)).tolist()
+    sequence, stepper = Sequence(tokens), Stepper(decoder)
+    return torch.cat([stepper.step([(sequence, n)])[0] for n in (12, 10, 1, 1)])
+
+
+def main() -> None:
+    shard, (meeting, results, *checkpoints) = Shard(int(sys.argv[1]), int(sys.argv[2])), map(Path, sys.argv[3:])
+    torch.set_num_threads(1)
+    ranks = connect(shard, str(meeting), CPU)
+    for path in checkpoints:
+        files = ModelFiles("test", gguf=path) if path.suffix == ".gguf" else ModelFiles("test", directory=path)
+        decoder = load_model(files, read_spec(files), CPU, torch.float32, lambda *_: None, ranks)
+        logits = logits_of(decoder)  # by all, kept by one
+        if shard.rank == 0:
+            torch.save(logits, results / f"{path.stem}.pt")
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads are not waited for

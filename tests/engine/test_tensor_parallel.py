@@ -1,0 +1,158 @@
+"""Several ranks behind `octavo-engine serve`: the tokens of one, and an end within seconds when one of them ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from test_exit_codes import assert_fails, free_port
+
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.llm import LLM
+from tests.processes import alive, command
+
+ENGINE = Path(sys.executable).parent / "octavo-engine"
+PROMPTS = [[(7 * i + j * j) % 64 for j in range(20 + 5 * i)] for i in range(10)]
+TOKENS = 60
+SMALL = {"max_model_len": 480, "num_kv_blocks": 30, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+LONG = 400
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_model: Path) -> list[str]:
+    """The answers of one rank."""
+    llm = LLM(str(tiny_model), device="cpu", dtype="float32", **SMALL)
+    answers = llm.generate(PROMPTS, SamplingParams(max_tokens=TOKENS, temperature=0.0))
+    llm.close()
+    return [answer.text for answer in answers]
+
+
+class Server:
+    """`octavo-engine serve` with ranks, seen from outside."""
+
+    def __init__(self, model: Path, size: int) -> None:
+        self.port = free_port()
+        flags = {
+            "device": "cpu",
+            "dtype": "float32",
+            "tensor-parallel-size": size,
+            "host": "127.0.0.1",
+            "port": self.port,
+            "served-model-name": "tiny",
+            **{name.replace("_", "-"): value for name, value in SMALL.items()},
+        }
+        self.process = psutil.Popen([ENGINE, "serve", str(model), *(f"--{name}={v}" for name, v in flags.items())])
+
+    def open(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers)
+        return urllib.request.urlopen(request, timeout=60)  # noqa: S310  (it is http)
+
+    def wait_ready(self) -> None:
+        for _ in range(1200):
+            assert self.process.poll() is None
+            try:
+                self.open("/health/ready").close()
+                return
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(0.1)
+        raise AssertionError("not ready within two minutes")
+
+    def complete(self, prompt: list[int]) -> Any:
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
+        with self.open("/v1/completions", body) as response:
+            return json.load(response)
+
+    def metric(self, name: str) -> float:
+        with self.open("/metrics") as response:
+            lines = response.read().decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    def processes(self, module: str) -> list[psutil.Process]:
+        return [child for child in self.process.children(recursive=True) if module in command(child)]
+
+
+@contextmanager
+def serving(model: Path, size: int) -> Iterator[Server]:
+    server = Server(model, size)
+    everyone: list[psutil.Process] = []
+    try:
+        server.wait_ready()
+        everyone = server.process.children(recursive=True)
+        assert len(server.processes("octavo_engine.engine.rank")) == size - 1
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.terminate()
+            server.process.wait(20)
+    psutil.wait_procs(everyone, 3)
+    assert not any(alive(process) for process in everyone)
+
+
+def assert_answers(server: Server, expected: list[str]) -> None:
+    """Alone, in a crowd that is preempted, and once more from the prefix cache."""
+    assert server.complete(PROMPTS[3])["choices"][0]["text"] == expected[3]
+    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+        answers = list(pool.map(server.complete, PROMPTS * 3))
+    assert [answer["choices"][0]["text"] for answer in answers] == expected * 3
+    assert server.metric("octavo_preemptions_total") > 0
+    again = server.complete(PROMPTS[9])
+    assert again["choices"][0]["text"] == expected[9]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+
+
+def end_of_a_stream(server: Server, victim: psutil.Process, how: signal.Signals) -> tuple[float, str, int]:
+    """What a long answer ends with when `victim` gets a signal in its middle, and after how many seconds all ends."""
+    body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": LONG, "temperature": 0, "stream": True}
+    with server.open("/v1/completions", body) as stream:
+        for _ in range(6):
+            assert stream.readline()
+        victim.send_signal(how)
+        started = time.monotonic()
+        rest = stream.read().decode()
+        code = server.process.wait(20)
+    return time.monotonic() - started, rest, code
+
+
+@pytest.mark.parametrize(
+    ("size", "how", "words"), [(2, signal.SIGKILL, "was killed by SIGKILL"), (4, signal.SIGSTOP, "stands still")]
+)
+def test_ranks_answer_as_one_does_until_one_ends(size, how, words, tiny_model, expected):
+    before = set(Path("/dev/shm").iterdir())
+    with serving(tiny_model, size) as server:
+        assert_answers(server, expected)
+        assert set(Path("/dev/shm").iterdir()) <= before
+        seconds, rest, code = end_of_a_stream(server, server.processes("octavo_engine.engine.rank")[-1], how)
+        print(f"{how.name}: {seconds:.1f} s")
+        assert (code, words in rest, "[DONE]" in rest) == (5, True, False), rest[-500:]
+        assert seconds < 5
+
+
+def test_ranks_do_not_outlive_a_killed_engine(tiny_model):
+    with serving(tiny_model, 2) as server:
+        (engine,) = server.processes("octavo_engine.engine.process")
+        seconds, rest, code = end_of_a_stream(server, engine, signal.SIGKILL)
+        assert (code, "SIGKILL" in rest) == (5, True)
+        assert seconds < 5
+
+
+def test_a_rank_that_ends_while_nobody_asks_is_noticed(tiny_model):
+    with serving(tiny_model, 2) as server:
+        server.processes("octavo_engine.engine.rank")[0].kill()
+        assert server.process.wait(5) == 5
+
+
+def test_a_size_that_does_not_divide_is_a_matter_of_configuration(tiny_model):
+    assert_fails([str(tiny_model), "--tensor-parallel-size=3"], 2, "does not divide the model's 4 attention heads")
