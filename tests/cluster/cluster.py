@@ -99,7 +99,7 @@ def _start(stack: ExitStack, home: Path, logs: Path, report: Report, archives: S
         steps.create(path, manifest)
     steps.wait("the node registers", lambda: steps.get(f"/api/v1/nodes/{NODE}"))
     steps.pretend_gpus()
-    steps.wait(f"the node is ready, with {GPUS} GPUs", steps.node_ready)
+    steps.wait(f"the node is ready, with {GPUS} GPUs (a number: none is there)", steps.node_ready)
     steps.wait("services are routed", lambda: steps.answers(f"/api/v1/nodes/{NODE}:{PROXY_HEALTH_PORT}/proxy/healthz"))
     steps.wait("names are resolved", lambda: steps.answers(f"/api/v1/nodes/{NODE}:{DNS_READY_PORT}/proxy/ready"))
     steps.wait("development images work", steps.policy_works)
