@@ -103,6 +103,13 @@ def test_a_metrics_api_that_is_down_is_said_in_its_own_words() -> None:
     )
 
 
+def test_before_a_replica_is_ready_an_unknown_load_is_no_fault() -> None:
+    unknown = hpa(("ScalingActive", "False", "FailedGetExternalMetric"), message=UNAVAILABLE)
+    status, reason, sentence = judged(unknown, ready=0).verdict()
+    assert (status, reason) == ("False", Reason.AUTOSCALER_PENDING)
+    assert sentence.startswith("held at 2: the load is not known")
+
+
 TROUBLES = [
     (None, Reason.AUTOSCALER_PENDING, "held at 2: the autoscaler is not made yet"),
     ({"status": {}}, Reason.AUTOSCALER_PENDING, "held at 2: the autoscaler has not looked yet"),

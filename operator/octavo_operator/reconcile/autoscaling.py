@@ -73,7 +73,9 @@ class Scaling:
         if able.get("status") == "False":
             return "False", _reason(able), f"held at {self.replicas}: {able.get('message')}"
         if active.get("status") == "False":
-            return "False", _reason(active), f"held at {self.replicas}: {_why_not(active)}"
+            # While no replica is ready there is no load that could be known: no fault, and no warning.
+            reason = Reason.AUTOSCALER_PENDING if self.loading >= self.replicas else _reason(active)
+            return "False", reason, f"held at {self.replicas}: {_why_not(active)}"
         if not active:
             return "False", Reason.AUTOSCALER_PENDING, f"held at {self.replicas}: the autoscaler has not looked yet"
         return None
