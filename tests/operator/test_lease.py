@@ -177,7 +177,7 @@ def hanging(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Api:
     def hung() -> None:
         clock.now += 3
 
-    monkeypatch.setattr(lease_module, "REQUEST_SECONDS", 0.01)
+    monkeypatch.setattr(lease_module, "REQUEST_SECONDS", 0.5)  # more than a busy machine needs to answer
     api = Api()
     api.hung = hung
     return api
@@ -189,7 +189,7 @@ async def test_renewals_that_hang_are_sent_again_at_once(lost: bool, hanging: Ap
     await lease.acquire()
     hanging.hang_next, hanging.loses_answer = (0, True) if lost else (2, False)
     keeping = asyncio.ensure_future(lease.keep())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while clock.now < 100:
             await asyncio.sleep(0)
             assert not keeping.done(), keeping
@@ -202,7 +202,7 @@ async def test_who_gets_no_answer_stops_in_time(hanging: Api, clock: Clock) -> N
     lease = Lease(hanging, *NAME, clock)
     await lease.acquire()
     hanging.hang_next = 1000
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(LeaseLostError, match="no answer"):
             await lease.keep()
     assert clock.now < DURATION_SECONDS
@@ -212,7 +212,7 @@ async def test_a_follower_does_not_hang_with_its_requests(hanging: Api, clock: C
     await Lease(hanging, *NAME, clock).acquire()
     follower = Lease(hanging, *NAME, clock)
     hanging.hang_next = 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await follower.acquire()
     assert clock.now < 20
 
@@ -220,7 +220,7 @@ async def test_a_follower_does_not_hang_with_its_requests(hanging: Api, clock: C
 async def test_who_took_the_lease_and_heard_no_answer_need_not_wait_for_itself(hanging: Api, clock: Clock) -> None:
     lease = Lease(hanging, *NAME, clock)
     hanging.loses_answer = True
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await lease.acquire()
     assert (hanging.holder, clock.now) == (lease.identity, 5)
 
@@ -229,7 +229,7 @@ async def test_a_release_that_hangs_keeps_nobody(hanging: Api, clock: Clock) -> 
     lease = Lease(hanging, *NAME, clock)
     await lease.acquire()
     hanging.hang_next = 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await lease.release()
 
 
