@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from .client import Client, Manifest, as_yaml
@@ -88,6 +89,12 @@ def condition(service: dict[str, Any], kind: str) -> dict[str, Any]:
     """One condition of an LLMService; an empty one while there is none."""
     conditions = service.get("status", {}).get("conditions", [])
     return next((found for found in conditions if found["type"] == kind), {})
+
+
+def sdk(client: Client, name: str) -> openai.OpenAI:
+    """The SDK as somebody outside of the cluster uses it for the LLMService `name`, through the API server."""
+    base_url = client.service_proxy_url(name, "http").rstrip("/") + "/v1"
+    return openai.OpenAI(base_url=base_url, api_key="none", http_client=client.http)  # type: ignore[arg-type]
 
 
 def wait_for_condition(client: Client, name: str, kind: str, reason: str, timeout: float = 60) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 import yaml
 
@@ -17,7 +16,7 @@ from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from . import load
 from .client import Client
-from .octavo import OPERATOR, SAMPLES, condition, installed_operator, wait_for_condition
+from .octavo import OPERATOR, SAMPLES, condition, installed_operator, sdk, wait_for_condition
 
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
 NAME = SAMPLE["metadata"]["name"]
@@ -40,14 +39,8 @@ def operator(cluster: Client) -> Iterator[Client]:
         yield system
 
 
-def sdk(client: Client) -> openai.OpenAI:
-    """The SDK as somebody outside of the cluster uses it, through the API server."""
-    base_url = client.service_proxy_url(NAME, "http").rstrip("/") + "/v1"
-    return openai.OpenAI(base_url=base_url, api_key="none", http_client=client.http)  # type: ignore[arg-type]
-
-
 def ask(client: Client) -> str:
-    stream = sdk(client).chat.completions.create(
+    stream = sdk(client, NAME).chat.completions.create(
         model=NAME, messages=QUESTION, max_tokens=16, temperature=0, stream=True
     )
     return "".join(choice.delta.content or "" for chunk in stream for choice in chunk.choices)
@@ -75,7 +68,7 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
     answer = namespace.run_pod("octavo-engine:dev", ["python", "-c", ASK, url], timeout=180)
     assert (answer.exit_code, "Paris" in answer.logs) == (0, True), answer.logs
     assert "Paris" in ask(namespace)
-    assert [model.id for model in sdk(namespace).models.list()] == [NAME]
+    assert [model.id for model in sdk(namespace, NAME).models.list()] == [NAME]
 
     start_load(namespace, url)
     drained = []

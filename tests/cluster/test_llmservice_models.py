@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 import yaml
 
@@ -28,7 +27,7 @@ from tests.operator.bad_llmservices import GONE, VALID, merged
 from .build import VERSITYGW, ensure_built
 from .client import RESTRICTED_CONTAINER, RESTRICTED_POD, Client
 from .images import USER
-from .octavo import ONLY_ON_OURS, SAMPLES, condition, installed_operator, wait_for_condition
+from .octavo import ONLY_ON_OURS, SAMPLES, condition, installed_operator, sdk, wait_for_condition
 
 pytestmark = ONLY_ON_OURS  # the S3 server's program and files are this machine's
 
@@ -230,10 +229,8 @@ def test_without_the_internet_a_mirror_of_the_hub_is_enough(operator: Client, na
 
 def answer(client: Client) -> str:
     """What the SDK gets, from outside of the cluster."""
-    base_url = client.service_proxy_url("good", "http").rstrip("/") + "/v1"
-    sdk = openai.OpenAI(base_url=base_url, api_key="none", http_client=client.http)  # type: ignore[arg-type]
     question: Any = [{"role": "user", "content": "Name the capital of France."}]
-    found = sdk.chat.completions.create(model="good", messages=question, max_tokens=16, temperature=0)
+    found = sdk(client, "good").chat.completions.create(model="good", messages=question, max_tokens=16, temperature=0)
     return found.choices[0].message.content or ""
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import openai
 import pytest
 import yaml
 
 from tests.operator.bad_llmservices import merged
 
 from .client import Client
-from .octavo import ONLY_ON_OURS, SAMPLES, installed_operator, wait_for_condition
+from .octavo import ONLY_ON_OURS, SAMPLES, installed_operator, sdk, wait_for_condition
 
 pytestmark = ONLY_ON_OURS  # the node's GPUs are pretended
 
@@ -39,8 +38,6 @@ def test_a_pod_with_several_gpus_answers_with_a_rank_for_each(operator: Client, 
     assert "--tensor-parallel-size=3" in container["args"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "3"
 
-    base_url = namespace.service_proxy_url(NAME, "http").rstrip("/") + "/v1"
-    sdk = openai.OpenAI(base_url=base_url, api_key="none", http_client=namespace.http)  # type: ignore[arg-type]
     question: Any = [{"role": "user", "content": "Name the capital of France."}]
-    answer = sdk.chat.completions.create(model=NAME, messages=question, max_tokens=16, temperature=0)
+    answer = sdk(namespace, NAME).chat.completions.create(model=NAME, messages=question, max_tokens=16, temperature=0)
     assert "Paris" in (answer.choices[0].message.content or "")
