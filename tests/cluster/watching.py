@@ -14,6 +14,7 @@ import httpx2
 from .api import connect_with
 from .client import Client
 from .octavo import condition
+from .waiting import wait_until
 
 
 @dataclass
@@ -22,9 +23,12 @@ class Seen:
 
     value: Callable[[dict[str, Any]], Any]
     values: list[Any] = field(default_factory=list)
+    version: str = ""
+    """The resourceVersion of the last state."""
 
     def note(self, manifest: dict[str, Any]) -> None:
         """Takes down a state of the object."""
+        self.version = manifest["metadata"]["resourceVersion"]
         value = self.value(manifest)
         if self.values[-1:] != [value]:
             self.values.append(value)
@@ -55,9 +59,22 @@ def _watched(client: Client, path: str, name: str, seen: Seen) -> Iterator[Seen]
         thread.start()
         try:
             yield seen
+            _catch_up(http, path, query, seen)
         finally:
             ended.set()
     thread.join()
+
+
+def _catch_up(http: httpx2.Client, path: str, query: dict[str, str], seen: Seen) -> None:
+    """Waits until the watch has told the state that there is now: it comes a little after who asks can see it."""
+    items = http.get(path, params=query).json()["items"]
+    versions = [int(item["metadata"]["resourceVersion"]) for item in items]
+    wait_until(
+        lambda: all(int(seen.version or 0) >= version for version in versions),
+        timeout=10,
+        describe=f"the watch of {path} has caught up",
+        every=0.05,
+    )
 
 
 def _follow(http: httpx2.Client, path: str, query: dict[str, str], seen: Seen, ended: threading.Event) -> None:

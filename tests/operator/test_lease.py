@@ -82,30 +82,27 @@ class Behind:
 
 
 class Clock:
+    """A clock that sleeping by it moves on, so that no test waits."""
+
     def __init__(self) -> None:
         self.now = 0.0
 
     def __call__(self) -> float:
         return self.now
 
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that sleeping moves on, so that no test waits."""
-    clock = Clock()
-    sleep = asyncio.sleep
-
-    async def pass_time(seconds: float) -> None:
-        clock.now += seconds
-        await sleep(0)
-
-    monkeypatch.setattr(lease_module.asyncio, "sleep", pass_time)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 async def test_the_first_one_leads_and_keeps_leading(clock: Clock) -> None:
     api = Api()
-    lease = Lease(api, *NAME, clock)
+    lease = Lease(api, *NAME, clock, clock.sleep)
     assert lease.seconds_left() <= 0
     await lease.acquire()
     assert api.holder == lease.identity
@@ -118,9 +115,9 @@ async def test_the_first_one_leads_and_keeps_leading(clock: Clock) -> None:
 
 async def test_a_follower_waits_for_the_whole_duration_after_the_last_renewal(clock: Clock) -> None:
     api = Api()
-    await Lease(api, *NAME, clock).acquire()
+    await Lease(api, *NAME, clock, clock.sleep).acquire()
     clock.now = 1000.0  # whatever its clock says: only what the follower itself has seen counts
-    follower = Lease(api, *NAME, clock)
+    follower = Lease(api, *NAME, clock, clock.sleep)
     await follower.acquire()
     assert 1000 + DURATION_SECONDS <= clock.now < 1000 + 20
     assert api.holder == follower.identity
@@ -128,18 +125,18 @@ async def test_a_follower_waits_for_the_whole_duration_after_the_last_renewal(cl
 
 async def test_a_lease_that_is_released_is_taken_at_once(clock: Clock) -> None:
     api = Api()
-    leader = Lease(api, *NAME, clock)
+    leader = Lease(api, *NAME, clock, clock.sleep)
     await leader.acquire()
     await leader.release()
     assert leader.seconds_left() <= 0
-    follower = Lease(api, *NAME, clock)
+    follower = Lease(api, *NAME, clock, clock.sleep)
     await follower.acquire()
     assert clock.now == 0
 
 
 async def test_who_did_not_lead_releases_nothing(clock: Clock) -> None:
     api = Api()
-    leader, other = Lease(api, *NAME, clock), Lease(api, *NAME, clock)
+    leader, other = Lease(api, *NAME, clock, clock.sleep), Lease(api, *NAME, clock, clock.sleep)
     await leader.acquire()
     await other.release()
     assert api.holder == leader.identity
@@ -147,7 +144,7 @@ async def test_who_did_not_lead_releases_nothing(clock: Clock) -> None:
 
 async def test_a_leader_that_cannot_renew_stops_before_another_may_lead(clock: Clock) -> None:
     api = Api()
-    lease = Lease(api, *NAME, clock)
+    lease = Lease(api, *NAME, clock, clock.sleep)
     await lease.acquire()
     api.fails = True
     with pytest.raises(LeaseLostError, match="try later"):
@@ -157,7 +154,7 @@ async def test_a_leader_that_cannot_renew_stops_before_another_may_lead(clock: C
 
 async def test_a_renewal_that_fails_once_is_no_matter(clock: Clock) -> None:
     api = Api()
-    lease = Lease(api, *NAME, clock)
+    lease = Lease(api, *NAME, clock, clock.sleep)
     await lease.acquire()
     keeping = asyncio.ensure_future(lease.keep())
     api.fails = True
@@ -185,7 +182,7 @@ def hanging(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Api:
 
 @pytest.mark.parametrize("lost", [False, True], ids=["never arrive", "written, the answer lost"])
 async def test_renewals_that_hang_are_sent_again_at_once(lost: bool, hanging: Api, clock: Clock) -> None:
-    lease = Lease(hanging, *NAME, clock)
+    lease = Lease(hanging, *NAME, clock, clock.sleep)
     await lease.acquire()
     hanging.hang_next, hanging.loses_answer = (0, True) if lost else (2, False)
     keeping = asyncio.ensure_future(lease.keep())
@@ -199,7 +196,7 @@ async def test_renewals_that_hang_are_sent_again_at_once(lost: bool, hanging: Ap
 
 
 async def test_who_gets_no_answer_stops_in_time(hanging: Api, clock: Clock) -> None:
-    lease = Lease(hanging, *NAME, clock)
+    lease = Lease(hanging, *NAME, clock, clock.sleep)
     await lease.acquire()
     hanging.hang_next = 1000
     async with asyncio.timeout(30):
@@ -209,8 +206,8 @@ async def test_who_gets_no_answer_stops_in_time(hanging: Api, clock: Clock) -> N
 
 
 async def test_a_follower_does_not_hang_with_its_requests(hanging: Api, clock: Clock) -> None:
-    await Lease(hanging, *NAME, clock).acquire()
-    follower = Lease(hanging, *NAME, clock)
+    await Lease(hanging, *NAME, clock, clock.sleep).acquire()
+    follower = Lease(hanging, *NAME, clock, clock.sleep)
     hanging.hang_next = 1
     async with asyncio.timeout(30):
         await follower.acquire()
@@ -218,7 +215,7 @@ async def test_a_follower_does_not_hang_with_its_requests(hanging: Api, clock: C
 
 
 async def test_who_took_the_lease_and_heard_no_answer_need_not_wait_for_itself(hanging: Api, clock: Clock) -> None:
-    lease = Lease(hanging, *NAME, clock)
+    lease = Lease(hanging, *NAME, clock, clock.sleep)
     hanging.loses_answer = True
     async with asyncio.timeout(30):
         await lease.acquire()
@@ -226,7 +223,7 @@ async def test_who_took_the_lease_and_heard_no_answer_need_not_wait_for_itself(h
 
 
 async def test_a_release_that_hangs_keeps_nobody(hanging: Api, clock: Clock) -> None:
-    lease = Lease(hanging, *NAME, clock)
+    lease = Lease(hanging, *NAME, clock, clock.sleep)
     await lease.acquire()
     hanging.hang_next = 1
     async with asyncio.timeout(30):
@@ -235,7 +232,7 @@ async def test_a_release_that_hangs_keeps_nobody(hanging: Api, clock: Clock) -> 
 
 async def test_who_sees_another_leader_ends_at_once(clock: Clock) -> None:
     api = Api()
-    lease = Lease(api, *NAME, clock)
+    lease = Lease(api, *NAME, clock, clock.sleep)
     await lease.acquire()
     assert api.live
     api.version += 1
@@ -262,34 +259,31 @@ async def test_never_do_two_lead(seed: int) -> None:
 
     async def replica(number: int) -> None:
         while True:
-            leases[number] = Lease(ways[number], *NAME, clock)
+            leases[number] = Lease(ways[number], *NAME, clock, sleep)
             await leases[number].acquire()
             try:
                 await leases[number].keep()
             except LeaseLostError:
                 continue  # the process ends and is started again
 
-    with pytest.MonkeyPatch.context() as patch:
-        real = asyncio.sleep
-        patch.setattr(lease_module.asyncio, "sleep", sleep)
-        tasks = [asyncio.ensure_future(replica(number)) for number in range(3)]
-        led: list[int] = []
-        for _ in range(600):
-            for _ in range(20):
-                await real(0)
-            leaders = [number for number, lease in leases.items() if lease.seconds_left() > 0]
-            assert len(leaders) <= 1
-            led += leaders
-            clock.now += 0.5
-            for way in ways:
-                if chance.random() < 0.05:
-                    way.cut = not way.cut
-            for entry in [entry for entry in waiting if entry[0] <= clock.now]:
-                waiting.remove(entry)
-                entry[2].set_result(None)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    tasks = [asyncio.ensure_future(replica(number)) for number in range(3)]
+    led: list[int] = []
+    for _ in range(600):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        leaders = [number for number, lease in leases.items() if lease.seconds_left() > 0]
+        assert len(leaders) <= 1
+        led += leaders
+        clock.now += 0.5
+        for way in ways:
+            if chance.random() < 0.05:
+                way.cut = not way.cut
+        for entry in [entry for entry in waiting if entry[0] <= clock.now]:
+            waiting.remove(entry)
+            entry[2].set_result(None)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     assert len(set(led)) > 1  # the lease really went from one to another
 
 

@@ -11,7 +11,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -48,11 +48,18 @@ class LeaseLostError(Exception):
 class Lease:
     """One replica's view of the Lease called `name` in `namespace`."""
 
-    def __init__(self, api: LeaseApi, namespace: str, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        api: LeaseApi,
+        namespace: str,
+        name: str,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self.identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"  # another one after each start
         self._api = api
         self._metadata = {"namespace": namespace, "name": name}
-        self._clock = clock
+        self._clock, self._sleep = clock, sleep
         self._live: dict[str, Any] | None = None
         self._seen: tuple[Any, float] = (None, 0.0)
         self._renewed = float("-inf")
@@ -77,13 +84,13 @@ class Lease:
             if (holder := self._holder()) and holder != told:
                 logger.info("follows: %s leads", holder)
                 told = holder
-            await asyncio.sleep(PAUSE_SECONDS)
+            await self._sleep(PAUSE_SECONDS)
 
     async def keep(self) -> None:
         """Renews for ever; LeaseLostError if somebody else leads, or if that could be by now."""
         pause = PAUSE_SECONDS
         while True:
-            await asyncio.sleep(pause)
+            await self._sleep(pause)
             pause = await self._renew_in_time()
 
     async def _renew_in_time(self) -> float:
