@@ -1,0 +1,50 @@
+"""What is checked of a kernel: that it equals its reference, and what it is built to.
+
+Each kernel has a module `<kernel>_checks.py` with CHECKS and BUILDS. The modules import only what the device machine
+has (torch, triton, numpy), so that the same checks run under Triton's interpreter here and on a real GPU there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison with a reference, on fresh random data with poisoned outputs; AssertionError if it fails."""
+
+    name: str
+    run: Callable[[torch.device], None]
+    large: bool = False
+    """Takes the interpreter too long for every run of the tests: on hardware only."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """A kernel with one set of compile-time constants as it is launched on Hopper, and what it may take there."""
+
+    name: str
+    kernel: Any
+    signature: Mapping[str, str]
+    """Triton's type of each argument that is no constant: `*bf16`, `i32`, `fp32` and so on."""
+    constants: Mapping[str, Any]
+    warps: int = 4
+    stages: int = 3
+    max_registers: int = 255
+    """A thread's; more than 255 there are not."""
+    max_shared: int = 227 * 1024
+    """Bytes of a block; Hopper has no more."""
+    sass: tuple[str, ...] = field(default=())
+    """Instructions that its code must have, as `HGMMA` where products run on the tensor cores of a warp group."""
+
+
+def modules() -> list[Any]:
+    """All modules with checks, by name."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("*_checks.py"))
+    return [importlib.import_module(f"tests.kernels.{name}") for name in names]
