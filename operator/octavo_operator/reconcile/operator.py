@@ -80,7 +80,7 @@ async def run(options: OperatorOptions) -> None:
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    """Until kopf runs, which then has handlers of its own."""
+    """In kopf's place too: it waits five seconds for tasks that it takes for its own, and nobody leads meanwhile."""
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
@@ -128,7 +128,7 @@ async def _serve(process: _Process) -> None:
     reconciler = Reconciler(cluster, indexes, config, loading.reports)
     try:
         await _first_of(
-            watches.run(process.stop),
+            watches.run(functools.partial(_stop_on_signals, process.stop)),
             Resync(cluster, options.namespaces, indexes, queue, heartbeat).run(),
             watch_kinds(cluster, optional),
             watch_answerer(cluster, options.metrics_url, others),

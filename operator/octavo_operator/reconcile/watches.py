@@ -6,7 +6,7 @@ Only `on.event` and `index` handlers are used: they write no annotations and nee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,14 +38,16 @@ class Watches:
     indexes: dict[str, Index]
     indexed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`: fills `indexes`, by the kinds' plurals, and queues the owner of whatever changes."""
+    async def run(self, started: Callable[[], None]) -> None:
+        """Until cancelled: fills `indexes`, by the kinds' plurals, and queues the owner of whatever changes.
+
+        `started` is called once kopf has put its own signal handlers in place.
+        """
         identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
         await kopf.operator(
             identity=identity,
-            registry=self._registry(),
+            registry=self._registry(started),
             settings=self._settings(),
-            stop_flag=stop,
             standalone=True,
             clusterwide=not self.namespaces,
             namespaces=list(self.namespaces),
@@ -64,11 +66,12 @@ class Watches:
                 settings.watching.label_selectors[kind.plural] = SERVICE_LABEL
         return settings
 
-    def _registry(self) -> kopf.OperatorRegistry:
+    def _registry(self, started: Callable[[], None]) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
         @kopf.on.startup(registry=registry, id="indexes")
         async def take_indexes(**kwargs: Any) -> None:
+            started()
             self.indexes.update({kind.plural: kwargs[kind.plural] for kind in self.kinds})
 
         @kopf.on.login(registry=registry, id="login")
