@@ -13,7 +13,7 @@ from octavo_engine.core.step import NewRow, StepPlan, TableChange
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.compute import TorchCompute, WideningCompute
 from octavo_engine.model.spec import ModelSpec, RopeSpec
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.sampler import SampleRow, sample
@@ -55,7 +55,7 @@ def make_decoder(dtype: torch.dtype, **changes: int) -> Decoder:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("lens", "computed"), [((700, 200, 100), 0), ((300,) * 20, 299)], ids=["prefill", "decode"])
-@pytest.mark.parametrize("compute", [TorchCompute, None], ids=["torch", "auto"])
+@pytest.mark.parametrize("compute", [TorchCompute, WideningCompute, None], ids=["torch", "widening", "auto"])
 def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, compute, monkeypatch):
     if compute:
         monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: compute())
@@ -72,6 +72,8 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, compute, monkeyp
     (group,) = decoder.spec.kv_groups
     scratch = stepper.backend.scratch_bytes(group, decoder.spec.num_heads, tokens, len(lens), max(lens))
     bound = footprint.step_bytes(decoder.spec, dtype, tokens, len(lens), scratch)
+    if compute is WideningCompute:
+        bound += footprint.widening_bytes(decoder.spec, tokens)
     assert peak.bytes <= bound
     if compute:  # kernels of our own need less
         assert peak.bytes > bound / 8

@@ -32,8 +32,9 @@ from octavo_engine.model.footprint import (
     state_table_bytes,
     step_bytes,
     weight_bytes,
+    widening_bytes,
 )
-from octavo_engine.model.layers.compute import uses_amx
+from octavo_engine.model.layers.compute import uses_amx, widens
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.shard import Shard, sharded
 from octavo_engine.model.source import ModelFiles, resolve_model
@@ -141,6 +142,8 @@ def size_engine(config: EngineConfig, files: ModelFiles) -> Sizing:
     need = memory_need(target.spec, target.dtype, config, target.backend)
     if uses_amx(target.dtype, device):
         need = replace(need, weights=2 * need.weights)
+    if widens(target.dtype, device):
+        need = replace(need, step=need.step + widening_bytes(target.shard_spec, config.max_num_batched_tokens))
     memory = device_memory(device)
     if device.type == "cpu":  # whose memory the ranks share
         memory = memory.share(ranks)

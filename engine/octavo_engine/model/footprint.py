@@ -76,6 +76,14 @@ def step_bytes(spec: ModelSpec, dtype: torch.dtype, max_tokens: int, max_seqs: i
     return max_tokens * per_token + attention_scratch + logits_bytes(spec, dtype, max_seqs)
 
 
+def widening_bytes(spec: ModelSpec, max_tokens: int) -> int:
+    """An upper bound of what one product takes besides, where weight, input and result are widened to float32."""
+    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    linears = ((hidden, query + 2 * key), (query, hidden), (hidden, 2 * inner), (inner, hidden))
+    return max(_FLOAT32_BYTES * (n * m + m + max_tokens * (n + m)) for n, m in linears)
+
+
 def input_bytes(groups: int) -> int:
     """Bytes of one token's inputs and of what gathers them: its row, place, id, and a slot in each KV group (int64).
 

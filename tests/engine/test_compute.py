@@ -1,0 +1,69 @@
+"""How layers are computed where PyTorch emulates half precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine import startup
+from octavo_engine.engine.startup import size_engine
+from octavo_engine.model.footprint import widening_bytes
+from octavo_engine.model.layers import compute
+from octavo_engine.model.layers.compute import TorchCompute, WideningCompute, choose_compute, widens
+from octavo_engine.model.source import ModelFiles, resolve_model
+from octavo_engine.model.spec import read_spec
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def emulating(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU with AVX2 and no more."""
+    monkeypatch.setattr(compute, "cpu_kernels", lambda: None)
+    monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+
+
+@pytest.fixture
+def files() -> ModelFiles:
+    return resolve_model("smollm2", None, lambda *_: None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_many_tokens_are_rounded_once(dtype: torch.dtype, with_bias: bool) -> None:
+    x, weight = torch.randn(33, 200).to(dtype), torch.randn(72, 200).to(dtype)
+    bias = torch.randn(72).to(dtype) if with_bias else None
+    exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    error = (WideningCompute().multiply(x, weight, bias).double() - exact).abs()
+    half_a_step = exact.abs() * torch.finfo(dtype).eps / 2
+    assert bool((error <= half_a_step * 1.001 + 1e-4).all())
+
+
+def test_few_tokens_read_the_weight_as_it_is() -> None:
+    x, weight = torch.randn(8, 64).bfloat16(), torch.randn(32, 64).bfloat16()
+    assert torch.equal(WideningCompute().multiply(x, weight, None), F.linear(x, weight))
+
+
+def test_chosen_where_products_are_emulated(
+    emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = read_spec(files)
+    assert isinstance(choose_compute(spec, torch.bfloat16, CPU), WideningCompute)
+    assert type(choose_compute(spec, torch.float32, CPU)) is TorchCompute
+    assert not widens(torch.bfloat16, torch.device("cuda"))
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert type(choose_compute(spec, torch.bfloat16, CPU)) is TorchCompute
+
+
+def test_the_plan_counts_the_widened_weight(
+    emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(model="smollm2")
+    with_it = size_engine(config, files).plan.need.step
+    monkeypatch.setattr(startup, "widens", lambda *_: False)
+    without = size_engine(config, files).plan.need.step
+    assert with_it - without == widening_bytes(read_spec(files), config.max_num_batched_tokens)
