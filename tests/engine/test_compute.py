@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from test_cpu_kernels import needs_kernels
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import startup
 from octavo_engine.engine.startup import size_engine
+from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model.footprint import widening_bytes
 from octavo_engine.model.layers import compute
 from octavo_engine.model.layers.compute import TorchCompute, WideningCompute, choose_compute, widens
@@ -57,6 +59,23 @@ def test_chosen_where_products_are_emulated(
     assert not widens(torch.bfloat16, torch.device("cuda"))
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     assert type(choose_compute(spec, torch.bfloat16, CPU)) is TorchCompute
+
+
+@needs_kernels
+def test_with_kernels_few_tokens_are_theirs(
+    emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = cpu_kernels()
+    monkeypatch.setattr(compute, "cpu_kernels", lambda: kernels)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: False)
+    chosen = choose_compute(read_spec(files), torch.bfloat16, CPU)
+    weight, widened = torch.randn(64, 64).bfloat16(), []
+    monkeypatch.setattr(compute, "multiply_wide", lambda *given: widened.append(given) or F.linear(*given))
+    for tokens in (1, 32, 33):
+        x = torch.randn(tokens, 64).bfloat16()
+        exact = F.linear(x.double(), weight.double())
+        torch.testing.assert_close(chosen.linear(x, weight).double(), exact, rtol=2**-7, atol=1e-3)
+    assert len(widened) == 1
 
 
 def test_the_plan_counts_the_widened_weight(

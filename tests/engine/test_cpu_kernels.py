@@ -25,7 +25,7 @@ from octavo_engine.model.layers.rope import rotate
 
 FLAGS = set(Path("/proc/cpuinfo").read_text().split())
 LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed)]
-REASON = "the kernels need AVX-512 and gcc"
+REASON = "the kernels need AVX2 and gcc"
 needs_kernels = pytest.mark.skipif(shutil.which("gcc") is None or not LEVELS, reason=REASON)
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from checkpoints import reference_model, save
 from stepper import Sequence, Stepper
-from test_cpu_kernels import needs_kernels
+from test_cpu_kernels import FLAGS, needs_kernels
 from test_decoder import load, random_tokens
 
 from octavo_engine.attention.cpu import CPUAttention
@@ -55,6 +55,7 @@ def test_the_same_bits(decoder, step, monkeypatch):
 
 
 @needs_kernels
+@pytest.mark.skipif("avx512bw" not in FLAGS, reason="oneDNN lays out no bfloat16 without AVX-512")
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 def test_with_weights_laid_out_for_amx(tmp_path, monkeypatch, step):
     """This CPU may have no AMX: then oneDNN lays them out for what it has, in the same calls."""

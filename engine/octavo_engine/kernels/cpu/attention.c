@@ -2,12 +2,12 @@
 
    Each query has its own context, cut into parts that are computed independently with a running softmax and then joined
    (arXiv 2205.14135; flash decoding). How a context is cut depends on nothing but its length. Caches are
-   [num_blocks, block, kv_heads, head_dim]; block is a multiple of LANES, head_dim 32, 64, 96 or 128. */
+   [num_blocks, block, kv_heads, head_dim]; block is a multiple of 16, head_dim 32, 64, 96 or 128. */
 #include "kernels.h"
 #include "vector.h"
 
 #define MAX_HEADS 3 /* that are computed together because they share keys and values */
-#define MAX_VECTORS 8
+#define MAX_VECTORS (128 / LANES)
 #define PIECE 128 /* tokens whose scores are known before one is weighed */
 
 struct part {
@@ -36,7 +36,7 @@ INLINE floats scores_of(const char *query, const char *keys, long step, int vect
                 sums[j] += load(query, v * LANES, FLOAT32) * load(key, v * LANES, FLOAT32);
         else
             for (int v = 0; v < vectors / 2; v++)
-                sums[j] = dot_pairs(sums[j], *(const words_at *)(query + v * 64), *(const words_at *)(key + v * 64));
+                sums[j] = dot_pairs(sums[j], *(const words_at *)(query + v * BYTES), *(const words_at *)(key + v * BYTES));
     }
     return totals(sums);
 }
@@ -99,9 +99,9 @@ INLINE void add_values(floats sums[MAX_HEADS][MAX_VECTORS], float weights[MAX_HE
         return;
     }
     UNROLL for (int v = 0; v < vectors; v += 2) {
-        __m512i even = first ? _mm512_loadu_si512(values + v * 32) : _mm512_setzero_si512();
-        __m512i odd = second ? _mm512_loadu_si512(values + step + v * 32) : _mm512_setzero_si512();
-        words low = (words)_mm512_unpacklo_epi16(even, odd), high = (words)_mm512_unpackhi_epi16(even, odd);
+        words even = first ? (words) * (const words_at *)(values + v * BYTES / 2) : (words){0};
+        words odd = second ? (words) * (const words_at *)(values + step + v * BYTES / 2) : (words){0};
+        words low = low_in_turn(even, odd), high = high_in_turn(even, odd);
         UNROLL for (int h = 0; h < heads; h++) {
             uint32_t pair;
             memcpy(&pair, (const uint16_t *)weights[h] + j, sizeof pair);
@@ -186,8 +186,8 @@ INLINE void part_of(const struct attention *a, long index, enum dtype dtype) {
 
 /* The values of two vectors that `add_values` left interleaved. */
 INLINE void in_order(floats *low, floats *high) {
-    ints first = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
-    floats one = __builtin_shuffle(*low, *high, first), other = __builtin_shuffle(*low, *high, first + 8);
+    ints first = LANE_NUMBERS / 8 * 4 + LANE_NUMBERS % 4 + (LANE_NUMBERS & 4) / 4 * LANES;
+    floats one = __builtin_shuffle(*low, *high, first), other = __builtin_shuffle(*low, *high, first + LANES / 2);
     *low = one;
     *high = other;
 }

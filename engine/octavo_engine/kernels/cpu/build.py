@@ -21,6 +21,7 @@ _OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPI
 LEVELS = {
     "avx512_bf16": (("avx512_bf16", "avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4", "-mavx512bf16")),
     "avx512": (("avx512vl", "avx512dq", "avx512bw"), ("-march=x86-64-v4",)),
+    "avx2": (("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"), ("-march=x86-64-v3",)),
 }
 """Instruction sets, the best first: the flags of /proc/cpuinfo that each needs, and the compiler's options for it."""
 
@@ -77,7 +78,7 @@ def _level() -> str:
     for level, (needed, _) in LEVELS.items():
         if flags.issuperset(needed):
             return level
-    raise BuildError("it has no AVX-512")
+    raise BuildError("it has no AVX2")
 
 
 def _cache() -> Path:

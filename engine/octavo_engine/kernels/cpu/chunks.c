@@ -8,7 +8,7 @@
 
 #define ROWS (2 * LANES)
 #define KEYS 64
-#define TILE 8 /* keys or dimensions whose sums are in registers at once */
+#define TILE (REGISTERS / 4) /* keys or dimensions whose sums are in registers at once */
 #define MAX_DIM 128
 
 struct chunk {
@@ -79,7 +79,7 @@ INLINE void take_keys(const struct chunks *a, long row, long kv, long first, lon
         memcpy(s->keys[j], a->keys + from, size);
         for (long d = 0; d < a->head_dim; d += LANES) {
             if (dtype == FLOAT32) {
-                memcpy(s->values[j] + d, a->values + from + 4 * d, 64);
+                memcpy(s->values[j] + d, a->values + from + 4 * d, BYTES);
                 continue;
             }
             words value = widen(*(const halves_at *)(a->values + from + 2 * d));

@@ -1,7 +1,7 @@
 /* y = x W^T: bfloat16 in and out, sums in float32, the weights [rows, inner] as checkpoints have them.
 
    Up to eight tokens: each weight row is multiplied along itself ("dots"), which takes no longer than to read the
-   weights. More: tokens lie in the lanes, 16 or 32 at once, and a pair of weights is broadcast to all of them
+   weights. More: tokens lie in the lanes of one or two registers, and a pair of weights is broadcast to all of them
    ("lanes"), so that sums need no adding up across lanes and a tile of them fills the registers. */
 #include "kernels.h"
 #include "vector.h"
@@ -17,8 +17,8 @@ struct linear {
 #define DOT_ROWS LANES
 #define DOT_TOKENS 8
 #define DOT_SUMS 4
-#define TILE_ROWS 12
-#define MAX_WIDTH 32
+#define TILE_ROWS (REGISTERS == 32 ? 12 : 4)
+#define MAX_WIDTH (2 * LANES)
 #define PART_TOKENS 256
 #define MAX_GROUPS (PART_TOKENS / MAX_WIDTH)
 #define DEPTH 384 /* inputs multiplied at once where there are many tokens */
@@ -50,7 +50,7 @@ INLINE void finish(const struct linear *a, long token, long row, int count, floa
     memcpy(a->y + token * a->outputs + row, values, 2 * count);
 }
 
-/* `steps` times 32 products of one weight row with each token, each step into sums of its own. */
+/* `steps` times 2 * LANES products of one weight row with each token, each step into sums of its own. */
 INLINE void dot_steps(const struct linear *a, const uint16_t *weight, long k, int steps, int tokens,
                       floats sums[DOT_TOKENS][DOT_SUMS]) {
     for (int i = 0; i < steps; i++, k += 2 * LANES) {

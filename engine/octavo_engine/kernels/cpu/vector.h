@@ -1,17 +1,24 @@
-/* Sixteen lanes of float: an AVX-512 register, in GCC's vector extension where that says it, else by intrinsics. */
+/* A register of floats, 16 with AVX-512 and 8 with AVX2, in GCC's vector extension where that says it, else by intrinsics. */
 #pragma once
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX512F__)
 #define LANES 16
+#define REGISTERS 32
+#else
+#define LANES 8
+#define REGISTERS 16
+#endif
+#define BYTES (4 * LANES)
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16") /* so that arrays of vectors stay in registers and shuffles are constants */
 
-typedef float floats __attribute__((vector_size(64)));
-typedef uint32_t words __attribute__((vector_size(64)));
-typedef int32_t ints __attribute__((vector_size(64)));
-typedef uint16_t halves __attribute__((vector_size(32)));
+typedef float floats __attribute__((vector_size(BYTES)));
+typedef uint32_t words __attribute__((vector_size(BYTES)));
+typedef int32_t ints __attribute__((vector_size(BYTES)));
+typedef uint16_t halves __attribute__((vector_size(BYTES / 2)));
 typedef floats floats_at __attribute__((aligned(4), may_alias));
 typedef words words_at __attribute__((aligned(2), may_alias));
 typedef halves halves_at __attribute__((aligned(2), may_alias));
@@ -35,10 +42,35 @@ INLINE floats choose(ints mask, floats a, floats b) {
     return (floats)(((words)mask & (words)a) | (~(words)mask & (words)b));
 }
 
-/* 16 bits to 32 and back; GCC 12 alone would do it in halves of a register. */
+/* What GCC 12 alone would do in parts of a register: 16 bits to 32 and back, where only the lower 16 may be set; sums and
+   maxima of all lanes, in a fixed order; the 16-bit numbers of both in turn, from the lower and upper halves of each 128
+   bits. */
+#if defined(__AVX512F__)
 INLINE words widen(halves x) { return (words)_mm512_cvtepu16_epi32((__m256i)x); }
-
 INLINE halves lower(words x) { return (halves)_mm512_cvtepi32_epi16((__m512i)x); }
+INLINE float total(floats x) { return _mm512_reduce_add_ps((__m512)x); }
+INLINE float largest(floats x) { return _mm512_reduce_max_ps((__m512)x); }
+INLINE words low_in_turn(words a, words b) { return (words)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b); }
+INLINE words high_in_turn(words a, words b) { return (words)_mm512_unpackhi_epi16((__m512i)a, (__m512i)b); }
+#else
+INLINE words widen(halves x) { return (words)_mm256_cvtepu16_epi32((__m128i)x); }
+INLINE halves lower(words x) {
+    __m256i packed = _mm256_packus_epi32((__m256i)x, (__m256i)x); /* within each 128 bits */
+    return (halves)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+}
+INLINE float total(floats x) {
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return two[0] + two[1];
+}
+INLINE float largest(floats x) {
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return two[0] > two[1] ? two[0] : two[1];
+}
+INLINE words low_in_turn(words a, words b) { return (words)_mm256_unpacklo_epi16((__m256i)a, (__m256i)b); }
+INLINE words high_in_turn(words a, words b) { return (words)_mm256_unpackhi_epi16((__m256i)a, (__m256i)b); }
+#endif
 
 INLINE floats load(const void *from, long index, enum dtype dtype) {
     if (dtype == FLOAT32) return *(const floats_at *)((const float *)from + index);
@@ -64,12 +96,11 @@ INLINE void store(void *to, long index, floats x, enum dtype dtype) {
     *(halves_at *)((uint16_t *)to + index) = lower(bfloat16(x));
 }
 
-/* The sum of all lanes, in a fixed order. */
-INLINE float total(floats x) { return _mm512_reduce_add_ps((__m512)x); }
-
-INLINE float largest(floats x) { return _mm512_reduce_max_ps((__m512)x); }
-
+#if LANES == 16
 #define LANE_NUMBERS ((ints){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
+#else
+#define LANE_NUMBERS ((ints){0, 1, 2, 3, 4, 5, 6, 7})
+#endif
 
 /* Two rows change places in half of the lanes: the upper `size` of a's go where the lower of b's were. */
 INLINE void exchange(floats *a, floats *b, int size) {
@@ -96,7 +127,7 @@ INLINE floats totals(floats rows[LANES]) {
     return rows[0];
 }
 
-/* sum + the products of 32 pairs of bfloat16, two in each lane. */
+/* sum + the products of pairs of bfloat16, two in each lane. */
 INLINE floats dot_pairs(floats sum, words a, words b) {
 #if defined(__AVX512BF16__)
     return (floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);

@@ -6,6 +6,7 @@ Which of the two is chosen once, when a decoder is built.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -26,8 +27,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
-_FEW_TOKENS = 16
-"""On a CPU with AMX, oneDNN's matrix multiplication is quicker for more tokens than these."""
 _FEW_TO_WIDEN_FOR = 8
 """For no more tokens than these a weight is read as it is."""
 
@@ -75,19 +74,25 @@ class TorchCompute:
         return rotate(x, cos, sin)
 
 
+def multiply_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [T, in] weight [out, in]^T + bias [out] in float32, rounded once to x's type.
+
+    The weight is widened for this call alone, which is as quick as a buffer that is kept.
+    """
+    return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+
+
 class WideningCompute(TorchCompute):
     """For CPUs on which PyTorch emulates products of half precision: many tokens are multiplied in float32.
 
-    A weight is widened for one call, which is as quick as a buffer that is kept. On a CPU with AVX2 SmolLM2's linears
-    take 3.4 s in bfloat16 for 512 tokens and 0.75 s so; for 8 tokens both take 53 ms.
+    With AVX2 SmolLM2's linears take 3.4 s in bfloat16 for 512 tokens and 0.75 s so; for 8 tokens both take 53 ms.
     """
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """As in PyTorch; sums are rounded once."""
         if len(x) <= _FEW_TO_WIDEN_FOR:
             return super().multiply(x, weight, bias)
-        wide_bias = None if bias is None else bias.float()
-        return F.linear(x.float(), weight.float(), wide_bias).to(x.dtype)
+        return multiply_wide(x, weight, bias)
 
 
 class CPUCompute(TorchCompute):
@@ -135,11 +140,42 @@ class CPUCompute(TorchCompute):
         return x
 
 
-class AMXCompute(CPUCompute):
+class FewTokensCompute(CPUCompute):
+    """For CPUs on which many tokens are multiplied quicker by others than by our kernels."""
+
+    few: int
+    """Up to so many tokens are left to the kernels."""
+
+    def many(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        """As `linear`, for more than `few` tokens of half precision."""
+        raise NotImplementedError
+
+    def run(
+        self, layers: Sequence[DecoderLayer], x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext
+    ) -> Tensor:
+        """Few tokens in one call of the kernels, many layer by layer."""
+        run = super().run if len(x) <= self.few or x.dtype != torch.bfloat16 else partial(TorchCompute.run, self)
+        return run(layers, x, cos, sin, attention)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
+        """As in PyTorch."""
+        linear = super().linear if len(x) <= self.few or x.dtype != torch.bfloat16 else self.many
+        return linear(x, weight, bias, addend)
+
+    def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+        """As in PyTorch; other activations than SiLU by PyTorch."""
+        if len(x) <= self.few or activation != "silu" or x.dtype != torch.bfloat16:
+            return super().gated(x, weight, bias, activation)
+        return self._kernels.silu_mul(self.linear(x, weight, bias))
+
+
+class AMXCompute(FewTokensCompute):
     """For CPUs with AMX, bfloat16: many tokens by oneDNN with a second copy of the weights, laid out for tiles.
 
     Without the copy oneDNN rearranges all weights in every call: 17 instead of 11 ms for SmolLM2 and 32 tokens.
     """
+
+    few = 16
 
     def __init__(self, kernels: CPUKernels) -> None:
         super().__init__(kernels)
@@ -147,30 +183,25 @@ class AMXCompute(CPUCompute):
 
     def prepare(self, weights: Iterable[Tensor]) -> None:
         """Lay out the weights anew."""
-        self._packed = {w.data_ptr(): torch.ops.mkldnn._reorder_linear_weight(w, 2 * _FEW_TOKENS) for w in weights}
+        self._packed = {w.data_ptr(): torch.ops.mkldnn._reorder_linear_weight(w, 2 * self.few) for w in weights}
 
-    def run(
-        self, layers: Sequence[DecoderLayer], x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext
-    ) -> Tensor:
-        """Few tokens in one call of the kernels, many layer by layer."""
-        if len(x) <= _FEW_TOKENS:
-            return super().run(layers, x, cos, sin, attention)
-        return TorchCompute.run(self, layers, x, cos, sin, attention)
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
-        """As in PyTorch."""
-        if len(x) <= _FEW_TOKENS:
-            return super().linear(x, weight, bias, addend)
+    def many(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        """By oneDNN."""
         packed, multiply = self._packed[weight.data_ptr()], torch.ops.mkldnn._linear_pointwise
         if addend is None:
             return cast("Tensor", multiply(x, packed, bias, "none", [], ""))
         return cast("Tensor", multiply.binary(x, addend, packed, bias, "add"))
 
-    def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-        """As in PyTorch; other activations than SiLU by PyTorch."""
-        if len(x) <= _FEW_TOKENS or activation != "silu":
-            return super().gated(x, weight, bias, activation)
-        return self._kernels.silu_mul(self.linear(x, weight, bias))
+
+class AVX2Compute(FewTokensCompute):
+    """For CPUs without AVX-512, bfloat16: many tokens in float32, whose products need no unpacking."""
+
+    few = 32
+
+    def many(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        """In float32, rounded before `addend` is added."""
+        product = multiply_wide(x, weight, bias)
+        return product if addend is None else addend + product
 
 
 def uses_amx(dtype: torch.dtype, device: torch.device) -> bool:
@@ -194,4 +225,6 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) ->
     kernels = cpu_kernels() if whole_lanes else None
     if kernels is None:
         return plain
-    return AMXCompute(kernels) if uses_amx(dtype, device) else CPUCompute(kernels)
+    if uses_amx(dtype, device):
+        return AMXCompute(kernels)
+    return CPUCompute(kernels) if torch.cpu._is_avx512_supported() else AVX2Compute(kernels)
