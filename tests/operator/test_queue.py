@@ -79,6 +79,26 @@ async def test_a_failure_is_tried_again_and_harms_no_other_key(
     assert seen.count("good") == 1
 
 
+async def test_events_meanwhile_do_not_make_the_pause_longer(caplog: pytest.LogCaptureFixture) -> None:
+    """Each of a dozen children tells of itself while one of them is refused: that is one failure, not twelve."""
+    queue, tries, done = WorkQueue[str](), 0, asyncio.Event()
+
+    async def handle(key: str) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 12:
+            queue.add(key)
+        else:
+            done.set()
+        raise ExpectedError("no")
+
+    queue.add("a")
+    await work(queue, handle, done)
+    await asyncio.sleep(0)
+    assert [line for line in caplog.messages if "next try in 1 s" not in line] == []
+    assert len(caplog.messages) == 12
+
+
 async def test_waiting_is_measured_from_the_oldest_key_once_somebody_works() -> None:
     queue, handled = WorkQueue[str](), asyncio.Event()
 

@@ -105,14 +105,14 @@ class WorkQueue(Generic[Key]):
 
     async def _work_on(self, key: Key, handle: Callable[[Key], Awaitable[float | None]]) -> None:
         del self._waiting[key]
-        self._cancel_timer(key)
+        early = self._cancel_timer(key)
         self._active[key] = started = time.monotonic()
         failed: Exception | None = None
         try:
             again = await handle(key)
         except Exception as error:  # noqa: BLE001 - the boundary: one key's failure is nobody else's
             failed = error
-            self._retry(key, error)
+            self._retry(key, error, early)
         else:
             self._failures.pop(key, None)
             if again is not None:
@@ -128,21 +128,26 @@ class WorkQueue(Generic[Key]):
         self._sequence += 1
         self._ready.put_nowait((self._waiting[key].lane, self._sequence, key))
 
-    def _retry(self, key: Key, error: Exception) -> None:
+    def _retry(self, key: Key, error: Exception, early: bool) -> None:
         failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures, _MOST_DOUBLINGS)) * random.uniform(
-            0.8, 1.2
-        )
+        if not early or not failures:  # an event came before the pause was over: that says nothing about the trouble
+            failures += 1
+        self._failures[key] = failures
+        pause = min(LAST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures - 1, _MOST_DOUBLINGS))
+        pause *= random.uniform(0.8, 1.2)
         if isinstance(error, ExpectedError) and error.within is not None:
             pause = min(pause, error.within)
         # A message of the API is expected trouble; anything else is a fault of ours and needs its traceback.
         logger.warning("%s: %s; next try in %.0f s", key, error, pause, exc_info=not isinstance(error, ExpectedError))
         self.add_after(key, pause)
 
-    def _cancel_timer(self, key: Key) -> None:
-        if timer := self._timers.pop(key, None):
-            timer.cancel()
+    def _cancel_timer(self, key: Key) -> bool:
+        """Whether it was still to come."""
+        timer = self._timers.pop(key, None)
+        if timer is None:
+            return False
+        timer.cancel()
+        return timer.when() > asyncio.get_running_loop().time()
 
 
 class ExpectedError(Exception):
