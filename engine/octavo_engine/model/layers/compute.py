@@ -196,7 +196,7 @@ class AMXCompute(FewTokensCompute):
 class AVX2Compute(FewTokensCompute):
     """For CPUs without AVX-512, bfloat16: many tokens in float32, whose products need no unpacking."""
 
-    few = 32
+    few = 64
 
     def many(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
         """In float32, rounded before `addend` is added."""
