@@ -64,7 +64,7 @@ CHECKS = [
 
 _SEQUENCES = dict.fromkeys(("state_rows", "cu_query_lens", "context_lens"), "*i32")
 _TENSORS = dict.fromkeys(("x", "state"), "*bf16") | _SEQUENCES | {"x_stride": "i32"}
-_SIZES = {"CHANNELS": 8192, "WIDTH": 4, "BLOCK": 256}
+_SIZES = {"CHANNELS": 8192, "WIDTH": 4, "BLOCK": 128}
 BUILDS = [
     Build(
         f"causal_conv_{name}",

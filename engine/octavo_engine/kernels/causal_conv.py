@@ -12,7 +12,7 @@ import triton.language as tl
 
 from octavo_engine.kernels.paged_attention import find_sequence
 
-_BLOCK = 256
+_BLOCK = 128
 
 
 @triton.jit

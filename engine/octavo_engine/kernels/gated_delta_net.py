@@ -37,11 +37,10 @@ _EPSILON = tl.constexpr(1e-6)
 
 
 @triton.jit
-def inverse_length(x, NORMALIZE: tl.constexpr):
-    """1 / |row| of each row of `x`, as x is to be l2-normalized; 1 if it is not."""
-    if NORMALIZE:
-        return 1.0 / tl.sqrt(tl.sum(x.to(tl.float32) * x.to(tl.float32), axis=1) + _EPSILON)
-    return tl.full([x.shape[0]], 1.0, dtype=tl.float32)
+def inverse_length(x, AXIS: tl.constexpr, NORMALIZE: tl.constexpr):
+    """1 / |x| along AXIS if x is to be l2-normalized, else 1."""
+    squares = tl.sum(x.to(tl.float32) * x.to(tl.float32), axis=AXIS)
+    return tl.rsqrt(tl.where(NORMALIZE, squares + _EPSILON, 1.0))
 
 
 @triton.jit
@@ -78,7 +77,7 @@ def recurrent_kernel(
     known_columns = tl.where(tl.load(context_lens + sequence) > query_len, VALUE_DIM, 0)  # of the state: none at first
     features = tl.arange(0, KEY_DIM)
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    key_places = head // GROUP * KEY_DIM + features[None, :]
+    key_places = head // GROUP * KEY_DIM + features
     row = tl.load(state_rows + sequence).to(tl.int64)
     places = state + ((row * HEADS + head) * KEY_DIM + features)[:, None] * VALUE_DIM + columns[None, :]
     s = tl.load(places, mask=(columns < known_columns)[None, :], other=0.0)
@@ -87,12 +86,12 @@ def recurrent_kernel(
         k = tl.load(key + token * key_stride + key_places).to(tl.float32)
         v = tl.load(value + token * value_stride + head * VALUE_DIM + columns).to(tl.float32)
         b = tl.load(strength + token * HEADS + head).to(tl.float32)
-        q = tl.reshape(q * inverse_length(q, NORMALIZE)[:, None] * scale, [KEY_DIM, 1])
-        k = tl.reshape(k * inverse_length(k, NORMALIZE)[:, None], [KEY_DIM, 1])
-        s = s * tl.exp(tl.load(log_decay + token * HEADS + head))
-        delta = b * (v - tl.sum(s * k, axis=0))
-        s = s + k * delta[None, :]
-        result = tl.sum(s * q, axis=0)
+        q *= inverse_length(q, 0, NORMALIZE) * scale
+        k *= inverse_length(k, 0, NORMALIZE)
+        s *= tl.exp(tl.load(log_decay + token * HEADS + head))
+        delta = b * (v - tl.sum(s * k[:, None], axis=0))
+        s += k[:, None] * delta[None, :]
+        result = tl.sum(s * q[:, None], axis=0)
         tl.store(output + (token * HEADS + head) * VALUE_DIM + columns, result.to(output.dtype.element_ty))
     tl.store(places, s)
 
@@ -118,13 +117,15 @@ def unit_lower_inverse(lower, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
 @triton.jit
 def chunk_kernel(
     inverses,  # [T, heads, CHUNK]: of each token its row of (I + L)^-1
-    scores,  # [T, heads, CHUNK]: of each token its row of P
+    scores,  # [T, heads, CHUNK]: of each token its row of scale * P
+    factors,  # [T, heads, 2] float32: what queries (scale included) and keys are to be multiplied by
     query,
     key,
     log_decay,
     strength,
     cu_query_lens,
     num_seqs,
+    scale,
     query_stride,
     key_stride,
     HEADS: tl.constexpr,
@@ -153,17 +154,21 @@ def chunk_kernel(
     k = tl.load(key + tokens[:, None] * key_stride + features, mask=known[:, None], other=0.0)
     b = tl.load(strength + tokens * HEADS + head, mask=known, other=0.0).to(tl.float32)
     g = tl.cumsum(tl.load(log_decay + tokens * HEADS + head, mask=known, other=0.0))
-    k_length = inverse_length(k, NORMALIZE)
+    q_factor = inverse_length(q, 1, NORMALIZE) * scale
+    k_factor = inverse_length(k, 1, NORMALIZE)
+    rows = tokens * HEADS + head
+    tl.store(factors + rows * 2, q_factor, mask=known)
+    tl.store(factors + rows * 2 + 1, k_factor, mask=known)
     i = number[:, None]
     j = number[None, :]
-    decay = tl.exp(tl.where(i >= j, g[:, None] - g[None, :], float("-inf"))) * k_length[None, :]
-    likeness = tl.dot(k, tl.trans(k), input_precision=PRECISION)
-    lower = tl.where(i > j, likeness * decay * (b * k_length)[:, None], 0.0)
-    inverse = unit_lower_inverse(lower, CHUNK, INVERSE_PRECISION)
-    score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * decay * inverse_length(q, NORMALIZE)[:, None]
-    places = (tokens * HEADS + head)[:, None] * CHUNK + j
-    tl.store(inverses + places, inverse.to(inverses.dtype.element_ty), mask=known[:, None])
+    decay = tl.exp(tl.where(i >= j, g[:, None] - g[None, :], float("-inf"))) * k_factor[None, :]
+    places = rows[:, None] * CHUNK + j
+    score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * decay * q_factor[:, None]
     tl.store(scores + places, score.to(scores.dtype.element_ty), mask=known[:, None])
+    likeness = tl.dot(k, tl.trans(k), input_precision=PRECISION)
+    lower = tl.where(i > j, likeness * decay * (b * k_factor)[:, None], 0.0)
+    inverse = unit_lower_inverse(lower, CHUNK, INVERSE_PRECISION)
+    tl.store(inverses + places, inverse.to(inverses.dtype.element_ty), mask=known[:, None])
 
 
 @triton.jit
@@ -174,13 +179,13 @@ def scan_kernel(
     value,
     log_decay,
     strength,
-    inverses,  # [T, heads, CHUNK], of chunk_kernel
-    scores,  # [T, heads, CHUNK]
+    inverses,  # these three of chunk_kernel
+    scores,
+    factors,
     state,
     state_rows,
     cu_query_lens,
     context_lens,
-    scale,
     query_stride,
     key_stride,
     value_stride,
@@ -191,7 +196,6 @@ def scan_kernel(
     COLUMNS: tl.constexpr,
     CHUNK: tl.constexpr,
     MOST_TOKENS: tl.constexpr,
-    NORMALIZE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One program: all chunks of one sequence, one head, COLUMNS columns of the state."""
@@ -224,15 +228,16 @@ def scan_kernel(
         g = tl.load(log_decay + rows, mask=known, other=0.0)
         total = tl.sum(g)
         g = tl.cumsum(g)
-        k_length = inverse_length(k, NORMALIZE)
+        q_factor = tl.load(factors + rows * 2, mask=known, other=0.0)
+        k_factor = tl.load(factors + rows * 2 + 1, mask=known, other=0.0)
 
         before = s.to(k.dtype)
-        found = tl.dot(k, before, input_precision=PRECISION) * (k_length * tl.exp(g))[:, None]
+        found = tl.dot(k, before, input_precision=PRECISION) * (k_factor * tl.exp(g))[:, None]
         wrong = b[:, None] * (v - found)
         delta = tl.dot(inverse, wrong.to(k.dtype), input_precision=PRECISION)
-        result = tl.dot(q, before, input_precision=PRECISION) * (inverse_length(q, NORMALIZE) * tl.exp(g))[:, None]
-        result = tl.dot(score, delta.to(k.dtype), result, input_precision=PRECISION) * scale
-        late = delta * (k_length * tl.exp(total - g))[:, None]
+        result = tl.dot(q, before, input_precision=PRECISION) * (q_factor * tl.exp(g))[:, None]
+        result = tl.dot(score, delta.to(k.dtype), result, input_precision=PRECISION)
+        late = delta * (k_factor * tl.exp(total - g))[:, None]
         s = tl.dot(tl.trans(k), late.to(k.dtype), s * tl.exp(total), input_precision=PRECISION)
         places = output + rows[:, None] * VALUE_DIM + columns[None, :]
         tl.store(places, result.to(output.dtype.element_ty), mask=real)
@@ -268,7 +273,7 @@ def gated_delta_net(
 
     How a sequence is computed depends on its own number of tokens alone. For more than RECURRENT_TOKENS, values are
     rounded to the dtype before products, the state too; it is carried on in float32. Scratch, if there is such
-    a sequence: T * heads * 128 elements.
+    a sequence: T * heads * (128 elements + 8 bytes).
     """
     tokens, key_heads, key_dim = key.shape
     heads, value_dim = value.shape[1:]
@@ -277,32 +282,30 @@ def gated_delta_net(
     query, key, value = (_heads_contiguous(x) for x in (query, key, value))
     output = torch.zeros(tokens, heads, value_dim, dtype=value.dtype, device=value.device)
     num_seqs, blocks = state_rows.shape[0], value_dim // _COLUMNS
-    sequences = (state, state_rows, cu_query_lens, context_lens, scale)
+    gates, sequences = (log_decay, strength), (state, state_rows, cu_query_lens, context_lens)
     strides = (query.stride(0), key.stride(0), value.stride(0))
-    sizes = {"HEADS": heads, "GROUP": heads // key_heads, "KEY_DIM": key_dim}
-    sizes |= {"MOST_TOKENS": RECURRENT_TOKENS, "NORMALIZE": normalize}
+    sizes = {"HEADS": heads, "GROUP": heads // key_heads, "KEY_DIM": key_dim, "MOST_TOKENS": RECURRENT_TOKENS}
     columns = {"VALUE_DIM": value_dim, "COLUMNS": _COLUMNS}
     recurrent_kernel[blocks, heads, num_seqs](
-        output, query, key, value, log_decay, strength, *sequences, *strides, **columns, **sizes
+        output, query, key, value, *gates, *sequences, scale, *strides, NORMALIZE=normalize, **columns, **sizes
     )
-    if max_query_len > RECURRENT_TOKENS:
-        exact = key.dtype == torch.float32
-        precision = {"CHUNK": _CHUNK, "PRECISION": "ieee" if exact else "tf32"}
-        inverses = torch.empty(tokens, heads, _CHUNK, dtype=key.dtype, device=key.device)
-        scores = torch.empty_like(inverses)
-        chunk_kernel[heads, tokens // _CHUNK + num_seqs](
-            *(inverses, scores, query, key, log_decay, strength, cu_query_lens, num_seqs, *strides[:2]),
-            INVERSE_PRECISION="ieee" if exact else "tf32x3",
-            **precision,
-            **sizes,
-        )
-        scan_kernel[blocks, heads, num_seqs](
-            *(output, query, key, value, log_decay, strength, inverses, scores, *sequences, *strides),
-            num_stages=2,
-            **precision,
-            **columns,
-            **sizes,
-        )
+    if max_query_len <= RECURRENT_TOKENS:
+        return output
+    exact = key.dtype == torch.float32
+    chunks = {"CHUNK": _CHUNK, "PRECISION": "ieee" if exact else "tf32"}
+    inverses = torch.empty(tokens, heads, _CHUNK, dtype=key.dtype, device=key.device)
+    factors = torch.empty(tokens, heads, 2, dtype=torch.float32, device=key.device)
+    matrices = (inverses, torch.empty_like(inverses), factors)
+    chunk_kernel[heads, tokens // _CHUNK + num_seqs](
+        *(*matrices, query, key, *gates, cu_query_lens, num_seqs, scale, *strides[:2]),
+        NORMALIZE=normalize,
+        INVERSE_PRECISION="ieee" if exact else "tf32x3",
+        **chunks,
+        **sizes,
+    )
+    scan_kernel[blocks, heads, num_seqs](
+        output, query, key, value, *gates, *matrices, *sequences, *strides, num_stages=2, **chunks, **columns, **sizes
+    )
     return output
 
 
