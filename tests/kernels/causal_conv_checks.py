@@ -73,5 +73,5 @@ BUILDS = [
         {"bias": None, "TILE_TOKENS": tokens, **_SIZES},
         max_registers=registers,
     )
-    for name, tokens, registers in (("decode", 1, 255), ("prefill", 16, 255))
-] + [Build("conv_state", conv_state_kernel, _TENSORS, _SIZES)]
+    for name, tokens, registers in (("decode", 1, 40), ("prefill", 16, 112))
+] + [Build("conv_state", conv_state_kernel, _TENSORS, _SIZES, max_registers=32)]
