@@ -193,9 +193,9 @@ BUILDS = [
         "gated_delta_net_chunk",
         chunk_kernel,
         _INPUTS | _MATRICES | {"num_seqs": "i32", "scale": "fp32"},
-        _SIZES | _CHUNKS | {"INVERSE_PRECISION": "tf32x3", "NORMALIZE": True},
-        max_registers=255,
-        max_shared=40 * 1024,
+        _SIZES | _CHUNKS | {"NORMALIZE": True},
+        max_registers=200,
+        max_shared=33 * 1024,
         sass=("HGMMA.64x64x16.F32.BF16", "HGMMA.64x64x8.F32.TF32"),
     ),
     Build(

@@ -100,17 +100,18 @@ def recurrent_kernel(
 def unit_lower_inverse(lower, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
     """(I + lower)^-1, `lower` below the diagonal: blocks of 2, then 4, 8 ... are inverted, two halves A, B at a time.
 
-    [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]. No larger number arises than there is in the inverse.
+    [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]. Unlike in a series of powers of `lower` nothing large has to cancel out.
     """
     i = tl.arange(0, CHUNK)[:, None]
     j = tl.arange(0, CHUNK)[None, :]
-    inverse = tl.where(i == j, 1.0, tl.where(i // 2 == j // 2, -lower, 0.0))
-    half = 2
-    while half < CHUNK:
-        joins = tl.where((i // (2 * half) == j // (2 * half)) & (i // half > j // half), lower, 0.0)
+    inverse = tl.where(i == j, 1.0, tl.where((i ^ j) == 1, -lower, 0.0))
+    bit = 1
+    while (1 << bit) < CHUNK:
+        # C of all blocks: row and column differ in this bit and in none above.
+        joins = tl.where(((i ^ j) >> bit) == 1, lower, 0.0)
         right = tl.dot(joins, inverse, input_precision=PRECISION)
         inverse -= tl.dot(inverse, right, input_precision=PRECISION)
-        half *= 2
+        bit += 1
     return inverse
 
 
@@ -135,7 +136,6 @@ def chunk_kernel(
     MOST_TOKENS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     PRECISION: tl.constexpr,
-    INVERSE_PRECISION: tl.constexpr,
 ):
     """One program: one chunk of one sequence, one head."""
     head = tl.program_id(0)
@@ -167,7 +167,7 @@ def chunk_kernel(
     tl.store(scores + places, score.to(scores.dtype.element_ty), mask=known[:, None])
     likeness = tl.dot(k, tl.trans(k), input_precision=PRECISION)
     lower = tl.where(i > j, likeness * decay * (b * k_factor)[:, None], 0.0)
-    inverse = unit_lower_inverse(lower, CHUNK, INVERSE_PRECISION)
+    inverse = unit_lower_inverse(lower, CHUNK, PRECISION)
     tl.store(inverses + places, inverse.to(inverses.dtype.element_ty), mask=known[:, None])
 
 
@@ -291,15 +291,14 @@ def gated_delta_net(
     )
     if max_query_len <= RECURRENT_TOKENS:
         return output
-    exact = key.dtype == torch.float32
-    chunks = {"CHUNK": _CHUNK, "PRECISION": "ieee" if exact else "tf32"}
+    # tf32 is of use to the inverse alone, all else is in the dtype: its error there is that of rounding it to bfloat16.
+    chunks = {"CHUNK": _CHUNK, "PRECISION": "ieee" if key.dtype == torch.float32 else "tf32"}
     inverses = torch.empty(tokens, heads, _CHUNK, dtype=key.dtype, device=key.device)
     factors = torch.empty(tokens, heads, 2, dtype=torch.float32, device=key.device)
     matrices = (inverses, torch.empty_like(inverses), factors)
     chunk_kernel[heads, tokens // _CHUNK + num_seqs](
         *(*matrices, query, key, *gates, cu_query_lens, num_seqs, scale, *strides[:2]),
         NORMALIZE=normalize,
-        INVERSE_PRECISION="ieee" if exact else "tf32x3",
         **chunks,
         **sizes,
     )
