@@ -16,9 +16,9 @@ matrix of the chunk's deltas, the recurrence says for all tokens i of the chunk
     output = scale * (exp(g) Q S + P D)         P_ij = exp(g_i - g_j) (q_i . k_j) up to the diagonal
     S = exp(g_64) S + (exp(g_64 - g) K)^T D
 
-so that (I + L)^-1 and P can be computed for all chunks at once (`chunk_kernel`), and only four small products a chunk
+so that (I + L)^-1 and P can be computed for all chunks at once (`chunk_kernel`), and only five small products a chunk
 are left to be done one chunk after another (`scan_kernel`). The paper multiplies the inverse out to W and U; here it
-is applied to b * (V - exp(g) K S) instead, which needs a fourth of the scratch memory.
+is applied to b * (V - exp(g) K S) instead, which takes one product more and less than half the scratch memory.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def recurrent_kernel(
 def unit_lower_inverse(lower, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
     """(I + lower)^-1, `lower` below the diagonal: blocks of 2, then 4, 8 ... are inverted, two halves A, B at a time.
 
-    [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]. Unlike in a series of powers of `lower` nothing large has to cancel out.
+    [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]. In a series of powers of `lower` large numbers would have to cancel out.
     """
     i = tl.arange(0, CHUNK)[:, None]
     j = tl.arange(0, CHUNK)[None, :]
