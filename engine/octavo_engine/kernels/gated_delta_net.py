@@ -100,7 +100,7 @@ def recurrent_kernel(
 def unit_lower_inverse(lower, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
     """(I + lower)^-1, `lower` below the diagonal: blocks of 2, then 4, 8 ... are inverted, two halves A, B at a time.
 
-    [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]. In a series of powers of `lower` large numbers would have to cancel out.
+    [A 0; C B]^-1 = [A^-1 0; -B^-1 C A^-1 B^-1]. In a series of powers of `lower` large numbers had to cancel out.
     """
     i = tl.arange(0, CHUNK)[:, None]
     j = tl.arange(0, CHUNK)[None, :]
