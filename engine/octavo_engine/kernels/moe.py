@@ -1,0 +1,184 @@
+"""Mixture of experts: every token's rows go through the k experts that a router chose for it.
+
+y[t] = sum over j of weight[t, j] * down[e] (silu(gate[e] x[t]) * up[e] x[t]) with e = expert[t, j]. The T * k
+routed rows are sorted by expert and cut into tiles (grouping.py), so that each tile is a dense product with one
+expert's weights; after vLLM's fused_moe and MegaBlocks (arXiv 2211.15841). Three kernels: gate and up with silu_mul at
+their end, down with the routing weight at its end, and the sum over a token's experts in their order, which makes
+results deterministic.
+
+Sizes of grids and scratch follow from T, k and the number of experts alone, and nothing waits for the device.
+PyTorch has the grouped products, too: moe_choice.py measures which of the two is faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo_engine.kernels.grouping import group_rows, tile_rows
+
+_BLOCK_INNER = 64
+_BLOCK_SUM = 1024
+
+
+@triton.jit
+def moe_gate_up_kernel(
+    inner,  # [T * k, INTERMEDIATE], in the order of `order`
+    x,  # [T, HIDDEN]
+    gate_up,  # [experts, 2 * INTERMEDIATE, HIDDEN]
+    order,
+    tiles,
+    num_tiles,
+    x_stride,
+    TOP_K: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    INTERMEDIATE: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    BLOCK_OUT: tl.constexpr,
+    BLOCK_INNER: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One program: one tile of an expert's rows, BLOCK_OUT columns of gate and the same ones of up."""
+    tile = tl.program_id(1)
+    if tile >= tl.load(num_tiles):
+        return
+    expert, places, rows, exists = tile_rows(order, tiles, tile, TILE_ROWS)
+    columns = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    known = columns < INTERMEDIATE
+    x_rows = x + (rows // TOP_K)[:, None] * x_stride
+    gate_rows = gate_up + (expert * 2 * INTERMEDIATE + columns)[:, None] * HIDDEN
+    gate = tl.zeros([TILE_ROWS, BLOCK_OUT], dtype=tl.float32)
+    up = tl.zeros([TILE_ROWS, BLOCK_OUT], dtype=tl.float32)
+    for first in range(0, HIDDEN, BLOCK_INNER):
+        features = first + tl.arange(0, BLOCK_INNER)
+        real = (features < HIDDEN)[None, :]
+        x_tile = tl.load(x_rows + features[None, :], mask=exists[:, None] & real, other=0.0)
+        gate_tile = tl.load(gate_rows + features[None, :], mask=known[:, None] & real, other=0.0)
+        up_tile = tl.load(gate_rows + INTERMEDIATE * HIDDEN + features[None, :], mask=known[:, None] & real, other=0.0)
+        gate = tl.dot(x_tile, tl.trans(gate_tile), gate, input_precision=PRECISION)
+        up = tl.dot(x_tile, tl.trans(up_tile), up, input_precision=PRECISION)
+    result = (gate * tl.sigmoid(gate) * up).to(inner.dtype.element_ty)
+    tl.store(inner + places[:, None] * INTERMEDIATE + columns[None, :], result, mask=exists[:, None] & known[None, :])
+
+
+@triton.jit
+def moe_down_kernel(
+    routed,  # [T, k, HIDDEN]
+    inner,  # [T * k, INTERMEDIATE], in the order of `order`
+    down,  # [experts, HIDDEN, INTERMEDIATE]
+    weights,  # [T, k] float32
+    order,
+    tiles,
+    num_tiles,
+    HIDDEN: tl.constexpr,
+    INTERMEDIATE: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    BLOCK_OUT: tl.constexpr,
+    BLOCK_INNER: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One program: one tile of an expert's rows, BLOCK_OUT columns of the output, weighted."""
+    tile = tl.program_id(1)
+    if tile >= tl.load(num_tiles):
+        return
+    expert, places, rows, exists = tile_rows(order, tiles, tile, TILE_ROWS)
+    columns = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    known = columns < HIDDEN
+    down_rows = down + (expert * HIDDEN + columns)[:, None] * INTERMEDIATE
+    sums = tl.zeros([TILE_ROWS, BLOCK_OUT], dtype=tl.float32)
+    for first in range(0, INTERMEDIATE, BLOCK_INNER):
+        features = first + tl.arange(0, BLOCK_INNER)
+        real = (features < INTERMEDIATE)[None, :]
+        inner_tile = tl.load(
+            inner + places[:, None] * INTERMEDIATE + features[None, :], mask=exists[:, None] & real, other=0.0
+        )
+        down_tile = tl.load(down_rows + features[None, :], mask=known[:, None] & real, other=0.0)
+        sums = tl.dot(inner_tile, tl.trans(down_tile), sums, input_precision=PRECISION)
+    sums *= tl.load(weights + rows, mask=exists, other=0.0)[:, None]
+    tl.store(
+        routed + rows[:, None] * HIDDEN + columns[None, :],
+        sums.to(routed.dtype.element_ty),
+        mask=exists[:, None] & known[None, :],
+    )
+
+
+@triton.jit
+def moe_sum_kernel(
+    output,  # [T, HIDDEN]
+    routed,  # [T, TOP_K, HIDDEN]
+    experts,  # [T, TOP_K]
+    NUM_EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program adds up BLOCK columns of one token, expert after expert; what no expert computed is not read."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    sums = tl.zeros([BLOCK], dtype=tl.float32)
+    for choice in tl.static_range(TOP_K):
+        expert = tl.load(experts + token * TOP_K + choice)
+        computed = columns < tl.where((expert >= 0) & (expert < NUM_EXPERTS), HIDDEN, 0)
+        sums += tl.load(routed + (token * TOP_K + choice) * HIDDEN + columns, mask=computed, other=0.0).to(tl.float32)
+    tl.store(output + token * HIDDEN + columns, sums.to(output.dtype.element_ty), mask=columns < HIDDEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How the grouped products are cut."""
+
+    rows: int
+    gate_up_columns: int
+    """Of gate, and as many of up."""
+    down_columns: int
+    warps: int
+    stages: int
+
+
+def tiles_for(rows: int, experts: int) -> Tiles:
+    """Small tiles while an expert has few rows and its weights are what is read, large ones for prefill."""
+    if rows <= 16 * experts:
+        return Tiles(rows=16, gate_up_columns=64, down_columns=64, warps=4, stages=4)
+    if rows <= 64 * experts:
+        return Tiles(rows=64, gate_up_columns=64, down_columns=128, warps=4, stages=3)
+    return Tiles(rows=128, gate_up_columns=128, down_columns=256, warps=8, stages=3)
+
+
+def mixture_of_experts(
+    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """`x` [T, hidden] through its experts; [T, hidden] of the same dtype.
+
+    `gate_up` [E, 2 * intermediate, hidden] (gate first) and `down` [E, hidden, intermediate] are contiguous and of x's
+    dtype. `experts` [T, k] (int32 or int64) and `weights` [T, k] float32 are the router's; an expert outside of 0..E-1
+    adds nothing (padding, another rank's expert). Products are summed in float32; silu_mul's result and each expert's
+    weighted output are rounded to the dtype. Scratch: T * k * (intermediate + hidden) elements.
+    """
+    tokens, hidden = x.shape
+    num_experts, _, intermediate = down.shape
+    top_k = experts.shape[1]
+    output = torch.empty(tokens, hidden, dtype=x.dtype, device=x.device)
+    if not tokens:
+        return output
+    experts, weights = experts.contiguous(), weights.contiguous()
+    cut = tiles_for(tokens * top_k, num_experts)
+    groups = group_rows(experts.view(-1), num_experts, cut.rows)
+    inner = torch.empty(tokens * top_k, intermediate, dtype=x.dtype, device=x.device)
+    routed = torch.empty(tokens, top_k, hidden, dtype=x.dtype, device=x.device)
+    tiles = (groups.order, groups.tiles, groups.num_tiles)
+    sizes = {"HIDDEN": hidden, "INTERMEDIATE": intermediate, "TILE_ROWS": cut.rows, "BLOCK_INNER": _BLOCK_INNER}
+    options = {"PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", "num_warps": cut.warps}
+    options["num_stages"] = cut.stages
+    moe_gate_up_kernel[triton.cdiv(intermediate, cut.gate_up_columns), groups.max_tiles](
+        inner, x, gate_up, *tiles, x.stride(0), TOP_K=top_k, BLOCK_OUT=cut.gate_up_columns, **sizes, **options
+    )
+    moe_down_kernel[triton.cdiv(hidden, cut.down_columns), groups.max_tiles](
+        routed, inner, down, weights, *tiles, BLOCK_OUT=cut.down_columns, **sizes, **options
+    )
+    moe_sum_kernel[tokens, triton.cdiv(hidden, _BLOCK_SUM)](
+        output, routed, experts, NUM_EXPERTS=num_experts, TOP_K=top_k, HIDDEN=hidden, BLOCK=_BLOCK_SUM
+    )
+    return output

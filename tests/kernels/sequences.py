@@ -1,0 +1,41 @@
+"""Steps of several sequences whose states lie in rows of their own, for kernels that keep a state a sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Sequence s has query_lens[s] tokens in this step, and a past if has_past[s]; two rows belong to no sequence."""
+
+    query_lens: tuple[int, ...]
+    has_past: tuple[bool, ...]
+    state_rows: torch.Tensor
+    cu_query_lens: torch.Tensor
+    context_lens: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Of the step, with two of padding."""
+        return sum(self.query_lens) + 2
+
+    def slices(self) -> list[slice]:
+        """Where each sequence's tokens are."""
+        ends = self.cu_query_lens.tolist()
+        return [slice(begin, end) for begin, end in pairwise(ends)]
+
+
+def steps(device: torch.device, query_lens: tuple[int, ...], has_past: tuple[bool, ...]) -> Steps:
+    """Rows in no order, and one row more than there are sequences."""
+    lengths = torch.tensor(query_lens, dtype=torch.int32)
+    return Steps(
+        query_lens,
+        has_past,
+        torch.randperm(len(query_lens) + 1)[:-1].to(device, torch.int32),
+        torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(device, torch.int32),
+        (lengths + 5 * torch.tensor(has_past)).to(device, torch.int32),
+    )
