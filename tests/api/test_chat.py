@@ -287,6 +287,7 @@ def test_failures_of_a_whole_answer(server: Served, finish: str, begun: bool, st
     with pytest.raises(openai.InternalServerError) as caught:
         server.openai().chat.completions.create(model="smollm2", messages=ASK)
     assert (caught.value.status_code, caught.value.code) == (status, code)
+    assert ("retry-after" in caught.value.response.headers) == (status == 503)
 
 
 @pytest.mark.parametrize(("finish", "code"), [("error", "engine_error"), ("timeout", "deadline_exceeded")])

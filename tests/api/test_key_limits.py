@@ -13,7 +13,7 @@ import pytest
 
 from octavo_engine.server import run
 from octavo_engine.server.auth import Key, read_keys
-from octavo_engine.server.key_limits import KeyMeter
+from octavo_engine.server.key_limits import KeyLimits, KeyMeter
 from octavo_engine.server.refusal import RefusedError
 from tests.api.served import Served
 
@@ -69,6 +69,23 @@ def test_tokens_a_minute_are_paid_for_as_they_come() -> None:
     assert meter.refuses(key) == ("tokens_per_minute", 31)  # 301 tokens at ten a second
     meter.now += 31
     meter.look(key)
+
+
+def test_meters_of_keys_that_came_once_go() -> None:
+    """Not while one has used something: it would be forgotten."""
+    now = 1000.0
+    limits, meters = KeyLimits(lambda: now), {}
+    for key in (Key("requests", requests_per_minute=6), Key("tokens", tokens_per_minute=60), Key("running")):
+        meter = meters[key.name] = limits.meter(key)
+        meter.look(key)
+        getattr(meter, key.name).take(1)
+    for name, meter in meters.items():
+        limits.meter(Key(f"after {name}"))
+        assert limits.meter(Key(name)) is meter
+    now += 60
+    meters["running"].running.give_back(1)
+    limits.meter(Key("much later"))
+    assert set(limits._meters) == {"much later"}
 
 
 def test_requests_at_once() -> None:

@@ -85,6 +85,12 @@ def test_a_sliding_groups_hit_needs_nothing_before_the_window() -> None:
     assert outputs[-1].cached_tokens == 160
 
 
+@pytest.mark.parametrize("window", [None, 0, 1])
+def test_a_window_in_which_nothing_is_remembered_is_refused(window: int | None) -> None:
+    with pytest.raises(ValueError, match="a window of at least 2 tokens"):
+        make_engine(groups=[KVGroup(5, "sliding", window)], blocks=64)
+
+
 def test_groups_that_know_different_beginnings_agree_on_what_all_know() -> None:
     """The full group knows 48 tokens, the recurrent one has checkpoints at 32 and 48, and 48 is taken from it."""
     groups = [KVGroup(32), KVGroup(32, "recurrent")]

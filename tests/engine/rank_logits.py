@@ -31,7 +31,7 @@ def logits_of(decoder) -> torch.Tensor:
 def main() -> None:
     shard, (meeting, results, *checkpoints) = Shard(int(sys.argv[1]), int(sys.argv[2])), map(Path, sys.argv[3:])
     torch.set_num_threads(1)
-    ranks = connect(shard, str(meeting), CPU)
+    ranks = connect(shard, str(meeting), CPU, torch.float32)
     for path in checkpoints:
         files = ModelFiles("test", gguf=path) if path.suffix == ".gguf" else ModelFiles("test", directory=path)
         decoder = load_model(files, read_spec(files), CPU, torch.float32, lambda *_: None, ranks)

@@ -70,6 +70,14 @@ def test_the_same_model_fits_on_four(llama_70b, capsys):
     assert table["checkpoint"] == "weights not here yet"
 
 
+@pytest.mark.parametrize(("ranks", "weights", "kv"), [(2, "136.8 MiB", "15.0 KiB"), (4, "68.4 MiB", "7.5 KiB")])
+def test_the_fullest_of_uneven_ranks_is_planned(ranks, weights, kv, capsys):
+    """Which has two of three KV heads, or one of them with three of nine query heads."""
+    assert main(["plan", "smollm2", "--gpu-memory", "24GiB", f"--tensor-parallel-size={ranks}"]) == 0
+    table = rows(capsys.readouterr().out)
+    assert (table["weights"], table["KV per token"]) == (weights, kv)
+
+
 def test_a_length_that_does_not_fit_names_one_that_does(llama_70b, capsys):
     arguments = ["plan", llama_70b, "--gpu-memory", "40GiB", "--tensor-parallel-size", "4"]
     assert main([*arguments, "--max-model-len", "131072"]) == 4

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 
+import poor_rank
 import pytest
 
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine import startup
+from octavo_engine.engine.rank import MODULE, decode_memory_plan, encode_job
 from octavo_engine.errors import DoesNotFitError, EngineDeadError
+from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner import board as board_module
 from octavo_engine.runner.board import Board
 from octavo_engine.runner.ranks import Ranks
@@ -51,3 +58,49 @@ def test_what_a_rank_died_of_is_the_groups_error(job, error, words):
             ranks.wait(Future())  # which never ends
     finally:
         ranks.kill()
+
+
+@pytest.fixture
+def got(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What the poor rank was sent, in the place of a real one."""
+    monkeypatch.setattr(startup, "RANK_MODULE", "tests.engine.poor_rank")
+    monkeypatch.setenv("POOR_RANK_GOT", str(tmp_path / "got"))
+    return tmp_path / "got"
+
+
+def start(model: Path, **settings: int | None) -> None:
+    """As far as it comes with a rank that computes nothing."""
+    config = EngineConfig(model=str(model), device="cpu", tensor_parallel_size=2, **settings)
+    startup.start_engine(config, lambda *_: None)
+
+
+def test_the_rank_with_the_least_memory_decides_for_all(tiny_model, got):
+    """The first one's device, this machine's memory, has more: the KV cache is what the other has room for."""
+    with pytest.raises(EngineDeadError, match="rank 1 of 2: has seen enough"):
+        start(tiny_model)
+    plan = decode_memory_plan(got.read_bytes())
+    # Nine tenths of all of it, less what others have, shared by two on a CPU.
+    budget = int(0.9 * (poor_rank.TOTAL // 2)) - (poor_rank.TOTAL // 2 - poor_rank.FREE // 2)
+    assert plan.budget == budget
+    assert 0 < budget - plan.need.weights - plan.need.step - plan.kv_bytes < plan.need.kv_per_token * plan.block_size
+
+
+def test_what_does_not_fit_on_another_rank_is_said_before_it_is_loaded(tiny_model, got):
+    with pytest.raises(DoesNotFitError, match="does not fit into a share of 1/2 of the device of rank 1: needs"):
+        start(tiny_model, num_kv_blocks=1 << 20)
+    assert not got.exists()
+
+
+def test_ranks_log_in_the_format_of_all(capfd):
+    """What a rank dies of unforeseen, with its traceback: one line of JSON."""
+    config = EngineConfig(model="nowhere", device="cpu", tensor_parallel_size=2)
+    ranks = Ranks(2, MODULE, encode_job(config, ModelFiles("test", directory=Path("nowhere")), "json"))
+    try:
+        ranks.send(b"no memory plan")
+        with pytest.raises(EngineDeadError, match="rank 1 of 2: JSONDecodeError"):
+            ranks.wait(Future())
+    finally:
+        ranks.kill()
+    (line,) = map(json.loads, capfd.readouterr().err.splitlines())
+    assert (line["level"], line["logger"], line["message"]) == ("error", "octavo.rank", "rank 1 died")
+    assert "JSONDecodeError" in line["exception"]

@@ -154,5 +154,21 @@ def test_a_rank_that_ends_while_nobody_asks_is_noticed(tiny_model):
         assert server.process.wait(5) == 5
 
 
-def test_a_size_that_does_not_divide_is_a_matter_of_configuration(tiny_model):
-    assert_fails([str(tiny_model), "--tensor-parallel-size=3"], 2, "does not divide the model's 4 attention heads")
+def test_more_ranks_than_heads_are_a_matter_of_configuration(tiny_model):
+    assert_fails([str(tiny_model), "--tensor-parallel-size=5"], 2, "is more than the model's 4 attention heads")
+
+
+def smollm2_answers(size: int) -> list[list[int]]:
+    """Greedy, of three prompts at once, by so many ranks."""
+    llm = LLM("smollm2", device="cpu", dtype="float32", tensor_parallel_size=size, **SMALL)
+    prompts = ["The capital of France is", "1, 1, 2, 3, 5, 8,", "Water boils at a temperature of"]
+    answers = llm.generate(prompts, SamplingParams(max_tokens=8, temperature=0.0))
+    llm.close()
+    return [answer.token_ids for answer in answers]
+
+
+def test_ranks_of_smollm2_answer_as_one_does():
+    """Three KV heads and nine query heads, of which two and four ranks have different numbers."""
+    expected = smollm2_answers(1)
+    assert all(len(tokens) == 8 for tokens in expected)
+    assert [smollm2_answers(size) for size in (2, 4)] == [expected, expected]

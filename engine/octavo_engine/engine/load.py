@@ -39,7 +39,8 @@ def load_worker(loading: Loading, report: Progress) -> tuple[Worker, float]:
     """A worker that has done its first steps, and the seconds it takes to swap a block of every group out and in."""
     config, plan, target = loading.config, loading.plan, loading.target
     groups = len(target.spec.kv_groups)
-    ranks = connect(loading.shard, loading.meeting, target.device) if loading.shard.size > 1 else ALONE
+    several = loading.shard.size > 1
+    ranks = connect(loading.shard, loading.meeting, target.device, target.dtype) if several else ALONE
     try:
         decoder = load_model(loading.files, target.spec, target.device, target.dtype, report, ranks)
         cache = _allocate(loading)

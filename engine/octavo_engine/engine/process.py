@@ -122,7 +122,7 @@ def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
             connection.send(Pong(message.sequence))
 
 
-def _run(config: EngineConfig, connection: Connection) -> None:
+def _run(config: EngineConfig, connection: Connection, log_format: str) -> None:
     last_sent = 0.0
     last_phase = ""
 
@@ -133,7 +133,7 @@ def _run(config: EngineConfig, connection: Connection) -> None:
             connection.send(Loading(phase, ratio, detail))
             last_sent, last_phase = now, phase
 
-    loop = start_engine(config, progress)
+    loop = start_engine(config, progress, log_format)
     _collect_garbage_when_idle()
     connection.send(Ready(loop.info))
     try:
@@ -167,7 +167,7 @@ def main() -> int:
     connection = Connection(sys.argv[1])
     failed: Failed | None = None
     try:
-        _run(config, connection)
+        _run(config, connection, sys.argv[2])
     except OctavoError as error:
         failed = Failed(error.exit_code, str(error))
     except Exception as error:

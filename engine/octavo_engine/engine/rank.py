@@ -1,6 +1,7 @@
 """The process of one rank but the first: loads its shard, then computes every plan that the first one sends.
 
-Started by `runner.ranks.Ranks` alone, with its job (config, files, memory plan) as a line of standard input.
+Started by `runner.ranks.Ranks` alone, with its job (config, files, log format) as a line of standard input. It tells
+how much memory its device has; the first message to come is the memory plan, all others are steps.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from octavo_engine import logs
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.load import Loading, load_worker
-from octavo_engine.engine.target import choose_target
+from octavo_engine.engine.target import choose_device, choose_target
 from octavo_engine.errors import EngineDeadError, OctavoError
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.board import Board
 from octavo_engine.runner.cores import use_cores
-from octavo_engine.runner.memory import MemoryNeed, MemoryPlan
+from octavo_engine.runner.memory import MemoryNeed, MemoryPlan, device_memory
 from octavo_engine.runner.plan_codec import decode_plan
 from octavo_engine.runner.ranks import live_with, meeting_place
 
@@ -31,24 +33,36 @@ MODULE = "octavo_engine.engine.rank"
 log = logging.getLogger("octavo.rank")
 
 
-def encode_job(config: EngineConfig, files: ModelFiles, plan: MemoryPlan) -> bytes:
+def encode_job(config: EngineConfig, files: ModelFiles, log_format: str | None) -> bytes:
     """A rank's line of standard input."""
-    return json.dumps([asdict(config), asdict(files), asdict(plan)], default=str).encode() + b"\n"
+    return json.dumps([asdict(config), asdict(files), log_format], default=str).encode() + b"\n"
 
 
-def decode_job(line: bytes) -> tuple[EngineConfig, ModelFiles, MemoryPlan]:
+def decode_job(line: bytes) -> tuple[EngineConfig, ModelFiles, str | None]:
     """What `encode_job` was given."""
-    config, files, plan = json.loads(line)
+    config, files, log_format = json.loads(line)
     paths: dict[str, Any] = {key: files[key] and Path(files[key]) for key in ("directory", "gguf")}
-    return (
-        EngineConfig(**config),
-        ModelFiles(**{**files, **paths}),
-        MemoryPlan(**{**plan, "need": MemoryNeed(**plan["need"])}),
-    )
+    return EngineConfig(**config), ModelFiles(**{**files, **paths}), log_format
+
+
+def encode_memory_plan(plan: MemoryPlan) -> bytes:
+    """The first message to a rank."""
+    return json.dumps(asdict(plan)).encode()
+
+
+def decode_memory_plan(message: bytes) -> MemoryPlan:
+    """What `encode_memory_plan` was given."""
+    plan = json.loads(message)
+    return MemoryPlan(**{**plan, "need": MemoryNeed(**plan["need"])})
 
 
 def _run(board: Board, shard: Shard, meeting: str) -> None:
-    config, files, plan = decode_job(sys.stdin.buffer.readline())
+    config, files, log_format = decode_job(sys.stdin.buffer.readline())
+    if log_format is not None:
+        logs.set_up(log_format)
+    memory = device_memory(choose_device(config.device, shard))
+    board.set_memory(shard.rank, memory.total, memory.free)
+    plan = decode_memory_plan(board.receive(shard.rank))
     target = choose_target(config, files, shard)
     if target.device.type == "cpu":
         use_cores(os.environ, shard.size)

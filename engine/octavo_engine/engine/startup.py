@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
 from octavo_engine.engine.load import Loading, load_worker
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
-from octavo_engine.engine.rank import encode_job
+from octavo_engine.engine.rank import encode_job, encode_memory_plan
 from octavo_engine.engine.target import Target, choose_target
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.footprint import (
@@ -63,22 +63,23 @@ LoadProgress = Callable[[str, float, str], None]
 _PHASES = {"sizing": (0.0, 0.02), "pulling": (0.02, 0.5), "loading": (0.5, 0.97), "warmup": (0.97, 1.0)}
 
 
-def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
-    """Load the model and put the engine together; an OctavoError says what stands in the way."""
+def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str | None = None) -> EngineLoop:
+    """Load the model and put the engine together; an OctavoError says what stands in the way.
+
+    Other ranks log in `log_format`, and nothing but their errors where there is none.
+    """
     started = time.perf_counter()
     report = _overall(progress)
     files = resolve_model(config.model, config.revision, lambda *_: None, weights=False)
     report("sizing", 0.0, "")
     sizing = size_engine(config, files)
-    target, plan = sizing.target, sizing.plan
-    log.info("memory plan: %s", plan.describe())
+    log.info("memory plan: %s", sizing.plan.describe())
     files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
     thread = DeviceThread()
-    if target.device.type == "cpu":
+    if sizing.target.device.type == "cpu":
         thread.submit(use_cores, os.environ, config.tensor_parallel_size).result()
-    executor, swap_seconds = _load(
-        Loading(config, files, target, plan, Shard(0, config.tensor_parallel_size)), thread, report
-    )
+    executor, swap_seconds, sizing = _load(config, files, sizing, thread, report, log_format)
+    target, plan = sizing.target, sizing.plan
     info = EngineInfo(
         max_model_len=plan.max_model_len,
         vocab_size=target.spec.vocab_size,
@@ -97,27 +98,40 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     return EngineLoop(_scheduler(config, target.spec, plan, swap_seconds), executor, info)
 
 
-def _load(loading: Loading, thread: DeviceThread, report: LoadProgress) -> tuple[Executor, float]:
-    """All that computes, loaded, and the seconds it takes to swap a block of every group out and in."""
-    size = loading.shard.size
+def _load(
+    config: EngineConfig,
+    files: ModelFiles,
+    sizing: Sizing,
+    thread: DeviceThread,
+    report: LoadProgress,
+    log_format: str | None,
+) -> tuple[Executor, float, Sizing]:
+    """All that computes, loaded, the seconds it takes to swap a block of every group out and in, and its true size.
+
+    That is another than `sizing` if the device of another rank has less memory than the first one's.
+    """
+    size = config.tensor_parallel_size
+    loading = Loading(config, files, sizing.target, sizing.plan, Shard(0, size))
     if size == 1:
         worker, swap_seconds = thread.submit(load_worker, loading, report).result()
-        return ThreadExecutor(worker, thread), swap_seconds
-    job = encode_job(loading.config, loading.files, loading.plan)
-    ranks = thread.submit(Ranks, size, RANK_MODULE, job).result()
+        return ThreadExecutor(worker, thread), swap_seconds, sizing
+    ranks = thread.submit(Ranks, size, RANK_MODULE, encode_job(config, files, log_format)).result()
 
     def looking() -> None:
         ratio = ranks.board.loaded()
         report("loading" if ratio < 1 else "warmup", ratio % 1, f"{size} ranks")
 
-    loading = replace(loading, meeting=ranks.meeting)
     try:
+        sizing = size_engine(config, files, ranks.memories())
+        log.info("memory plan of each rank: %s", sizing.plan.describe())
+        ranks.send(encode_memory_plan(sizing.plan))
+        loading = replace(loading, plan=sizing.plan, meeting=ranks.meeting)
         worker, swap_seconds = ranks.wait(thread.submit(load_worker, loading, ranks.report_own), looking)
     except BaseException:
         ranks.kill()
         raise
     ranks.ready()
-    return GroupExecutor(ThreadExecutor(worker, thread), ranks), swap_seconds
+    return GroupExecutor(ThreadExecutor(worker, thread), ranks), swap_seconds, sizing
 
 
 @dataclass(frozen=True)
@@ -134,8 +148,11 @@ class Sizing:
         return MemoryInfo(weights=need.weights, step=need.step, kv_per_token=need.kv_per_token, total=self.memory.total)
 
 
-def size_engine(config: EngineConfig, files: ModelFiles) -> Sizing:
-    """Whether and how the model fits here with these settings; DoesNotFitError says which knob to turn."""
+def size_engine(config: EngineConfig, files: ModelFiles, others: Sequence[DeviceMemory] = ()) -> Sizing:
+    """Whether and how the model fits here with these settings; DoesNotFitError says which knob to turn.
+
+    `others` are the devices of the other ranks, if they are known: the one that may be used least decides for all.
+    """
     ranks = config.tensor_parallel_size
     target = choose_target(config, files, Shard(0, ranks))
     device = target.device
@@ -144,10 +161,11 @@ def size_engine(config: EngineConfig, files: ModelFiles) -> Sizing:
         need = replace(need, weights=2 * need.weights)
     if widens(target.dtype, device):
         need = replace(need, step=need.step + widening_bytes(target.shard_spec, config.max_num_batched_tokens))
-    memory = device_memory(device)
+    limits = memory_limits(config, target.spec, device)
+    memory = min((device_memory(device), *others), key=lambda memory: memory.budget(limits.utilization))
     if device.type == "cpu":  # whose memory the ranks share
         memory = memory.share(ranks)
-    plan = plan_memory(need, memory, memory_limits(config, target.spec, device))
+    plan = plan_memory(need, memory, limits)
     if device.type != "cpu":
         check_swap_space(plan, host_memory().share(ranks))
     return Sizing(target, plan, memory)

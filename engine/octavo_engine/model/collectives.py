@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import logging
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed
@@ -12,17 +13,34 @@ from torch import Tensor
 
 from octavo_engine.model.shard import Shard
 
+log = logging.getLogger(__name__)
+
 dist: Any = torch.distributed  # whose backends have no types
 _TIMEOUT = timedelta(minutes=10)
 """For a rank that does not come; one that is dead or stopped is noticed long before, by others."""
 
 
+_SMALL_BYTES = 256 << 10
+"""A one-shot sum reads all ranks' numbers in every rank; beyond this NCCL's way of dividing that work is worth it."""
+
+
+class SmallSums(Protocol):
+    """A quicker way to sums of few numbers."""
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether x can be added up so; the same answer on all ranks."""
+
+    def add_up(self, x: Tensor) -> None:
+        """Put the sum of all ranks' x into x."""
+
+
 class Collectives:
     """A rank's operations with all others, which do the same ones in the same order; all of them in place."""
 
-    def __init__(self, shard: Shard, backend: Any = None) -> None:
+    def __init__(self, shard: Shard, backend: Any = None, small: SmallSums | None = None) -> None:
         self.shard = shard
         self._backend = backend
+        self._small = small
 
     @property
     def alone(self) -> bool:
@@ -31,7 +49,9 @@ class Collectives:
 
     def add_up(self, x: Tensor) -> Tensor:
         """The sum of all ranks' x, the same bits everywhere."""
-        if self._backend is not None:
+        if self._small is not None and self._small.takes(x):
+            self._small.add_up(x)
+        elif self._backend is not None:
             self._backend.allreduce([x]).wait()
         return x
 
@@ -50,7 +70,7 @@ class Collectives:
 
     def close(self) -> None:
         """Leave the others; at the interpreter's very end gloo's threads would not be stopped any more."""
-        self._backend = None
+        self._backend = self._small = None
 
     def broadcast(self, x: Tensor) -> Tensor:
         """The first rank's x."""
@@ -62,16 +82,79 @@ class Collectives:
 ALONE = Collectives(Shard())
 
 
-def connect(shard: Shard, meeting: str, device: torch.device) -> Collectives:
+class SymmetricSums:
+    """Sums over memory that all GPUs of the group map (torch.distributed._symmetric_memory).
+
+    One kernel writes this rank's numbers there, waits for the others, and adds up what all wrote, in the ranks' order.
+
+    Not run yet: it needs two GPUs that reach each other's memory, and we had none. It is written after PyTorch's
+    sources; what our tests see is when it is chosen, and that either all ranks use it or none.
+    """
+
+    _GROUP: Any = "octavo-ranks"
+
+    def __init__(self, shard: Shard, store: Any, device: torch.device, dtype: torch.dtype) -> None:
+        self._shard, self._device, self._dtype = shard, device, dtype
+        self._group = dist.ProcessGroup(dist.PrefixStore(self._GROUP, store), shard.rank, shard.size)
+
+    def prepare(self) -> None:
+        """What a rank does alone; RuntimeError where it cannot, or did it before: PyTorch counts such meetings."""
+        if self._dtype not in (torch.bfloat16, torch.float32):
+            raise RuntimeError(f"its kernels do not add up {self._dtype}")
+        others = (rank for rank in range(self._shard.size) if rank != self._shard.rank)
+        if not all(torch.cuda.can_device_access_peer(self._device, rank) for rank in others):
+            raise RuntimeError("the GPUs do not reach each other's memory")
+        from torch.distributed import _symmetric_memory
+
+        # Found by its name; that makes it nobody's default group.
+        torch._C._distributed_c10d._register_process_group(self._GROUP, self._group)
+        count = _SMALL_BYTES // self._dtype.itemsize
+        self._buffer: Tensor = _symmetric_memory.empty(count, dtype=self._dtype, device=self._device)
+
+    def meet(self) -> None:
+        """Map the other ranks' memory; RuntimeError if that fails."""
+        torch.distributed._symmetric_memory.rendezvous(self._buffer, self._GROUP)
+
+    def takes(self, x: Tensor) -> bool:
+        """Few numbers of the model's type, in whole pieces of 16 bytes."""
+        start, size = (int(count) * x.itemsize for count in (x.storage_offset(), x.numel()))
+        few = 0 < size <= _SMALL_BYTES and start % 16 == size % 16 == 0
+        return few and x.is_contiguous() and x.dtype == self._dtype
+
+    def add_up(self, x: Tensor) -> None:
+        """Put the sum of all ranks' x into x."""
+        flat = x.view(-1)
+        shared = self._buffer[: len(flat)]
+        torch.ops.symm_mem.one_shot_all_reduce_copy_out(shared, flat, "sum", self._GROUP, flat)
+
+
+def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dtype: torch.dtype) -> SmallSums | None:
+    """Sums over symmetric memory if all ranks can have them: one that went another way than the rest would hang."""
+    sums = SymmetricSums(shard, store, device, dtype)
+    for step in (sums.prepare, sums.meet):
+        able = torch.ones(1, dtype=torch.int32, device=device)
+        try:
+            step()
+        except (RuntimeError, ImportError, AttributeError) as error:  # not on these GPUs, or not in this PyTorch
+            log.info("no symmetric memory, NCCL adds up everything: %s", error)
+            able.zero_()
+        backend.allreduce([able]).wait()
+        if int(able) < shard.size:
+            return None
+    return sums
+
+
+def connect(shard: Shard, meeting: str, device: torch.device, dtype: torch.dtype) -> Collectives:
     """Meet the other ranks in the file `meeting`, to speak over NCCL on GPUs, else over gloo on the loopback interface.
 
-    The backends are made here rather than by `init_process_group`, whose one default group belongs to whoever uses
-    `LLM` as a library.
+    `dtype` is the model's. The backends are made here rather than by `init_process_group`, whose one default group
+    belongs to whoever uses `LLM` as a library.
     """
     store = dist.FileStore(meeting, shard.size)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        return Collectives(shard, dist.ProcessGroupNCCL(store, shard.rank, shard.size, _TIMEOUT))
+        backend = dist.ProcessGroupNCCL(store, shard.rank, shard.size, _TIMEOUT)
+        return Collectives(shard, backend, small_sums(shard, backend, store, device, dtype))
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = _TIMEOUT

@@ -2,6 +2,10 @@
 
 Query, key, value, gate and up are cut by rows, so that each rank has whole heads and whole neurons; what comes after
 them is cut by columns, and the ranks' results are added up. The vocabulary is cut into rows.
+
+Nothing has to divide. Ranks that are fewer than the KV heads have whole groups, a KV head with the query heads that
+read it; where ranks are more, each KV head is given to one or several of them, who share its query heads. The first
+rank has as much of everything as any other: what it needs is what a device must have.
 """
 
 from __future__ import annotations
@@ -11,6 +15,9 @@ from dataclasses import dataclass, replace
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.spec import ModelSpec
 
+_NEURONS = 16
+"""Neurons are dealt out so many at a time where their number allows it, as kernels like their rows aligned."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -19,30 +26,61 @@ class Shard:
     rank: int = 0
     size: int = 1
 
-    def first_kv_head(self, spec: ModelSpec) -> int:
-        """Which of the whole model's KV heads this rank's first one is. Several ranks may have the same."""
-        return self.rank * spec.num_kv_heads // self.size
+    def kv_heads(self, spec: ModelSpec) -> range:
+        """The KV heads of the whole model that this rank has; several ranks may have the same one."""
+        heads = spec.num_kv_heads
+        if self.size <= heads:
+            return _part(heads, self.rank, self.size)
+        head = -(-(self.rank + 1) * heads // self.size) - 1  # of the KV head's ranks, `_sharers`, this is one
+        return range(head, head + 1)
+
+    def heads(self, spec: ModelSpec) -> range:
+        """The query heads of the whole model that this rank has: those that read its KV heads, or some of those."""
+        per_kv_head, kv_heads = spec.num_heads // spec.num_kv_heads, self.kv_heads(spec)
+        if self.size <= spec.num_kv_heads:
+            return range(kv_heads.start * per_kv_head, kv_heads.stop * per_kv_head)
+        sharers = _sharers(kv_heads.start, spec.num_kv_heads, self.size)
+        part = _part(per_kv_head, self.rank - sharers.start, len(sharers))
+        first = kv_heads.start * per_kv_head
+        return range(first + part.start, first + part.stop)
+
+    def neurons(self, spec: ModelSpec) -> range:
+        """The neurons of each feed-forward part that this rank has."""
+        count = spec.intermediate_size
+        piece = _NEURONS if count % _NEURONS == 0 and count // _NEURONS >= self.size else 1
+        part = _part(count // piece, self.rank, self.size)
+        return range(part.start * piece, part.stop * piece)
 
     def first_token(self, spec: ModelSpec) -> int:
         """The first token of this rank's part of the whole model's vocabulary; its size if the part is empty."""
         return min(spec.vocab_size, self.rank * -(-spec.vocab_size // self.size))
 
 
+def _part(count: int, rank: int, size: int) -> range:
+    """The `rank`th of `size` parts of `count` things, of which none is larger than the first."""
+    return range(-(-rank * count // size), -(-(rank + 1) * count // size))
+
+
+def _sharers(kv_head: int, kv_heads: int, size: int) -> range:
+    """The ranks that have `kv_head`, where there are more of them than `kv_heads`: the fewest have the first."""
+    return range(kv_head * size // kv_heads, (kv_head + 1) * size // kv_heads)
+
+
 def sharded(spec: ModelSpec, shard: Shard) -> ModelSpec:
-    """What `shard` computes of the whole `spec`; ConfigurationError if it cannot be cut so.
+    """What `shard` computes of the whole `spec`; ConfigurationError if there are more ranks than heads or neurons.
 
     The biases that are added to the sum of all ranks are the first one's. `vocab_size` is the number of rows, of which
     the last ranks use fewer where it does not divide.
     """
     if shard.size == 1:
         return spec
-    check_divides(spec, shard.size)
-    first, kv_heads = shard.rank == 0, max(1, spec.num_kv_heads // shard.size)
+    check_size(spec, shard.size)
+    first, kv_heads = shard.rank == 0, len(shard.kv_heads(spec))
     return replace(
         spec,
-        num_heads=spec.num_heads // shard.size,
+        num_heads=len(shard.heads(spec)),
         num_kv_heads=kv_heads,
-        intermediate_size=spec.intermediate_size // shard.size,
+        intermediate_size=len(shard.neurons(spec)),
         vocab_size=-(-spec.vocab_size // shard.size),
         attention_output_bias=spec.attention_output_bias and first,
         mlp_output_bias=spec.mlp_output_bias and first,
@@ -61,9 +99,8 @@ class Cut:
 def cut_of(name: str, whole: ModelSpec, shard: Shard) -> Cut:
     """How the tensor `name` of a Hugging Face checkpoint of `whole` is cut for `shard`."""
     *_, module, kind = name.split(".")
-    part = sharded(whole, shard)
-    query, neuron = (shard.rank * count for count in (part.num_heads * part.head_dim, part.intermediate_size))
-    key = shard.first_kv_head(whole) * whole.head_dim
+    query, key = (heads.start * whole.head_dim for heads in (shard.heads(whole), shard.kv_heads(whole)))
+    neuron = shard.neurons(whole).start
     rows = {"q_proj": query, "k_proj": key, "v_proj": key, "gate_proj": neuron, "up_proj": neuron}
     rows |= dict.fromkeys(("embed_tokens", "lm_head"), shard.first_token(whole))
     columns = {"o_proj": query, "down_proj": neuron}
@@ -72,15 +109,11 @@ def cut_of(name: str, whole: ModelSpec, shard: Shard) -> Cut:
     return Cut(0, rows.get(module, 0))
 
 
-def check_divides(spec: ModelSpec, ranks: int) -> None:
-    """ConfigurationError unless heads and neurons can be dealt out evenly, each query head beside its KV head."""
+def check_size(spec: ModelSpec, ranks: int) -> None:
+    """ConfigurationError unless there are a query head and a neuron for each rank."""
     for count, what in ((spec.num_heads, "attention heads"), (spec.intermediate_size, "neurons (intermediate_size)")):
-        if count % ranks:
+        if count < ranks:
             raise ConfigurationError(
-                f"--tensor-parallel-size {ranks} does not divide the model's {count} {what}; take a size that does"
+                f"--tensor-parallel-size {ranks} is more than the model's {count} {what}, of which each rank needs "
+                f"one; take {count} at most"
             )
-    if spec.num_kv_heads % ranks and ranks % spec.num_kv_heads:
-        raise ConfigurationError(
-            f"--tensor-parallel-size {ranks} neither divides the model's {spec.num_kv_heads} KV heads nor is a "
-            f"multiple of them; take a size that is"
-        )

@@ -16,7 +16,7 @@ _WORD = 8
 _PLACE = 4096
 """Bytes for each rank; the first page has the count of bytes sent."""
 _RING = 4 << 20
-_BEAT, _READ, _LOADED, _CODE, _LENGTH = range(5)
+_BEAT, _READ, _LOADED, _CODE, _LENGTH, _TOTAL, _FREE = range(7)
 """Words of a rank's place, which its last words follow."""
 _LAST_WORDS = 64
 _MILLIONTHS = 1_000_000
@@ -84,6 +84,18 @@ class Board:
     def beats(self, rank: int) -> int:
         """How often `rank` has said that it lives."""
         return self._word(rank, _BEAT)
+
+    def set_memory(self, rank: int, total: int, free: int) -> None:
+        """The device of `rank` has so many bytes, of which so many are free."""
+        self._set(rank, _FREE, free)
+        with self._fence:
+            self._set(rank, _TOTAL, total)
+
+    def memory(self, rank: int) -> tuple[int, int] | None:
+        """Bytes of the device of `rank`, all and free ones, if it has told."""
+        with self._fence:
+            total = self._word(rank, _TOTAL)
+        return (total, self._word(rank, _FREE)) if total else None
 
     def set_loaded(self, rank: int, ratio: float) -> None:
         """`rank` has loaded so much of its part, 0 to 1."""

@@ -26,6 +26,10 @@ class DeviceMemory:
     free: int
     name: str
 
+    def budget(self, utilization: float) -> int:
+        """Bytes of it that may be taken, where `utilization` of all of it may be used by us and others."""
+        return int(self.total * utilization) - (self.total - self.free)
+
     def share(self, ranks: int) -> DeviceMemory:
         """What each of `ranks` processes may take of it."""
         name = self.name if ranks == 1 else f"a share of 1/{ranks} of {self.name}"
@@ -93,8 +97,7 @@ class MemoryPlan:
 
 def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) -> MemoryPlan:
     """Size the KV cache; DoesNotFitError unless it holds at least one sequence of --max-model-len tokens."""
-    used_by_others = memory.total - memory.free
-    budget = int(memory.total * limits.utilization) - used_by_others
+    budget = memory.budget(limits.utilization)
     per_block = need.kv_per_token * limits.block_size
     swap_blocks = _swap_blocks(limits.swap_space, per_block)
     left = budget - need.weights - need.step - _swap_on_device(limits)

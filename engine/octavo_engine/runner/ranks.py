@@ -16,8 +16,10 @@ from typing import TypeVar
 
 from octavo_engine.errors import BY_EXIT_CODE, EngineDeadError, OctavoError
 from octavo_engine.runner.board import Board
+from octavo_engine.runner.memory import DeviceMemory
 
 _LOOK_EVERY = 0.2
+_TELL_EVERY = 0.02
 _BEAT_EVERY = 0.25
 _SILENCE = 3.0
 """Seconds without a sign of life after which a rank counts as stopped."""
@@ -63,6 +65,14 @@ class Ranks:
     def report_own(self, phase: str, ratio: float, _detail: str) -> None:
         """How far rank 0 is."""
         self.board.set_loaded(0, ratio if phase == "loading" else 1.0)
+
+    def memories(self) -> list[DeviceMemory]:
+        """The devices of the others, once each has told of its own."""
+        while not all(self.board.memory(rank) for rank in self._processes):
+            self.check()
+            time.sleep(_TELL_EVERY)
+        told = {rank: self.board.memory(rank) or (0, 0) for rank in self._processes}
+        return [DeviceMemory(total, free, f"the device of rank {rank}") for rank, (total, free) in told.items()]
 
     def ready(self) -> None:
         """All ranks are loaded."""

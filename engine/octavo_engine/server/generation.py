@@ -23,6 +23,7 @@ from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.limits import Ticket
 from octavo_engine.server.metrics import Metrics, Outcome
 from octavo_engine.server.openai.errors import APIError, engine_dead, shutting_down
+from octavo_engine.server.refusal import retry_after
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer
@@ -127,7 +128,8 @@ class Sequence:
                 message = (
                     "the request took longer than its timeout; ask for less, or raise timeout or --request-timeout"
                 )
-                return APIError(503, message, code=code, headers={"X-Should-Retry": "false"})
+                headers = {"Retry-After": str(retry_after(None)), "X-Should-Retry": "false"}  # people may, SDKs not
+                return APIError(503, message, code=code, headers=headers)
             case FinishReason.ABORT:
                 return shutting_down()
         return APIError(

@@ -49,6 +49,11 @@ class Bucket:
         missing = level - self._now()
         return missing / self.per_minute * _MINUTE if missing > _ROUNDING else 0.0
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing of it is used, as in a new one."""
+        return self.per_minute is None or self._now() >= self.per_minute
+
     def _now(self) -> float:
         """The level now."""
         if self.per_minute is None:
@@ -88,6 +93,11 @@ class KeyMeter:
             detail = f"{self.running.used} requests run already (maxConcurrentRequests {limit} of key {key.name})"
             raise RefusedError(429, "max_concurrent_requests", detail, wait)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether a new meter would say the same."""
+        return self.running.used == 0 and self.requests.full and self.tokens.full
+
     def begin(self) -> None:
         """A request is under way: it is being tokenized. It counts at once, or many could come at the same moment."""
         self.running.take(1)
@@ -101,7 +111,10 @@ class KeyMeter:
 
 
 class KeyLimits:
-    """A meter for each key that has sent a request; it stays when the key file is read again."""
+    """A meter for each key that has sent a request; it stays when the key file is read again.
+
+    Those that are at rest go when another key comes, so that keys of long ago do not add up.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -110,5 +123,6 @@ class KeyLimits:
     def meter(self, key: Key) -> KeyMeter:
         """The key's meter."""
         if (found := self._meters.get(key.name)) is None:
+            self._meters = {name: meter for name, meter in self._meters.items() if not meter.at_rest}
             found = self._meters[key.name] = KeyMeter(self._clock)
         return found

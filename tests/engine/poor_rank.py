@@ -1,0 +1,23 @@
+"""In the place of a rank's process: its device has 1 GiB, of which 200 MiB are free. What it is sent goes to a file.
+
+The file is named by the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from octavo_engine.errors import EngineDeadError
+from octavo_engine.runner.board import Board
+
+TOTAL, FREE = 1 << 30, 200 << 20
+
+if __name__ == "__main__":
+    rank, size, memory, *_ = map(int, sys.argv[1:])
+    board = Board(memory, size)
+    board.set_memory(rank, TOTAL, FREE)
+    Path(os.environ["POOR_RANK_GOT"]).write_bytes(board.receive(rank))
+    board.fail(rank, EngineDeadError.exit_code, "has seen enough")
+    os._exit(EngineDeadError.exit_code)

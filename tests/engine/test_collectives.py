@@ -1,0 +1,120 @@
+"""Which way a sum goes. The kernels of symmetric memory need two GPUs, so stand-ins take their place here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from octavo_engine.model import collectives
+from octavo_engine.model.collectives import Collectives, SymmetricSums, small_sums
+from octavo_engine.model.shard import Shard
+
+CPU = torch.device("cpu")
+SHARD = Shard(1, 4)
+
+
+class Backend:
+    """Of four ranks, whose three others all have what `others` says."""
+
+    def __init__(self, others: int) -> None:
+        self.others, self.sums = others, 0
+
+    def allreduce(self, tensors: list[torch.Tensor]) -> Backend:
+        tensors[0].add_(3 * self.others)
+        self.sums += 1
+        return self
+
+    def wait(self) -> None:
+        """It is done."""
+
+
+class Doubling:
+    """Takes up to eight numbers."""
+
+    def takes(self, x: torch.Tensor) -> bool:
+        return x.numel() <= 8
+
+    def add_up(self, x: torch.Tensor) -> None:
+        x.mul_(2)
+
+
+def test_small_sums_go_one_way_and_all_others_the_other():
+    ranks = Collectives(SHARD, Backend(others=5), Doubling())
+    assert ranks.add_up(torch.ones(2, 4)).tolist() == [[2.0] * 4] * 2
+    assert ranks.add_up(torch.ones(3, 4)).tolist() == [[16.0] * 4] * 3
+    assert Collectives(SHARD, Backend(others=5)).add_up(torch.ones(2)).tolist() == [16.0, 16.0]
+
+
+def test_what_symmetric_memory_takes():
+    sums = SymmetricSums(SHARD, dist.HashStore(), CPU, torch.bfloat16)
+    numbers = torch.zeros(1 << 20, dtype=torch.bfloat16)
+    limit = 128 * 1024  # numbers in 256 KiB
+    assert sums.takes(numbers[:limit].view(32, -1))
+    assert sums.takes(numbers[8:16])
+    assert not sums.takes(numbers[: limit + 8]), "too many"
+    assert not sums.takes(numbers[:12]), "24 bytes"
+    assert not sums.takes(numbers[4:12]), "begins at byte 8"
+    assert not sums.takes(numbers.view(1024, 1024)[:8, :8]), "not in one piece"
+    assert not sums.takes(numbers[:8].float()), "of another type"
+    assert not sums.takes(numbers[:0])
+
+
+def fails() -> None:
+    raise RuntimeError("no such memory")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "meet", "others", "chosen", "asked"),
+    [
+        (lambda: None, lambda: None, 1, True, 2),
+        (fails, lambda: None, 1, False, 1),
+        (lambda: None, fails, 1, False, 2),
+        (lambda: None, lambda: None, 0, False, 1),
+    ],
+    ids=["all can", "this one lacks it", "this one cannot reach the others", "another one lacks it"],
+)
+def test_all_ranks_use_symmetric_memory_or_none(
+    prepare: Callable[[], None], meet: Callable[[], None], others: int, chosen: bool, asked: int, monkeypatch
+) -> None:
+    """None goes on to meet the others, or to use it, before all have said that they can."""
+    monkeypatch.setattr(SymmetricSums, "prepare", lambda _: prepare())
+    monkeypatch.setattr(SymmetricSums, "meet", lambda _: meet())
+    backend = Backend(others)
+    sums = small_sums(SHARD, backend, dist.HashStore(), CPU, torch.bfloat16)
+    assert (sums is not None, backend.sums) == (chosen, asked)
+
+
+def test_what_cannot_be_prepared(monkeypatch):
+    """Other types; GPUs without a link, this one's own left out; a second group of the same process."""
+    reached: list[int] = []
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda _, rank: reached.append(rank) or rank != 3)
+    store = dist.HashStore()
+    with pytest.raises(RuntimeError, match="float16"):
+        SymmetricSums(SHARD, store, CPU, torch.float16).prepare()
+    with pytest.raises(RuntimeError, match="do not reach each other"):
+        SymmetricSums(SHARD, store, CPU, torch.bfloat16).prepare()
+    assert reached == [0, 2, 3]
+    pair = [SymmetricSums(Shard(0, 2), store, CPU, torch.bfloat16) for _ in range(2)]
+    with pytest.raises(RuntimeError, match="does not support device type cpu"):
+        pair[0].prepare()
+    with pytest.raises(RuntimeError, match="already registered"):
+        pair[1].prepare()
+    assert not dist.is_initialized()
+
+
+def test_gpus_speak_over_nccl_and_ask_for_symmetric_memory(monkeypatch, tmp_path):
+    backend, small = Backend(others=1), Doubling()
+    asked = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", lambda store, rank, size, timeout: backend)
+    monkeypatch.setattr(collectives, "small_sums", lambda *given: asked.append(given) or small)
+    device = torch.device("cuda", 1)
+    ranks = collectives.connect(SHARD, str(tmp_path / "meeting"), device, torch.bfloat16)
+    assert ranks.add_up(torch.ones(1)).tolist() == [2.0]
+    assert ranks.add_up(torch.ones(9)).tolist() == [4.0] * 9
+    [(shard, given, store, where, dtype)] = asked
+    assert (shard, given, where, dtype) == (SHARD, backend, device, torch.bfloat16)
+    assert isinstance(store, dist.Store)
