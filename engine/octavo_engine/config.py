@@ -154,7 +154,11 @@ class EngineConfig:
         1, "int", "GPUs, or processes on CPU, that share each layer", minimum=1, maximum=64
     )
     quantization: str | None = setting(None, "str", "quantize weights while loading", choices=("fp8", "awq", "gptq"))
-    enforce_eager: bool = setting(False, "bool", "never capture CUDA graphs")
+    enforce_eager: bool = setting(
+        False,
+        "bool",
+        "no CUDA graphs: every step launches its kernels one by one, which is slower for decodes on GPUs",
+    )
     enable_prefix_caching: bool = setting(
         True, "bool", "keep the KV cache of finished prompts for requests that begin alike"
     )

@@ -19,13 +19,14 @@ from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
-from octavo_engine.engine.load import Loading, load_worker
+from octavo_engine.engine.load import Loaded, Loading, load_worker
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job
 from octavo_engine.engine.target import Target, choose_target
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.footprint import (
+    graph_bytes,
     kv_bytes_per_token,
     logits_bytes,
     sampler_bytes,
@@ -41,6 +42,7 @@ from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
+from octavo_engine.runner.graphs import ladder, uses_graphs
 from octavo_engine.runner.memory import (
     DeviceMemory,
     MemoryLimits,
@@ -75,9 +77,11 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
     thread = DeviceThread()
     if target.device.type == "cpu":
         thread.submit(use_cores, os.environ, config.tensor_parallel_size).result()
-    executor, swap_seconds = _load(
-        Loading(config, files, target, plan, Shard(0, config.tensor_parallel_size)), thread, report
-    )
+    shard = Shard(0, config.tensor_parallel_size)
+    executor, loaded = _load(Loading(config, files, target, plan, shard, replan=sizing.replan), thread, report)
+    if (plan := loaded.plan) is not sizing.plan:
+        sizing = replace(sizing, plan=plan)
+        log.info("memory plan, graphs measured: %s", plan.describe())
     info = EngineInfo(
         max_model_len=plan.max_model_len,
         vocab_size=target.spec.vocab_size,
@@ -93,15 +97,15 @@ def start_engine(config: EngineConfig, progress: LoadProgress) -> EngineLoop:
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
     )
     report("warmup", 1.0, "")
-    return EngineLoop(_scheduler(config, target.spec, plan, swap_seconds), executor, info)
+    return EngineLoop(_scheduler(config, target.spec, plan, loaded.swap_seconds), executor, info)
 
 
-def _load(loading: Loading, thread: DeviceThread, report: LoadProgress) -> tuple[Executor, float]:
-    """All that computes, loaded, and the seconds it takes to swap a block of every group out and in."""
+def _load(loading: Loading, thread: DeviceThread, report: LoadProgress) -> tuple[Executor, Loaded]:
+    """All that computes, and the first rank's part of it."""
     size = loading.shard.size
     if size == 1:
-        worker, swap_seconds = thread.submit(load_worker, loading, report).result()
-        return ThreadExecutor(worker, thread), swap_seconds
+        loaded = thread.submit(load_worker, loading, report).result()
+        return ThreadExecutor(loaded.worker, thread), loaded
     job = encode_job(loading.config, loading.files, loading.plan)
     ranks = thread.submit(Ranks, size, RANK_MODULE, job).result()
 
@@ -111,12 +115,12 @@ def _load(loading: Loading, thread: DeviceThread, report: LoadProgress) -> tuple
 
     loading = replace(loading, meeting=ranks.meeting)
     try:
-        worker, swap_seconds = ranks.wait(thread.submit(load_worker, loading, ranks.report_own), looking)
+        loaded = ranks.wait(thread.submit(load_worker, loading, ranks.report_own), looking)
     except BaseException:
         ranks.kill()
         raise
     ranks.ready()
-    return GroupExecutor(ThreadExecutor(worker, thread), ranks), swap_seconds
+    return GroupExecutor(ThreadExecutor(loaded.worker, thread), ranks), loaded
 
 
 @dataclass(frozen=True)
@@ -126,11 +130,17 @@ class Sizing:
     target: Target
     plan: MemoryPlan
     memory: DeviceMemory
+    limits: MemoryLimits
+
+    def replan(self, graphs: int) -> MemoryPlan:
+        """The plan with what CUDA graphs were measured to take; DoesNotFitError if there is none."""
+        return plan_memory(replace(self.plan.need, graphs=graphs), self.memory, self.limits)
 
     def memory_info(self) -> MemoryInfo:
         """The plan in numbers for others."""
         need = self.plan.need
-        return MemoryInfo(weights=need.weights, step=need.step, kv_per_token=need.kv_per_token, total=self.memory.total)
+        step = need.step + need.graphs
+        return MemoryInfo(weights=need.weights, step=step, kv_per_token=need.kv_per_token, total=self.memory.total)
 
 
 def size_engine(config: EngineConfig, files: ModelFiles) -> Sizing:
@@ -138,16 +148,17 @@ def size_engine(config: EngineConfig, files: ModelFiles) -> Sizing:
     ranks = config.tensor_parallel_size
     target = choose_target(config, files, Shard(0, ranks))
     device = target.device
-    need = memory_need(target.spec, target.dtype, config, target.backend)
+    need = memory_need(target.spec, target.dtype, config, target.backend, device)
     if uses_amx(target.dtype, device):
         need = replace(need, weights=2 * need.weights)
     memory = device_memory(device)
     if device.type == "cpu":  # whose memory the ranks share
         memory = memory.share(ranks)
-    plan = plan_memory(need, memory, memory_limits(config, target.spec, device))
+    limits = memory_limits(config, target.spec, device)
+    plan = plan_memory(need, memory, limits)
     if device.type != "cpu":
         check_swap_space(plan, host_memory().share(ranks))
-    return Sizing(target, plan, memory)
+    return Sizing(target, plan, memory, limits)
 
 
 def _overall(progress: LoadProgress) -> LoadProgress:
@@ -163,7 +174,9 @@ def _overall(progress: LoadProgress) -> LoadProgress:
     return report
 
 
-def memory_need(spec: ModelSpec, dtype: torch.dtype, config: EngineConfig, backend: AttentionBackend) -> MemoryNeed:
+def memory_need(
+    spec: ModelSpec, dtype: torch.dtype, config: EngineConfig, backend: AttentionBackend, device: torch.device
+) -> MemoryNeed:
     """What the first rank takes of the model with these settings; `step` is one step's peak and what steps keep.
 
     No other rank takes more: this one has its part of the logits, then all of them, which it samples from.
@@ -171,11 +184,18 @@ def memory_need(spec: ModelSpec, dtype: torch.dtype, config: EngineConfig, backe
     part = sharded(spec, Shard(0, config.tensor_parallel_size))
     tokens, seqs = config.max_num_batched_tokens, config.max_num_seqs
     length = config.max_model_len or spec.max_position
-    scratch = [backend.scratch_bytes(group, part.num_heads, tokens, seqs, length) for group in part.kv_groups]
+
+    def scratch(tokens: int, seqs: int) -> int:
+        return max(backend.scratch_bytes(group, part.num_heads, tokens, seqs, length) for group in part.kv_groups)
+
     sampling = logits_bytes(spec, dtype, seqs) + sampler_bytes(spec.vocab_size, seqs)
-    peak = max(step_bytes(part, dtype, tokens, seqs, max(scratch)), sampling)
+    peak = max(step_bytes(part, dtype, tokens, seqs, scratch(tokens, seqs)), sampling)
     state = state_table_bytes(seqs, length, config.block_size, len(spec.kv_groups))
-    return MemoryNeed(weight_bytes(part, dtype), peak + state, kv_bytes_per_token(part, dtype))
+    graphs = 0
+    if uses_graphs(config, device, backend):
+        sizes = ladder(seqs)
+        graphs = graph_bytes(part, dtype, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
+    return MemoryNeed(weight_bytes(part, dtype), peak + state, kv_bytes_per_token(part, dtype), graphs)
 
 
 def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> MemoryLimits:
