@@ -187,7 +187,12 @@ class EngineConfig:
     max_loras: int = setting(1, "int", "most adapters in one step", minimum=1, maximum=256)
     max_lora_rank: int = setting(16, "int", "largest rank of an adapter", minimum=1, maximum=512)
     speculative_config: str | None = setting(None, "str", "how to guess tokens ahead", metavar="JSON")
-    attention_backend: str = setting("auto", "str", "who computes attention", choices=("auto", "triton", "torch"))
+    attention_backend: str = setting(
+        "auto",
+        "str",
+        "who computes attention; auto takes what is the quickest on this GPU for this model",
+        choices=("auto", "triton", "varlen", "torch"),
+    )
     seed: int = setting(0, "int", "seed of requests that bring none", minimum=0, maximum=(1 << 63) - 1)
     watchdog_timeout: float = setting(
         30.0,

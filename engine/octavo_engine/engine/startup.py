@@ -106,7 +106,10 @@ def _load(loading: Loading, thread: DeviceThread, report: LoadProgress) -> tuple
     if size == 1:
         loaded = thread.submit(load_worker, loading, report).result()
         return ThreadExecutor(loaded.worker, thread), loaded
-    job = encode_job(loading.config, loading.files, loading.plan)
+    config = loading.config
+    if loading.target.device.type == "cuda":  # what the first rank has chosen by measuring
+        config = replace(config, attention_backend=loading.target.backend.name)
+    job = encode_job(config, loading.files, loading.plan)
     ranks = thread.submit(Ranks, size, RANK_MODULE, job).result()
 
     def looking() -> None:
