@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -31,14 +31,15 @@ class CUDAGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # the same for all: libraries keep a workspace for each stream
+        # One stream for all: libraries keep a workspace for each.
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, works: Iterable[Work]) -> list[Work]:
         """As above; each set of works has a memory pool of its own, which ends with its last graph."""
         pool = torch.cuda.graph_pool_handle()
         return [self._record(work, pool) for work in works]
 
-    def _record(self, work: Work, pool: tuple[int, int]) -> Work:
+    def _record(self, work: Work, pool: Any) -> Work:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             work()  # kernels are compiled and libraries set up for these very shapes

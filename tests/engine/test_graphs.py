@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from recorded import CannotBeRecordedError, RecordedOperations, StaticAttention
+from recorded import CannotBeRecordedError, RecordedOperations, Recorder, StaticAttention
 
 from octavo_engine import LLM
+from octavo_engine.attention.backend import AttentionBackend
 from octavo_engine.attention.torch_reference import TorchAttention
+from octavo_engine.capture import Capture
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableChange
@@ -49,19 +51,25 @@ def test_the_ladder_is_close_and_ends_at_the_most_there_can_be() -> None:
         assert sizes == sorted(set(sizes)) and sizes[-1] == min(most, 512)
 
 
+def load_tiny(folder: Path) -> tuple[Decoder, ModelSpec]:
+    files = resolve_model(str(folder), None, lambda *_: None)
+    spec = read_spec(files)
+    return load_model(files, spec, CPU, torch.float32, lambda *_: None), spec
+
+
 @pytest.fixture(scope="module")
 def model(tiny_model: Path) -> tuple[Decoder, ModelSpec]:
-    files = resolve_model(str(tiny_model), None, lambda *_: None)
-    spec = read_spec(files)
-    decoder = load_model(files, spec, CPU, torch.float32, lambda *_: None)
+    decoder, spec = load_tiny(tiny_model)
     assert type(decoder.compute) is TorchCompute, "C kernels are no operations of PyTorch: nobody could record them"
     return decoder, spec
 
 
-def make_worker(model: tuple[Decoder, ModelSpec], capture: RecordedOperations | None) -> Worker:
+def make_worker(
+    model: tuple[Decoder, ModelSpec], capture: Capture | None, backend: AttentionBackend | None = None
+) -> Worker:
     """A worker whose cache holds no number where nobody has written."""
     decoder, spec = model
-    backend, groups = StaticAttention(), spec.kv_groups
+    backend, groups = backend or StaticAttention(), spec.kv_groups
     cache = allocate_cache(
         backend, groups, num_blocks=BLOCKS, swap_blocks=0, block_size=SIZE, dtype=torch.float32, device=CPU
     )
@@ -71,6 +79,19 @@ def make_worker(model: tuple[Decoder, ModelSpec], capture: RecordedOperations | 
     if capture is not None:
         worker.capture(capture, RUNGS)
     return worker
+
+
+def begin(row: int, prompt: list[int]) -> StepPlan:
+    """A plan that computes a whole prompt, in blocks of the row's own."""
+    greedy = SamplingParams(max_tokens=99, temperature=0.0, logprobs=0)
+    width = LENGTH // SIZE
+    blocks = tuple(range(row * width, (row + 1) * width))
+    return StepPlan(
+        0,
+        (NewRow(row, f"r{row}", tuple(prompt), len(prompt), greedy),),
+        (TableChange(row, 0, 0, blocks),),
+        chunks=(Chunk(row, 0, len(prompt), True),),
+    )
 
 
 class Crowd:
@@ -159,17 +180,9 @@ def test_every_batch_size_up_to_one_more_than_the_largest_rung(model: tuple[Deco
     eager, graphed = make_worker(model, None), make_worker(model, capture)
     rng = random.Random(5)
     lengths = [rng.randint(1, 40) for _ in range(ROWS)]
-    greedy = SamplingParams(max_tokens=99, temperature=0.0, logprobs=0)
     for row, length in enumerate(lengths):
-        prompt = tuple(rng.randrange(64) for _ in range(length))
-        blocks = tuple(range(row * 12, row * 12 + 12))
-        begin = StepPlan(
-            0,
-            (NewRow(row, f"r{row}", prompt, length, greedy),),
-            (TableChange(row, 0, 0, blocks),),
-            chunks=(Chunk(row, 0, length, True),),
-        )
-        assert_alike(graphed.execute(begin), eager.execute(begin))
+        plan = begin(row, [rng.randrange(64) for _ in range(length)])
+        assert_alike(graphed.execute(plan), eager.execute(plan))
     for count in [*range(1, ROWS + 1), *range(ROWS, 0, -1)]:
         rows = rng.sample(range(ROWS), count)
         plan = StepPlan(0, decode_rows=rows, decode_starts=[lengths[row] for row in rows])
@@ -230,6 +243,22 @@ def test_the_stand_in_refuses_what_a_gpu_could_not_record(model: tuple[Decoder, 
     assert not TorchAttention.graph_safe
     with pytest.raises(CannotBeRecordedError):
         worker.capture(RecordedOperations(), RUNGS)
+
+
+def test_what_comes_before_a_replay_waits_for_nothing_either() -> None:
+    """Rows, block tables and gathering: no number comes back to the host, and none goes out but through `to_device`."""
+    table = StateTable(ROWS, LENGTH, SIZE, 1, CPU)
+    changes = (TableChange(0, 0, 1, (5, -1)), TableChange(0, 0, 1, (6, 7)))
+    plans = [
+        *(begin(row, list(range(9))) for row in range(3)),
+        StepPlan(0, table_changes=changes, decode_rows=[2, 0], decode_starts=[9, 9]),
+        StepPlan(0, decode_rows=[2, 0], decode_starts=[10, 10], chunks=(Chunk(1, 3, 5, False), Chunk(1, 8, 1, True))),
+    ]
+    for plan in plans:
+        with Recorder() as recorder:
+            table.apply(plan)
+            gather_inputs(plan, table)
+        assert recorder.operations
 
 
 def test_the_stand_in_repeats_operations_not_python() -> None:

@@ -41,7 +41,7 @@ from octavo_engine.runner.worker import LaunchedStep, Worker
 
 CPU = torch.device("cpu")
 SCHEDULES = 1_000
-GRAPHED = 40
+GRAPHED = 50
 RUNGS = [1, 2, 5]
 """Fewer than there can be rows, and not all there are below."""
 VOCABULARY = 64
