@@ -19,10 +19,13 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableChange
 from octavo_engine.engine import load, startup, target
-from octavo_engine.engine.startup import memory_need
+from octavo_engine.engine.load import Loading
+from octavo_engine.engine.startup import config_of_ranks, memory_need
+from octavo_engine.engine.target import Target
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.model.weights import load_model
@@ -342,3 +345,43 @@ def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
     assert [answer.token_ids for answer in llm.generate(prompts, greedy)] == expected
     assert capture.replays >= 11
     llm.close()
+
+
+def loading_of(
+    spec: ModelSpec, device: str, backend: AttentionBackend, plan: MemoryPlan, **settings: object
+) -> Loading:
+    config = EngineConfig(model="x", **settings)  # type: ignore[arg-type]
+    where = Target(torch.device(device), spec, spec, torch.float32, backend)
+    return Loading(config, resolve_model, where, plan, Shard(1, 2))  # type: ignore[arg-type]
+
+
+def test_the_log_says_why_there_are_no_graphs_on_a_gpu(
+    model: tuple[Decoder, ModelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 64)
+    with caplog.at_level(logging.INFO):
+        assert load._capture(loading_of(model[1], "cuda", StaticAttention(), plan, enforce_eager=True)) is None
+        assert load._capture(loading_of(model[1], "cuda", TorchAttention(), plan)) is None
+        assert load._capture(loading_of(model[1], "cpu", StaticAttention(), plan)) is None
+    assert caplog.messages == [
+        "CUDA graphs: none (--enforce-eager)",
+        "CUDA graphs: none (attention backend torch cannot be captured)",
+    ]
+
+
+def test_ranks_follow_the_first_ones_plan_and_backend(model: tuple[Decoder, ModelSpec]) -> None:
+    class Others:
+        """Ranks of which this one is the second."""
+
+        alone = False
+
+        def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(x, 0) + torch.tensor([7, 48])
+
+    loading = loading_of(model[1], "cpu", StaticAttention(), MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 64))
+    agreed = load._agreed(loading, 5, Others())  # type: ignore[arg-type]
+    assert (agreed.num_kv_blocks, agreed.max_model_len) == (7, 48)
+    on_gpu = loading_of(model[1], "cuda", StaticAttention(), agreed)
+    on_gpu.target.backend.name = "varlen"
+    assert config_of_ranks(on_gpu.config, on_gpu.target).attention_backend == "varlen"
+    assert config_of_ranks(loading.config, loading.target).attention_backend == "auto"

@@ -106,10 +106,7 @@ def _load(loading: Loading, thread: DeviceThread, report: LoadProgress) -> tuple
     if size == 1:
         loaded = thread.submit(load_worker, loading, report).result()
         return ThreadExecutor(loaded.worker, thread), loaded
-    config = loading.config
-    if loading.target.device.type == "cuda":  # what the first rank has chosen by measuring
-        config = replace(config, attention_backend=loading.target.backend.name)
-    job = encode_job(config, loading.files, loading.plan)
+    job = encode_job(config_of_ranks(loading.config, loading.target), loading.files, loading.plan)
     ranks = thread.submit(Ranks, size, RANK_MODULE, job).result()
 
     def looking() -> None:
@@ -124,6 +121,11 @@ def _load(loading: Loading, thread: DeviceThread, report: LoadProgress) -> tuple
         raise
     ranks.ready()
     return GroupExecutor(ThreadExecutor(loaded.worker, thread), ranks), loaded
+
+
+def config_of_ranks(config: EngineConfig, target: Target) -> EngineConfig:
+    """The other ranks' configuration: on GPUs they take the attention backend that the first one has chosen."""
+    return replace(config, attention_backend=target.backend.name) if target.device.type == "cuda" else config
 
 
 @dataclass(frozen=True)
