@@ -154,7 +154,11 @@ class EngineConfig:
         1, "int", "GPUs, or processes on CPU, that share each layer", minimum=1, maximum=64
     )
     quantization: str | None = setting(None, "str", "quantize weights while loading", choices=("fp8", "awq", "gptq"))
-    enforce_eager: bool = setting(False, "bool", "never capture CUDA graphs")
+    enforce_eager: bool = setting(
+        False,
+        "bool",
+        "no CUDA graphs: every step launches its kernels one by one, which is slower for decodes on GPUs",
+    )
     enable_prefix_caching: bool = setting(
         True, "bool", "keep the KV cache of finished prompts for requests that begin alike"
     )
@@ -183,7 +187,12 @@ class EngineConfig:
     max_loras: int = setting(1, "int", "most adapters in one step", minimum=1, maximum=256)
     max_lora_rank: int = setting(16, "int", "largest rank of an adapter", minimum=1, maximum=512)
     speculative_config: str | None = setting(None, "str", "how to guess tokens ahead", metavar="JSON")
-    attention_backend: str = setting("auto", "str", "who computes attention", choices=("auto", "triton", "torch"))
+    attention_backend: str = setting(
+        "auto",
+        "str",
+        "who computes attention; auto takes what is the quickest on this GPU for this model",
+        choices=("auto", "triton", "varlen", "torch"),
+    )
     seed: int = setting(0, "int", "seed of requests that bring none", minimum=0, maximum=(1 << 63) - 1)
     watchdog_timeout: float = setting(
         30.0,

@@ -35,7 +35,8 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def make_plan(config: EngineConfig, spec: ModelSpec, gpu_memory: int) -> MemoryPlan:
     """The memory plan on each of --tensor-parallel-size GPUs of `gpu_memory` bytes that nobody else uses."""
     device = torch.device("cuda")
-    need = memory_need(spec, choose_dtype(config.dtype, spec, device), config, select_backend("triton", device))
+    backend = select_backend("triton", device)
+    need = memory_need(spec, choose_dtype(config.dtype, spec, device), config, backend, device)
     memory = DeviceMemory(gpu_memory, gpu_memory, f"a GPU of {format_size(gpu_memory)}")
     limits = memory_limits(config, spec, device)
     return plan_memory(need, memory, limits)
@@ -49,6 +50,7 @@ def _table(config: EngineConfig, files: ModelFiles, spec: ModelSpec, plan: Memor
         ("on", f"{ranks} GPU{'s' * (ranks > 1)}; what follows is for each"),
         ("weights", format_size(need.weights)),
         ("one step", f"{format_size(need.step)} at --max-num-batched-tokens {config.max_num_batched_tokens}"),
+        ("CUDA graphs", f"about {format_size(need.graphs)}" if need.graphs else "none (--enforce-eager)"),
         ("KV cache", f"{format_size(plan.kv_bytes)} in {plan.num_kv_blocks:,} blocks of {plan.block_size} tokens"),
         ("KV per token", format_size(need.kv_per_token)),
         ("context", f"{plan.max_model_len:,} tokens (--max-model-len)"),

@@ -9,9 +9,11 @@ from __future__ import annotations
 import pytest
 import torch
 from paging import make_batch, plain_attention, poisoned_cache, run
+from test_graphs import begin, load_tiny, make_worker
 
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.triton import TritonAttention, interpreted
+from octavo_engine.core.step import StepPlan
 
 
 @pytest.fixture
@@ -78,3 +80,27 @@ def test_rows_without_context_are_zero(triton_backend):
     batch = make_batch([(1, 5), (1, 1)], heads=2, kv_heads=1, head_dim=64)
     batch.inputs.context_lens[1] = 0
     assert not run(triton_backend, batch)[1].any()
+
+
+class Again:
+    """In the place of CUDA graphs: what was recorded is called again, on the same buffers."""
+
+    def capture(self, works):
+        return list(works)
+
+
+def test_decodes_padded_to_a_rung_say_the_same(triton_backend, tiny_model):
+    model = load_tiny(tiny_model)
+    eager, graphed = make_worker(model, None, TritonAttention()), make_worker(model, Again(), triton_backend)
+    lengths = [9, 1, 16]
+    for row, length in enumerate(lengths):
+        plan = begin(row, list(range(length)))
+        assert graphed.execute(plan).token_ids == eager.execute(plan).token_ids
+    for rows in ([2, 0, 1], [1], [0, 2, 1]):
+        plan = StepPlan(0, decode_rows=rows, decode_starts=[lengths[row] for row in rows])
+        for row in rows:
+            lengths[row] += 1
+        got, expected = graphed.execute(plan), eager.execute(plan)
+        assert got.token_ids == expected.token_ids
+        for index, logprobs in expected.logprobs.items():
+            assert got.logprobs[index].logprob == pytest.approx(logprobs.logprob, abs=1e-4)

@@ -3,7 +3,8 @@
 A thousand schedules, drawn by number: arrivals, aborts, deadlines, choices and branches that share blocks, prefix hits,
 preemptions, swaps out and in, chunk and block sizes, one or two steps under way. Float32 on the CPU. Sums are taken in
 another order where shapes differ, so two logits that are nearly equal could change places: requests that alone come to
-such a place would not be compared, and are counted; a test says that there are nearly none.
+such a place would not be compared, and are counted; a test says that there are nearly none. Some schedules have their
+decodes replayed as graphs (by a stand-in, recorded.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from recorded import RecordedOperations, StaticAttention
 
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.core.kv_groups import KVGroup
@@ -39,6 +41,9 @@ from octavo_engine.runner.worker import LaunchedStep, Worker
 
 CPU = torch.device("cpu")
 SCHEDULES = 1_000
+GRAPHED = 50
+RUNGS = [1, 2, 5]
+"""Fewer than there can be rows, and not all there are below."""
 VOCABULARY = 64
 LONGEST_ANSWER = 20
 TIE = 1e-4
@@ -84,9 +89,19 @@ class Model:
     answers: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     ties: set[tuple[int, str]] = field(default_factory=set)
 
-    def worker(self, *, rows: int, length: int, blocks: int, swap_blocks: int, block_size: int) -> Worker:
+    def worker(
+        self,
+        *,
+        rows: int,
+        length: int,
+        blocks: int,
+        swap_blocks: int,
+        block_size: int,
+        graphs: RecordedOperations | None = None,
+    ) -> Worker:
         """A worker of its own cache, in which every slot that was never written is no number."""
-        backend, groups = TorchAttention(), self.spec.kv_groups
+        backend = TorchAttention() if graphs is None else StaticAttention()
+        groups = self.spec.kv_groups
         cache = allocate_cache(
             backend,
             groups,
@@ -99,7 +114,10 @@ class Model:
         for swap in (False, True) if swap_blocks else (False,):
             for tensor in cache.tensors(0, swap=swap):
                 tensor.fill_(torch.nan)
-        return Worker(self.decoder, backend, cache, StateTable(rows, length, block_size, len(groups), CPU))
+        worker = Worker(self.decoder, backend, cache, StateTable(rows, length, block_size, len(groups), CPU))
+        if graphs is not None:
+            worker.capture(graphs, [size for size in RUNGS if size <= rows])
+        return worker
 
     def compute_alone(self, prompt: int, way: str) -> None:
         """The prompt in one piece, then token by token, with nobody else there."""
@@ -183,7 +201,7 @@ class Asked:
 class Schedule:
     """One crowd, all of it drawn from its number."""
 
-    def __init__(self, model: Model, number: int) -> None:
+    def __init__(self, model: Model, number: int, graphs: RecordedOperations | None = None) -> None:
         self.model, self.number, self.rng = model, number, random.Random(number)
         rng = self.rng
         self.block_size = rng.choice([4, 8, 16])
@@ -214,7 +232,12 @@ class Schedule:
         )
         self.scheduler = Scheduler(settings, memory)
         worker = model.worker(
-            rows=rows, length=self.longest, blocks=blocks, swap_blocks=swap, block_size=self.block_size
+            rows=rows,
+            length=self.longest,
+            blocks=blocks,
+            swap_blocks=swap,
+            block_size=self.block_size,
+            graphs=graphs,
         )
         # The device's own thread now and then; it changes nothing but when results are there.
         threaded = number % 10 == 0
@@ -366,4 +389,24 @@ def test_each_request_says_in_any_crowd_what_it_says_alone(model: Model) -> None
     print("\n" + "\n".join(f"{count:>9,} {name}" for name, count in sorted(figures.items())))
     assert figures["ties, not compared"] <= 0.005 * figures["requests"]
     missing = {name: (figures[name], least) for name, least in LEAST.items() if figures[name] < least}
+    assert not missing, f"too little happened, (found, wanted): {missing}"
+
+
+def test_so_it_does_where_decodes_are_replayed(model: Model) -> None:
+    figures: Counter[str] = Counter()
+    for number in range(SCHEDULES, SCHEDULES + GRAPHED):
+        graphs = RecordedOperations()
+        schedule = Schedule(model, number, graphs)
+        schedule.run(figures)
+        compare(schedule, figures)
+        figures["replays"] += graphs.replays
+    least = {
+        "compared": 200,
+        "whole answers": 130,
+        "replays": 700,
+        "preemptions": 12,
+        "swapped_in_blocks": 3,
+        "hits": 10,
+    }
+    missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
     assert not missing, f"too little happened, (found, wanted): {missing}"

@@ -36,6 +36,8 @@ class AttentionTask:
     groups: tuple[KVGroupSpec, ...]
     block_size: int
     dtype: torch.dtype
+    num_heads: int
+    """Query heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class StepInputs:
     sample_rows: Tensor
     """[R] int64, indices into T whose hidden state gives logits."""
     query_lens_host: tuple[int, ...]
-    """The same lengths on the host, so that nobody needs a device sync to know them."""
+    """The same lengths on the host, so that nobody needs a device sync to know them. Inside a CUDA graph those of the
+    contexts are upper bounds of all steps that the graph will run."""
     context_lens_host: tuple[int, ...]
 
 
@@ -73,6 +76,9 @@ class AttentionBackend(Protocol):
     """How attention is computed. Stateless between steps, except for scratch memory."""
 
     name: str
+    graph_safe: bool
+    """Whether a decode can be recorded: `prepare`, `write` and `attend` never wait for the device and use host lengths
+    as upper bounds alone."""
 
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

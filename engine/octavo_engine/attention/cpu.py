@@ -25,6 +25,7 @@ class CPUAttention:
     """Backend `cpu`. Caches are [num_blocks, B, K, D]."""
 
     name = "cpu"
+    graph_safe = False
 
     def __init__(self, kernels: CPUKernels) -> None:
         self._kernels = kernels

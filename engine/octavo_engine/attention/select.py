@@ -1,4 +1,4 @@
-"""Which backend computes attention."""
+"""Which backend computes attention: what is asked for, or the quickest there is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from octavo_engine.attention.backend import AttentionBackend, AttentionTask
 from octavo_engine.attention.cpu import CPUAttention, computes
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
+from octavo_engine.kernels.cpu.library import cpu_kernels
 
 log = logging.getLogger(__name__)
 
@@ -18,23 +18,47 @@ log = logging.getLogger(__name__)
 def select_backend(name: str, device: torch.device, task: AttentionTask | None = None) -> AttentionBackend:
     """The backend called `name`, or for `auto` the quickest on `device`; ConfigurationError if it cannot run there.
 
-    Without a `task` no backend is taken that computes only some.
+    Without a `task` no backend is taken that computes only some, and nothing is measured.
     """
-    chosen = name if name != "auto" else "triton" if device.type == "cuda" else "torch"
-    reason = "the default on" if name == "auto" else "asked for, on"
-    if chosen == "torch":
-        kernels = _cpu_kernels(task) if name == "auto" and device.type == "cpu" else None
-        backend: AttentionBackend = TorchAttention() if kernels is None else CPUAttention(kernels)
-    elif chosen == "triton":
-        backend = _triton(device)
+    if name == "auto":
+        backend, reason = _on_gpu(device, task) if device.type == "cuda" else _on_cpu(task)
+    elif name == "torch":
+        backend, reason = TorchAttention(), "asked for"
+    elif name == "triton":
+        backend, reason = _triton(device), "asked for"
+    elif name == "varlen":
+        backend, reason = _varlen(device), "asked for"
     else:
-        raise ConfigurationError(f"--attention-backend: {name!r} is not one of auto, triton, torch")
-    log.info("attention backend: %s (%s %s)", backend.name, reason, device.type)
+        raise ConfigurationError(f"--attention-backend: {name!r} is not one of auto, triton, varlen, torch")
+    log.info("attention backend: %s (%s, on %s)", backend.name, reason, device.type)
     return backend
 
 
-def _cpu_kernels(task: AttentionTask | None) -> CPUKernels | None:
-    return cpu_kernels() if task is not None and computes(task) else None
+def _on_cpu(task: AttentionTask | None) -> tuple[AttentionBackend, str]:
+    kernels = cpu_kernels() if task is not None and computes(task) else None
+    return (TorchAttention() if kernels is None else CPUAttention(kernels)), "the default"
+
+
+def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[AttentionBackend, str]:
+    from octavo_engine.attention.measure import DeviceMeasure, choose
+
+    candidates = gpu_candidates(device)
+    if len(candidates) == 1 or task is None:
+        return candidates[0], "the default"
+    quickest = choose(candidates, DeviceMeasure(task, device))
+    return next(backend for backend in candidates if backend.name == quickest), "the quickest"
+
+
+def gpu_candidates(device: torch.device) -> list[AttentionBackend]:
+    """The backends that can run on a GPU here, our own first; others say in the log why they cannot."""
+    from octavo_engine.attention.varlen import why_not
+
+    candidates: list[AttentionBackend] = [_triton(device)]
+    if (obstacle := why_not()) is None:
+        candidates.append(_varlen(device))
+    else:
+        log.info("attention backend varlen is no candidate: %s", obstacle)
+    return candidates
 
 
 def _triton(device: torch.device) -> AttentionBackend:
@@ -46,3 +70,12 @@ def _triton(device: torch.device) -> AttentionBackend:
             "which runs the kernels in Triton's interpreter, for tests)"
         )
     return TritonAttention()
+
+
+def _varlen(device: torch.device) -> AttentionBackend:
+    from octavo_engine.attention.varlen import VarlenAttention, why_not
+
+    obstacle = "needs a GPU, and the device is cpu" if device.type != "cuda" else why_not()
+    if obstacle is not None:
+        raise ConfigurationError(f"--attention-backend varlen: {obstacle}; use auto")
+    return VarlenAttention()

@@ -66,6 +66,7 @@ class TorchAttention:
     """Backend `torch`. Caches are [num_blocks, B, K, D]."""
 
     name = "torch"
+    graph_safe = False
 
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

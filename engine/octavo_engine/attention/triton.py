@@ -30,6 +30,7 @@ class TritonAttention:
     """Backend `triton`. Caches are [num_blocks, B, K, D]."""
 
     name = "triton"
+    graph_safe = True
 
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
+from octavo_engine.capture import Capture, CUDAGraphs
 from octavo_engine.config import EngineConfig, format_size
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
 from octavo_engine.engine.target import Target
 from octavo_engine.errors import DoesNotFitError
-from octavo_engine.model.collectives import ALONE, connect
+from octavo_engine.model.collectives import ALONE, Collectives, connect
+from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, Progress
 from octavo_engine.model.weights import load_model
 from octavo_engine.runner.block_ops import measure_swap
+from octavo_engine.runner.graphs import Captured, ladder, uses_graphs
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
 from octavo_engine.runner.memory import MemoryPlan, device_memory
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+_PILOT_BLOCKS = 2
+"""KV blocks of the cache that graphs are measured with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,50 +44,119 @@ class Loading:
     shard: Shard
     meeting: str = ""
     """Where the ranks find each other, if there are several."""
+    replan: Callable[[int], MemoryPlan] | None = None
+    """The plan anew for so many bytes of CUDA graphs; the first rank's, which the others follow."""
 
 
-def load_worker(loading: Loading, report: Progress) -> tuple[Worker, float]:
-    """A worker that has done its first steps, and the seconds it takes to swap a block of every group out and in."""
-    config, plan, target = loading.config, loading.plan, loading.target
-    groups = len(target.spec.kv_groups)
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A worker that has done its first steps."""
+
+    worker: Worker
+    plan: MemoryPlan
+    """The one it was made by."""
+    swap_seconds: float
+    """To swap a block of every group out and in."""
+
+
+def load_worker(loading: Loading, report: Progress) -> Loaded:
+    """Weights, then CUDA graphs as a trial, then all the memory that is left for the KV cache, then graphs for good.
+
+    Graphs hold the addresses of the cache, and its size is what they leave: so they are captured twice, first with a
+    cache of a few blocks. The plan then holds what they take rather than what they might.
+    """
+    target, plan = loading.target, loading.plan
     several = loading.shard.size > 1
     ranks = connect(loading.shard, loading.meeting, target.device, target.dtype) if several else ALONE
+    capture = _capture(loading)
     try:
         decoder = load_model(loading.files, target.spec, target.device, target.dtype, report, ranks)
-        cache = _allocate(loading)
-        table = StateTable(
-            config.max_num_seqs, plan.max_model_len, config.block_size, groups, target.device, config.seed
-        )
+        if capture is not None:
+            plan = _agreed(loading, _measure_graphs(loading, decoder, capture, report), ranks)
+        worker, cache = _make_worker(loading, decoder, plan)
+        report("warmup", 0.5, "first steps")
+        _warm_up(worker, loading, plan)
+        if capture is not None:
+            worker.capture(capture, ladder(loading.config.max_num_seqs), _half(report, 1))
     except (torch.OutOfMemoryError, MemoryError) as error:
-        have = device_memory(target.device)
+        have, share = device_memory(target.device), loading.config.gpu_memory_utilization
         raise DoesNotFitError(
             f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free "
-            f"on {have.name} now: lower --gpu-memory-utilization from {config.gpu_memory_utilization:g} ({error})"
+            f"on {have.name} now: lower --gpu-memory-utilization from {share:g} ({error})"
         ) from None
-    worker = Worker(decoder, target.backend, cache, table)
-    report("warmup", 0.0, "first steps")
-    _warm_up(worker, min(config.block_size, config.max_num_batched_tokens, plan.max_model_len), groups)
-    return worker, measure_swap(cache)
+    return Loaded(worker, plan, measure_swap(cache))
 
 
-def _allocate(loading: Loading) -> KVCache:
+def _capture(loading: Loading) -> Capture | None:
+    device, backend, eager = loading.target.device, loading.target.backend, loading.config.enforce_eager
+    if uses_graphs(loading.config, device, backend):
+        return CUDAGraphs(device)
+    if device.type == "cuda":
+        reason = "--enforce-eager" if eager else f"attention backend {backend.name} cannot be captured"
+        log.info("CUDA graphs: none (%s)", reason)
+    return None
+
+
+def _measure_graphs(loading: Loading, decoder: Decoder, capture: Capture, report: Progress) -> int:
+    """Bytes that stay taken once first steps were done, which is libraries' own memory, and all graphs are captured."""
+    pilot = replace(loading.plan, num_kv_blocks=_PILOT_BLOCKS, swap_blocks=0)
+    worker, _ = _make_worker(loading, decoder, pilot)
+    before = capture.taken()
+    _warm_up(worker, loading, pilot)
+    worker.capture(capture, ladder(loading.config.max_num_seqs), _half(report, 0))
+    taken = capture.taken() - before
+    log.info("CUDA graphs: %s measured, %s planned", format_size(taken), format_size(loading.plan.need.graphs))
+    return max(0, taken)
+
+
+def _half(report: Progress, half: int) -> Captured:
+    """Graphs as a part of the warm-up: the trial is its first half, what follows the second."""
+
+    def captured(done: int, total: int) -> None:
+        report("warmup", (half + done / total) / 2, f"CUDA graphs: {done} of {total}{'' if half else ', a trial'}")
+
+    return captured
+
+
+def _agreed(loading: Loading, graphs: int, ranks: Collectives) -> MemoryPlan:
+    """The first rank's new plan, in all ranks: none takes more than the first."""
+    plan = loading.plan if loading.replan is None else loading.replan(graphs)
+    if ranks.alone:
+        return plan
+    device = loading.target.device
+    numbers = ranks.broadcast(torch.tensor([plan.num_kv_blocks, plan.max_model_len], device=device))
+    blocks, length = numbers.tolist()
+    return replace(plan, num_kv_blocks=blocks, max_model_len=length)
+
+
+def _make_worker(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> tuple[Worker, KVCache]:
+    target, config = loading.target, loading.config
+    cache = _allocate(loading, plan)
+    groups = len(target.spec.kv_groups)
+    table = StateTable(config.max_num_seqs, plan.max_model_len, config.block_size, groups, target.device, config.seed)
+    return Worker(decoder, target.backend, cache, table), cache
+
+
+def _allocate(loading: Loading, plan: MemoryPlan) -> KVCache:
     target = loading.target
     return allocate_cache(
         target.backend,
         target.shard_spec.kv_groups,
-        num_blocks=loading.plan.num_kv_blocks,
-        swap_blocks=loading.plan.swap_blocks,
+        num_blocks=plan.num_kv_blocks,
+        swap_blocks=plan.swap_blocks,
         block_size=loading.config.block_size,
         dtype=target.dtype,
         device=target.device,
     )
 
 
-def _warm_up(worker: Worker, tokens: int, num_groups: int) -> None:
-    """A prefill and a decode, `tokens` in all, so that nothing is compiled or allocated first in a user's step.
+def _warm_up(worker: Worker, loading: Loading, plan: MemoryPlan) -> None:
+    """A prefill and a decode, a block in all, so that nothing is compiled or allocated first in a user's step.
 
     They use row 0 and block 0, which are nobody's yet and are written anew by whoever gets them.
     """
+    config, num_groups = loading.config, len(loading.target.spec.kv_groups)
+    tokens = min(config.block_size, config.max_num_batched_tokens, plan.max_model_len)
     if tokens < 2:
         return
     length = tokens - 1

@@ -70,7 +70,7 @@ def _run(board: Board, shard: Shard, meeting: str) -> None:
     def report(phase: str, ratio: float, _detail: str) -> None:
         board.set_loaded(shard.rank, ratio if phase == "loading" else 1.0)
 
-    worker, _ = load_worker(Loading(config, files, target, plan, shard, meeting), report)
+    worker = load_worker(Loading(config, files, target, plan, shard, meeting), report).worker
     while message := board.receive(shard.rank):
         worker.launch(decode_plan(message))
 

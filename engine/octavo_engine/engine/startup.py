@@ -19,13 +19,14 @@ from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
-from octavo_engine.engine.load import Loading, load_worker
+from octavo_engine.engine.load import Loaded, Loading, load_worker
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
 from octavo_engine.engine.target import Target, choose_target
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.footprint import (
+    graph_bytes,
     kv_bytes_per_token,
     logits_bytes,
     sampler_bytes,
@@ -42,6 +43,7 @@ from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
+from octavo_engine.runner.graphs import ladder, uses_graphs
 from octavo_engine.runner.memory import (
     DeviceMemory,
     MemoryLimits,
@@ -78,7 +80,10 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
     thread = DeviceThread()
     if sizing.target.device.type == "cpu":
         thread.submit(use_cores, os.environ, config.tensor_parallel_size).result()
-    executor, swap_seconds, sizing = _load(config, files, sizing, thread, report, log_format)
+    executor, loaded, sizing = _load(config, files, sizing, thread, report, log_format)
+    if loaded.plan is not sizing.plan:
+        sizing = replace(sizing, plan=loaded.plan)
+        log.info("memory plan, graphs measured: %s", sizing.plan.describe())
     target, plan = sizing.target, sizing.plan
     info = EngineInfo(
         max_model_len=plan.max_model_len,
@@ -95,7 +100,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
     )
     report("warmup", 1.0, "")
-    return EngineLoop(_scheduler(config, target.spec, plan, swap_seconds), executor, info)
+    return EngineLoop(_scheduler(config, target.spec, plan, loaded.swap_seconds), executor, info)
 
 
 def _load(
@@ -105,16 +110,17 @@ def _load(
     thread: DeviceThread,
     report: LoadProgress,
     log_format: str | None,
-) -> tuple[Executor, float, Sizing]:
-    """All that computes, loaded, the seconds it takes to swap a block of every group out and in, and its true size.
+) -> tuple[Executor, Loaded, Sizing]:
+    """All that computes, the first rank's part of it, and its true size.
 
     That is another than `sizing` if the device of another rank has less memory than the first one's.
     """
     size = config.tensor_parallel_size
-    loading = Loading(config, files, sizing.target, sizing.plan, Shard(0, size))
+    loading = Loading(config, files, sizing.target, sizing.plan, Shard(0, size), replan=sizing.replan)
     if size == 1:
-        worker, swap_seconds = thread.submit(load_worker, loading, report).result()
-        return ThreadExecutor(worker, thread), swap_seconds, sizing
+        loaded = thread.submit(load_worker, loading, report).result()
+        return ThreadExecutor(loaded.worker, thread), loaded, sizing
+    config = config_of_ranks(config, sizing.target)
     ranks = thread.submit(Ranks, size, RANK_MODULE, encode_job(config, files, log_format)).result()
 
     def looking() -> None:
@@ -125,13 +131,18 @@ def _load(
         sizing = size_engine(config, files, ranks.memories())
         log.info("memory plan of each rank: %s", sizing.plan.describe())
         ranks.send(encode_memory_plan(sizing.plan))
-        loading = replace(loading, plan=sizing.plan, meeting=ranks.meeting)
-        worker, swap_seconds = ranks.wait(thread.submit(load_worker, loading, ranks.report_own), looking)
+        loading = replace(loading, plan=sizing.plan, meeting=ranks.meeting, replan=sizing.replan)
+        loaded = ranks.wait(thread.submit(load_worker, loading, ranks.report_own), looking)
     except BaseException:
         ranks.kill()
         raise
     ranks.ready()
-    return GroupExecutor(ThreadExecutor(worker, thread), ranks), swap_seconds, sizing
+    return GroupExecutor(ThreadExecutor(loaded.worker, thread), ranks), loaded, sizing
+
+
+def config_of_ranks(config: EngineConfig, target: Target) -> EngineConfig:
+    """The other ranks' configuration: on GPUs they take the attention backend that the first one has chosen."""
+    return replace(config, attention_backend=target.backend.name) if target.device.type == "cuda" else config
 
 
 @dataclass(frozen=True)
@@ -141,11 +152,17 @@ class Sizing:
     target: Target
     plan: MemoryPlan
     memory: DeviceMemory
+    limits: MemoryLimits
+
+    def replan(self, graphs: int) -> MemoryPlan:
+        """The plan with what CUDA graphs were measured to take; DoesNotFitError if there is none."""
+        return plan_memory(replace(self.plan.need, graphs=graphs), self.memory, self.limits)
 
     def memory_info(self) -> MemoryInfo:
         """The plan in numbers for others."""
         need = self.plan.need
-        return MemoryInfo(weights=need.weights, step=need.step, kv_per_token=need.kv_per_token, total=self.memory.total)
+        step = need.step + need.graphs
+        return MemoryInfo(weights=need.weights, step=step, kv_per_token=need.kv_per_token, total=self.memory.total)
 
 
 def size_engine(config: EngineConfig, files: ModelFiles, others: Sequence[DeviceMemory] = ()) -> Sizing:
@@ -156,7 +173,7 @@ def size_engine(config: EngineConfig, files: ModelFiles, others: Sequence[Device
     ranks = config.tensor_parallel_size
     target = choose_target(config, files, Shard(0, ranks))
     device = target.device
-    need = memory_need(target.spec, target.dtype, config, target.backend)
+    need = memory_need(target.spec, target.dtype, config, target.backend, device)
     if uses_amx(target.dtype, device):
         need = replace(need, weights=2 * need.weights)
     if widens(target.dtype, device):
@@ -168,7 +185,7 @@ def size_engine(config: EngineConfig, files: ModelFiles, others: Sequence[Device
     plan = plan_memory(need, memory, limits)
     if device.type != "cpu":
         check_swap_space(plan, host_memory().share(ranks))
-    return Sizing(target, plan, memory)
+    return Sizing(target, plan, memory, limits)
 
 
 def _overall(progress: LoadProgress) -> LoadProgress:
@@ -184,7 +201,9 @@ def _overall(progress: LoadProgress) -> LoadProgress:
     return report
 
 
-def memory_need(spec: ModelSpec, dtype: torch.dtype, config: EngineConfig, backend: AttentionBackend) -> MemoryNeed:
+def memory_need(
+    spec: ModelSpec, dtype: torch.dtype, config: EngineConfig, backend: AttentionBackend, device: torch.device
+) -> MemoryNeed:
     """What the first rank takes of the model with these settings; `step` is one step's peak and what steps keep.
 
     No other rank takes more: this one has its part of the logits, then all of them, which it samples from.
@@ -192,11 +211,18 @@ def memory_need(spec: ModelSpec, dtype: torch.dtype, config: EngineConfig, backe
     part = sharded(spec, Shard(0, config.tensor_parallel_size))
     tokens, seqs = config.max_num_batched_tokens, config.max_num_seqs
     length = config.max_model_len or spec.max_position
-    scratch = [backend.scratch_bytes(group, part.num_heads, tokens, seqs, length) for group in part.kv_groups]
+
+    def scratch(tokens: int, seqs: int) -> int:
+        return max(backend.scratch_bytes(group, part.num_heads, tokens, seqs, length) for group in part.kv_groups)
+
     sampling = logits_bytes(spec, dtype, seqs) + sampler_bytes(spec.vocab_size, seqs)
-    peak = max(step_bytes(part, dtype, tokens, seqs, max(scratch)), sampling)
+    peak = max(step_bytes(part, dtype, tokens, seqs, scratch(tokens, seqs)), sampling)
     state = state_table_bytes(seqs, length, config.block_size, len(spec.kv_groups))
-    return MemoryNeed(weight_bytes(part, dtype), peak + state, kv_bytes_per_token(part, dtype))
+    graphs = 0
+    if uses_graphs(config, device, backend):
+        sizes = ladder(seqs)
+        graphs = graph_bytes(part, dtype, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
+    return MemoryNeed(weight_bytes(part, dtype), peak + state, kv_bytes_per_token(part, dtype), graphs)
 
 
 def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> MemoryLimits:

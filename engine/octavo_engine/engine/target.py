@@ -33,7 +33,8 @@ def choose_target(config: EngineConfig, files: ModelFiles, shard: Shard) -> Targ
     spec = read_spec(files)
     part = sharded(spec, shard)
     dtype = choose_dtype(config.dtype, spec, device)
-    backend = select_backend(config.attention_backend, device, AttentionTask(part.kv_groups, config.block_size, dtype))
+    task = AttentionTask(part.kv_groups, config.block_size, dtype, part.num_heads)
+    backend = select_backend(config.attention_backend, device, task)
     return Target(device, spec, part, dtype, backend)
 
 

@@ -129,6 +129,13 @@ class Decoder(nn.Module):
         """The weights that activations are multiplied with, [out, in]."""
         return [module.weight for module in self.modules() if isinstance(module, Linear)]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]; on the first rank only."""
-        return self.ranks.gather(self.compute.logits(hidden, self.lm_head))[:, : self.whole.vocab_size]
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]; on the first rank only.
+
+        Into `out` if it is given: there is no other copy in float32 then.
+        """
+        product = self.ranks.gather(self.compute.logits(hidden, self.lm_head))
+        if self.ranks.shard.rank:
+            return product
+        product = product[:, : self.whole.vocab_size]
+        return product.float() if out is None else out.copy_(product)

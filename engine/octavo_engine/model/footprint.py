@@ -5,6 +5,8 @@ These are the numbers behind the sizing at start, behind `plan`, and behind the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from octavo_engine.model.gguf_file import read_gguf
@@ -19,6 +21,11 @@ _COUNTING_BYTES = 1024 * (4 + 8)
 _SAMPLER_BYTES = 32
 """Most that is alive for one logit at once: the count of possible tokens so far (int64, twice) beside probabilities,
 their sums, and the logits as they were adjusted and scaled."""
+
+_NODES_OF_A_LAYER = 16
+_NODE_BYTES = 16 << 10
+"""Kernels of a layer in a CUDA graph and the driver's memory for one: a guess, not measured, for what is planned before
+anything is loaded. At start graphs are measured."""
 
 
 def num_parameters(spec: ModelSpec) -> int:
@@ -82,6 +89,20 @@ def widening_bytes(spec: ModelSpec, max_tokens: int) -> int:
     hidden, inner = spec.hidden_size, spec.intermediate_size
     linears = ((hidden, query + 2 * key), (query, hidden), (hidden, 2 * inner), (inner, hidden))
     return max(_FLOAT32_BYTES * (n * m + m + max_tokens * (n + m)) for n, m in linears)
+
+
+def graph_bytes(
+    spec: ModelSpec, dtype: torch.dtype, sizes: Sequence[int], max_model_len: int, block_size: int, scratch: int
+) -> int:
+    """About what CUDA graphs of decodes of `sizes` sequences keep: one step's memory, inputs, logits, and their nodes.
+
+    `scratch` is the attention backend's for the largest of them.
+    """
+    largest, groups = max(sizes), len(spec.kv_groups)
+    step = step_bytes(spec, dtype, largest, largest, scratch)
+    tables = groups * -(-max_model_len // block_size) * _INT32_BYTES
+    kept = largest * (spec.vocab_size * _FLOAT32_BYTES + tables + input_bytes(groups))
+    return step + kept + len(sizes) * spec.num_layers * _NODES_OF_A_LAYER * _NODE_BYTES
 
 
 def input_bytes(groups: int) -> int:

@@ -44,6 +44,13 @@ class MemoryNeed:
     step: int
     """Upper bound of one step's activations, logits included."""
     kv_per_token: int
+    graphs: int = 0
+    """What CUDA graphs keep: estimated before loading, measured after."""
+
+    @property
+    def fixed(self) -> int:
+        """All but the KV cache."""
+        return self.weights + self.step + self.graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +95,9 @@ class MemoryPlan:
         """One line for the log."""
         full = self.kv_tokens / self.max_model_len
         swap = f", {format_size(self.swap_bytes)} of CPU memory to swap to" if self.swap_blocks else ""
+        graphs = f" + CUDA graphs {format_size(self.need.graphs)}" if self.need.graphs else ""
         return (
-            f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)} + KV cache "
+            f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)}{graphs} + KV cache "
             f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV, "
             f"{full:.1f} sequences of {self.max_model_len:,} tokens{swap}"
         )
@@ -100,7 +108,7 @@ def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) ->
     budget = memory.budget(limits.utilization)
     per_block = need.kv_per_token * limits.block_size
     swap_blocks = _swap_blocks(limits.swap_space, per_block)
-    left = budget - need.weights - need.step - _swap_on_device(limits)
+    left = budget - need.fixed - _swap_on_device(limits)
     wanted = limits.max_model_len or limits.model_max_len
     blocks = _blocks(left, per_block, wanted, limits)
     capacity = blocks * limits.block_size
@@ -161,11 +169,12 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
     elif limits.kv_cache_memory is not None:
         kv = limits.kv_cache_memory
     swap = _swap_on_device(limits)
-    total = need.weights + need.step + kv + swap
+    total = need.fixed + kv + swap
+    graphs = f" + CUDA graphs {format_size(need.graphs)}" if need.graphs else ""
     swapped = f" + swap space {format_size(swap)}" if swap else ""
     return (
         f"does not fit into {memory.name}: needs {format_size(total)} (weights {format_size(need.weights)} + one step "
-        f"{format_size(need.step)} + KV cache {format_size(kv)} for {length} tokens{swapped}); there are "
+        f"{format_size(need.step)}{graphs} + KV cache {format_size(kv)} for {length} tokens{swapped}); there are "
         f"{format_size(budget)} "
         f"(--gpu-memory-utilization {limits.utilization:g} of {format_size(memory.total)}, "
         f"{format_size(memory.total - memory.free)} of it taken by others). "
@@ -175,6 +184,8 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
 
 def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget: int, left: int, total: int) -> str:
     tips = []
+    if need.graphs and total - budget <= need.graphs:
+        tips.append("--enforce-eager (fits)")
     if (swap := _swap_on_device(limits)) and total - budget <= swap:
         tips.append(f"--swap-space {(swap - (total - budget)) >> 20}MiB (fits)")
     if limits.num_kv_blocks is not None and left >= need.kv_per_token * limits.block_size:

@@ -1,4 +1,4 @@
-"""Executes plans on one device: state table, block operations, forward pass, sampling."""
+"""Executes plans on one device: state table, block operations, forward pass (a graph's replay or not), sampling."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.capture import Capture
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.runner.block_ops import run_block_ops
+from octavo_engine.runner.graphs import Captured, DecodeBuffers, DecodeGraphs
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.readback import Readback
@@ -50,6 +52,18 @@ class Worker:
         self._cache = cache
         self._table = table
         self._group_of_layer = cache.group_of_layer
+        self._graphs: DecodeGraphs | None = None
+
+    @torch.inference_mode()
+    def capture(self, capture: Capture, sizes: list[int], captured: Captured = lambda *_: None) -> None:
+        """Have steps of nothing but decodes, of up to the largest of `sizes` (ascending) sequences, run as graphs.
+
+        They hold the addresses of this worker's cache. Nothing is written into it.
+        """
+        buffers = DecodeBuffers.like(self._table, sizes[-1])
+        vocab = self._decoder.whole.vocab_size
+        logits = torch.zeros(sizes[-1], vocab, dtype=torch.float32, device=self._table.device)
+        self._graphs = DecodeGraphs(capture, sizes, buffers, logits, self._forward, captured)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute one step and wait for it."""
@@ -65,9 +79,8 @@ class Worker:
         errors: dict[int, str] = {}
         if plan.num_tokens:
             step = gather_inputs(plan, self._table)
-            hidden = self._decoder(step.inputs, self._attention(step.inputs))
-            if step.sample_rows:
-                logits = self._decoder.logits(hidden)
+            logits = self._logits(plan, step)
+            if logits is not None:
                 if self._decoder.ranks.shard.rank == 0:
                     samples, errors = self._sample(logits, step)
                 self._share_tokens(step)
@@ -86,6 +99,16 @@ class Worker:
             logprobs |= {first + index: value for index, value in some_logprobs.items()}
             errors |= {first + index: error for index, error in some_errors.items()}
         return StepResult(launched.step, token_ids, logprobs, errors, launched.timer.seconds())
+
+    def _logits(self, plan: StepPlan, step: GatheredStep) -> Tensor | None:
+        """Of the step's sampling rows, [R, vocab]; None if there are none."""
+        if self._graphs is not None and not plan.chunks and self._graphs.covers(len(plan.decode_rows)):
+            return self._graphs.replay(step.inputs)
+        hidden = self._decoder(step.inputs, self._attention(step.inputs))
+        return self._decoder.logits(hidden) if step.sample_rows else None
+
+    def _forward(self, inputs: StepInputs, logits: Tensor) -> None:
+        self._decoder.logits(self._decoder(inputs, self._attention(inputs)), logits)
 
     def _attention(self, inputs: StepInputs) -> AttentionContext:
         cache = self._cache

@@ -49,8 +49,8 @@ class TorchCompute:
         return _ACTIVATIONS[activation](gate).mul_(up)
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [T, in] weight [vocabulary, in]^T, float32."""
-        return F.linear(x, weight).float()
+        """x [T, in] weight [vocabulary, in]^T, not yet in float32."""
+        return F.linear(x, weight)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / rms(x) * weight, the first part in float32, then cast, as Hugging Face's Llama does it."""

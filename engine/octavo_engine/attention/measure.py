@@ -1,0 +1,147 @@
+"""Which attention backend is the quickest here, by trying them on the model's own shapes for some milliseconds."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import AttentionBackend, AttentionTask, KVGroupSpec, StepInputs
+from octavo_engine.capture import CUDAGraphs, Work
+
+log = logging.getLogger(__name__)
+
+Lens = list[tuple[int, int]]
+"""Query tokens and context of each sequence of a step."""
+_LAYERS = 8
+"""Calls in a row, as layers make them; decodes as one graph, as they run."""
+_ROUNDS = 3
+LIMIT = 1.0
+"""Seconds of measuring after which no other trial is begun; compiling is not counted, it has to be done anyway."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Steps of one kind."""
+
+    name: str
+    steps: tuple[Lens, ...]
+    """Of several no two have one shape, as prefills seldom do: what a backend does for each new shape counts. The first
+    is not measured then."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether all are decodes, which may run as graphs."""
+        return all(query_len == 1 for step in self.steps for query_len, _ in step)
+
+
+TRIALS = (
+    Trial("decode of 16 at 2,048", ([(1, 2048)] * 16,)),
+    Trial("prefill of 1,024", tuple([(1024 - 3 * i, 1024 - 3 * i)] for i in range(_ROUNDS + 1))),
+    Trial("decode of 1 at 4,096", ([(1, 4096)],)),
+    Trial("decode of 64 at 1,024", ([(1, 1024)] * 64,)),
+)
+Measure = Callable[[AttentionBackend, Trial], float]
+"""Seconds of the model's attention in a step of the trial, by the backend."""
+
+
+def choose(candidates: Sequence[AttentionBackend], measure: Measure, trials: Sequence[Trial] = TRIALS) -> str:
+    """The name of the quickest of several, by the geometric mean over trials, so that each counts alike.
+
+    Who fails in a trial is out. Between two trials it is seen whether there is time for another one.
+    """
+    times: dict[str, list[float]] = {backend.name: [] for backend in candidates}
+    spent = 0.0
+    for trial in trials:
+        for backend in [backend for backend in candidates if backend.name in times]:
+            try:
+                seconds = measure(backend, trial)
+            except torch.AcceleratorError:
+                raise  # the device's state is unknown
+            except (RuntimeError, ValueError, TypeError) as error:
+                log.info("attention backend %s is no candidate: %s (%s)", backend.name, error, trial.name)
+                del times[backend.name]
+                continue
+            times[backend.name].append(seconds)
+            spent += _ROUNDS * seconds
+        told = ", ".join(f"{name} {taken[-1] * 1e6:,.0f} µs" for name, taken in times.items())
+        log.info("attention backends, %s: %s", trial.name, told)
+        if len(times) < 2 or spent > LIMIT:
+            break
+    return min(times, key=lambda name: sum(map(math.log, times[name])), default=candidates[0].name)
+
+
+class DeviceMeasure:
+    """`Measure` on a GPU: `task`'s attention, all groups of it, with caches full of zeros."""
+
+    def __init__(self, task: AttentionTask, device: torch.device) -> None:
+        self._task, self._device = task, device
+        self._graphs = CUDAGraphs(device)
+
+    @torch.inference_mode()
+    def __call__(self, backend: AttentionBackend, trial: Trial) -> float:
+        """Seconds of a step, all layers."""
+        total = 0.0
+        for group in self._task.groups:
+            works = [attention_work(backend, self._task, group, lens, self._device) for lens in trial.steps]
+            works[0]()  # compiles, sets up
+            if trial.decodes and backend.graph_safe:
+                works = self._graphs.capture(works)
+            measured = works[1:] or works * _ROUNDS
+            total += statistics.median(map(self._seconds, measured)) / _LAYERS * len(group.layers)
+        torch.cuda.empty_cache()
+        return total
+
+    def _seconds(self, work: Work) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1000
+
+
+def attention_work(
+    backend: AttentionBackend, task: AttentionTask, group: KVGroupSpec, lens: Lens, device: torch.device
+) -> Work:
+    """`_LAYERS` layers' attention of one step of `group`."""
+    inputs = step_of(lens, task.block_size, device)
+    num_blocks = sum(-(-context // task.block_size) for _, context in lens)
+    one_layer = replace(group, layers=(0,))
+    cache = backend.allocate(one_layer, num_blocks, task.block_size, task.dtype, device)[0]
+    query: Tensor = torch.zeros(len(inputs.positions), task.num_heads, group.head_dim, dtype=task.dtype, device=device)
+
+    def work() -> None:
+        metadata = backend.prepare(inputs, 0, task.block_size, group.window)
+        for _ in range(_LAYERS):
+            backend.attend(query, cache, metadata, group.head_dim**-0.5)
+
+    return work
+
+
+def step_of(lens: Lens, block_size: int, device: torch.device) -> StepInputs:
+    """One KV group's inputs of sequences with blocks of their own, one after another."""
+    query_lens, contexts = ([length[i] for length in lens] for i in (0, 1))
+    widths = [-(-context // block_size) for context in contexts]
+    firsts = torch.tensor([0, *widths]).cumsum(0)[:-1]
+    columns = torch.arange(max(widths))
+    table = torch.where(columns < torch.tensor(widths)[:, None], firsts[:, None] + columns, 0)
+    owners = torch.repeat_interleave(torch.arange(len(lens)), torch.tensor(query_lens))
+    positions = torch.cat([torch.arange(context - count, context) for count, context in lens])
+    slots = table[owners, positions // block_size] * block_size + positions % block_size
+    return StepInputs(
+        token_ids=torch.zeros(len(positions), dtype=torch.int32, device=device),
+        positions=positions.to(device),
+        cu_query_lens=torch.tensor([0, *query_lens]).cumsum(0).int().to(device),
+        context_lens=torch.tensor(contexts, dtype=torch.int32, device=device),
+        block_tables=(table.int().to(device),),
+        slot_mapping=(slots.to(device),),
+        sample_rows=torch.arange(len(lens), device=device),
+        query_lens_host=tuple(query_lens),
+        context_lens_host=tuple(contexts),
+    )

@@ -1,0 +1,160 @@
+"""Decode steps as CUDA graphs: one launch instead of hundreds.
+
+A graph repeats what was recorded, on the same memory. So there is one for each rung of a ladder of batch sizes, and a
+step copies its inputs into buffers that never move and pads them to the next rung. Nothing of a step is left for the
+host to decide: what backends take from host lengths inside a graph are upper bounds. Steps with prefills run eagerly,
+as every one has a shape of its own and enough to compute.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import AttentionBackend, StepInputs
+from octavo_engine.capture import Capture, Work
+from octavo_engine.config import EngineConfig
+from octavo_engine.runner.state_table import StateTable
+
+log = logging.getLogger(__name__)
+
+LARGEST = 512
+"""Above it a step's kernels take so long that launching them is hidden anyway."""
+_RUNGS = (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST + 1, 16))
+
+Forward = Callable[[StepInputs, Tensor], None]
+"""Computes a decode step's logits [S, vocab] into the tensor given."""
+Captured = Callable[[int, int], None]
+"""Hears how many graphs of how many are captured."""
+
+
+def uses_graphs(config: EngineConfig, device: torch.device, backend: AttentionBackend) -> bool:
+    """Whether decodes run as graphs: on GPUs, unless --enforce-eager or the attention backend is against it.
+
+    Ranks on GPUs speak over NCCL, whose operations can be recorded; gloo, whose cannot, is for CPUs.
+    """
+    return device.type == "cuda" and backend.graph_safe and not config.enforce_eager
+
+
+def ladder(max_num_seqs: int) -> list[int]:
+    """The batch sizes that get a graph, ascending: close together, so that little is computed for nobody.
+
+    The last is `max_num_seqs` itself or `LARGEST`.
+    """
+    last = min(max_num_seqs, LARGEST)
+    return [*(size for size in _RUNGS if size < last), last]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeBuffers:
+    """Where graphs read the inputs of S = `rows` decoding sequences; made as padding all through.
+
+    Padding is a query token of a sequence without context: its slot is -1, so nothing is written, and it sees nothing.
+    """
+
+    inputs: StepInputs
+
+    @staticmethod
+    def like(table: StateTable, rows: int) -> DecodeBuffers:
+        """Buffers for any `rows` sequences of `table`."""
+        device, width = table.device, table.max_blocks
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        inputs = StepInputs(
+            token_ids=zeros(rows),
+            positions=zeros(rows, dtype=torch.int64),
+            cu_query_lens=torch.arange(rows + 1, dtype=torch.int32, device=device),
+            context_lens=zeros(rows),
+            block_tables=tuple(zeros(rows, width) for _ in table.block_tables),
+            slot_mapping=tuple(zeros(rows, dtype=torch.int64) - 1 for _ in table.block_tables),
+            sample_rows=torch.arange(rows, device=device),
+            query_lens_host=(1,) * rows,
+            context_lens_host=(width * table.block_size,) * rows,
+        )
+        return DecodeBuffers(inputs)
+
+    def first(self, rows: int) -> StepInputs:
+        """The inputs of a graph of `rows`: the first ones of the buffers."""
+        whole = self.inputs
+        return StepInputs(
+            token_ids=whole.token_ids[:rows],
+            positions=whole.positions[:rows],
+            cu_query_lens=whole.cu_query_lens[: rows + 1],
+            context_lens=whole.context_lens[:rows],
+            block_tables=tuple(table[:rows] for table in whole.block_tables),
+            slot_mapping=tuple(slots[:rows] for slots in whole.slot_mapping),
+            sample_rows=whole.sample_rows[:rows],
+            query_lens_host=whole.query_lens_host[:rows],
+            context_lens_host=whole.context_lens_host[:rows],
+        )
+
+    def fill(self, step: StepInputs, rows: int) -> None:
+        """Take over a step of decodes and pad it to `rows`; on a GPU, behind what was launched before."""
+        whole = self.inputs
+        _put(whole.token_ids, step.token_ids, rows, 0)
+        _put(whole.positions, step.positions, rows, 0)
+        _put(whole.context_lens, step.context_lens, rows, 0)
+        for slots, new_slots in zip(whole.slot_mapping, step.slot_mapping, strict=True):
+            _put(slots, new_slots, rows, -1)
+        for table, new_table in zip(whole.block_tables, step.block_tables, strict=True):
+            # Columns beyond the step's longest context keep block ids of earlier steps, which nobody reads.
+            _put(table[:, : new_table.shape[1]], new_table, rows, 0)
+
+
+def _put(buffer: Tensor, values: Tensor, rows: int, padding: int) -> None:
+    count = len(values)
+    buffer[:count].copy_(values)
+    if count < rows:
+        buffer[count:rows].fill_(padding)
+
+
+class DecodeGraphs:
+    """The graphs of all rungs, with the buffers they read and the one their logits [rows, vocab], float32, go to.
+
+    One buffer of logits for all: were they the graphs' own, each rung would keep its own.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        sizes: list[int],
+        buffers: DecodeBuffers,
+        logits: Tensor,
+        forward: Forward,
+        captured: Captured,
+    ) -> None:
+        self.buffers, self.logits = buffers, logits
+        self._sizes = sizes
+        largest_first = sizes[::-1]
+        started = time.perf_counter()
+        replays = capture.capture(self._works(largest_first, forward, captured))
+        self._replays = dict(zip(largest_first, replays, strict=True))
+        seconds = time.perf_counter() - started
+        log.info("CUDA graphs: decodes of %d batch sizes up to %d captured in %.1f s", len(sizes), sizes[-1], seconds)
+
+    def _works(self, sizes: list[int], forward: Forward, captured: Captured) -> Iterator[Work]:
+        for done, rows in enumerate(sizes):
+            captured(done, len(sizes))
+            yield partial(forward, self.buffers.first(rows), self.logits[:rows])
+        captured(len(sizes), len(sizes))
+
+    def covers(self, count: int) -> bool:
+        """Whether there is a graph for `count` sequences."""
+        return count <= self._sizes[-1]
+
+    def replay(self, step: StepInputs) -> Tensor:
+        """The logits [S, vocab], float32, of a step of S decodes; the next replay writes over them."""
+        count = len(step.query_lens_host)
+        rows = self._sizes[bisect_left(self._sizes, count)]
+        self.buffers.fill(step, rows)
+        self._replays[rows]()
+        return self.logits[:count]

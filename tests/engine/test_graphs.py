@@ -1,0 +1,387 @@
+"""Decode steps by graphs say what eager steps say; the graphs are a stand-in (recorded.py), as there is no GPU here."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from recorded import CannotBeRecordedError, RecordedOperations, Recorder, StaticAttention
+
+from octavo_engine import LLM
+from octavo_engine.attention.backend import AttentionBackend
+from octavo_engine.attention.torch_reference import TorchAttention
+from octavo_engine.capture import Capture
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableChange
+from octavo_engine.engine import load, startup, target
+from octavo_engine.engine.load import Loading
+from octavo_engine.engine.startup import config_of_ranks, memory_need
+from octavo_engine.engine.target import Target
+from octavo_engine.errors import DoesNotFitError
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.shard import Shard
+from octavo_engine.model.source import resolve_model
+from octavo_engine.model.spec import ModelSpec, read_spec
+from octavo_engine.model.weights import load_model
+from octavo_engine.runner.graphs import DecodeBuffers, ladder, uses_graphs
+from octavo_engine.runner.inputs import gather_inputs
+from octavo_engine.runner.kv_cache import allocate_cache
+from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
+from octavo_engine.runner.state_table import StateTable
+from octavo_engine.runner.worker import Worker
+
+CPU = torch.device("cpu")
+SIZE, ROWS, LENGTH, BLOCKS = 8, 12, 96, 160
+RUNGS = [1, 2, 4, 8, 11]
+
+
+def test_the_ladder_is_close_and_ends_at_the_most_there_can_be() -> None:
+    assert ladder(1) == [1]
+    assert ladder(4) == [1, 2, 4]
+    assert ladder(20) == [1, 2, 4, 8, 16, 20]
+    assert ladder(256)[3:] == list(range(8, 257, 8))
+    assert ladder(300)[-4:] == [256, 272, 288, 300]
+    assert ladder(512) == ladder(5_000)
+    assert len(ladder(512)) == 3 + 32 + 16
+    for most in range(1, 600):
+        sizes = ladder(most)
+        assert sizes == sorted(set(sizes)) and sizes[-1] == min(most, 512)
+
+
+def load_tiny(folder: Path) -> tuple[Decoder, ModelSpec]:
+    files = resolve_model(str(folder), None, lambda *_: None)
+    spec = read_spec(files)
+    return load_model(files, spec, CPU, torch.float32, lambda *_: None), spec
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> tuple[Decoder, ModelSpec]:
+    decoder, spec = load_tiny(tiny_model)
+    assert type(decoder.compute) is TorchCompute, "C kernels are no operations of PyTorch: nobody could record them"
+    return decoder, spec
+
+
+def make_worker(
+    model: tuple[Decoder, ModelSpec], capture: Capture | None, backend: AttentionBackend | None = None
+) -> Worker:
+    """A worker whose cache holds no number where nobody has written."""
+    decoder, spec = model
+    backend, groups = backend or StaticAttention(), spec.kv_groups
+    cache = allocate_cache(
+        backend, groups, num_blocks=BLOCKS, swap_blocks=0, block_size=SIZE, dtype=torch.float32, device=CPU
+    )
+    for tensor in cache.tensors(0):
+        tensor.fill_(torch.nan)
+    worker = Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, SIZE, len(groups), CPU))
+    if capture is not None:
+        worker.capture(capture, RUNGS)
+    return worker
+
+
+def begin(row: int, prompt: list[int]) -> StepPlan:
+    """A plan that computes a whole prompt, in blocks of the row's own."""
+    greedy = SamplingParams(max_tokens=99, temperature=0.0, logprobs=0)
+    width = LENGTH // SIZE
+    blocks = tuple(range(row * width, (row + 1) * width))
+    return StepPlan(
+        0,
+        (NewRow(row, f"r{row}", tuple(prompt), len(prompt), greedy),),
+        (TableChange(row, 0, 0, blocks),),
+        chunks=(Chunk(row, 0, len(prompt), True),),
+    )
+
+
+class Crowd:
+    """Plans drawn by number: rows come and go, their blocks and their order change, some steps are mixed."""
+
+    def __init__(self, number: int) -> None:
+        self.rng = random.Random(number)
+        self.lengths: dict[int, int] = {}
+        """Tokens known of each row, the last of them not yet computed."""
+        self.free = list(range(BLOCKS))
+        self.blocks: dict[int, list[int]] = {}
+
+    def plan(self) -> StepPlan:
+        rng = self.rng
+        for row in [row for row, length in self.lengths.items() if length >= LENGTH or rng.random() < 0.04]:
+            del self.lengths[row]
+            self.free += self.blocks.pop(row)
+        rng.shuffle(self.free)
+        begun = [row for row in range(ROWS) if row not in self.lengths and rng.random() < 0.3]
+        news, chunks, changes = [], [], []
+        decodes = rng.sample(sorted(self.lengths), len(self.lengths))
+        for row in begun if rng.random() < 0.4 or not self.lengths else []:
+            prompt = [rng.randrange(64) for _ in range(rng.randint(1, 60))]
+            way = SamplingParams(max_tokens=99, temperature=rng.choice([0.0, 1.0]), seed=row, logprobs=0)
+            news.append(NewRow(row, f"r{row}", tuple(prompt), len(prompt), way))
+            chunks.append(Chunk(row, 0, len(prompt), True))
+            self.blocks[row], self.lengths[row] = [], len(prompt)
+        starts = [self.lengths[row] - 1 for row in decodes]
+        for row in [*decodes, *(new.row for new in news)]:
+            have, need = len(self.blocks[row]), -(-self.lengths[row] // SIZE)
+            if need > have:
+                more = [self.free.pop() for _ in range(need - have)]
+                self.blocks[row] += more
+                changes.append(TableChange(row, 0, have, tuple(more)))
+            self.lengths[row] += 1
+        return StepPlan(0, tuple(news), tuple(changes), decode_rows=decodes, decode_starts=starts, chunks=tuple(chunks))
+
+
+def assert_alike(got: StepResult, expected: StepResult) -> None:
+    assert not got.errors and not expected.errors
+    assert got.token_ids == expected.token_ids
+    for index, logprobs in expected.logprobs.items():
+        assert got.logprobs[index].logprob == pytest.approx(logprobs.logprob, abs=1e-4)
+
+
+@torch.inference_mode()
+def poison(buffers: DecodeBuffers, logits: torch.Tensor) -> None:
+    """Everything a step must fill anew holds what would be wrong: other tokens, places, contexts, blocks and slots."""
+    inputs = buffers.inputs
+    for tensor, worst in (
+        (inputs.token_ids, 64),
+        (inputs.positions, LENGTH),
+        (inputs.context_lens, LENGTH),
+        (inputs.slot_mapping[0], BLOCKS * SIZE),
+        (inputs.block_tables[0], BLOCKS),
+    ):
+        tensor.copy_(torch.randint(0, worst, tensor.shape))
+    logits.fill_(torch.nan)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_steps_by_graphs_are_as_eager_ones(model: tuple[Decoder, ModelSpec], number: int) -> None:
+    capture = RecordedOperations()
+    eager, graphed = make_worker(model, None), make_worker(model, capture)
+    graphs = graphed._graphs
+    assert graphs is not None and capture.recorded == len(RUNGS)
+    crowd, sizes = Crowd(number), set()
+    for _ in range(60):
+        plan = crowd.plan()
+        if not plan.num_tokens:
+            continue
+        poison(graphs.buffers, graphs.logits)
+        before = capture.replays
+        expected = eager.execute(plan)
+        assert_alike(graphed.execute(plan), expected)
+        by_graph = not plan.chunks and len(plan.decode_rows) <= RUNGS[-1]
+        assert capture.replays - before == by_graph
+        if not plan.chunks:
+            sizes.add(len(plan.decode_rows))
+    assert capture.replays > 10
+    assert len(sizes) > 3
+
+
+def test_every_batch_size_up_to_one_more_than_the_largest_rung(model: tuple[Decoder, ModelSpec]) -> None:
+    capture = RecordedOperations()
+    eager, graphed = make_worker(model, None), make_worker(model, capture)
+    rng = random.Random(5)
+    lengths = [rng.randint(1, 40) for _ in range(ROWS)]
+    for row, length in enumerate(lengths):
+        plan = begin(row, [rng.randrange(64) for _ in range(length)])
+        assert_alike(graphed.execute(plan), eager.execute(plan))
+    for count in [*range(1, ROWS + 1), *range(ROWS, 0, -1)]:
+        rows = rng.sample(range(ROWS), count)
+        plan = StepPlan(0, decode_rows=rows, decode_starts=[lengths[row] for row in rows])
+        for row in rows:
+            lengths[row] += 1
+        before = capture.replays
+        assert_alike(graphed.execute(plan), eager.execute(plan))
+        assert capture.replays - before == (count <= RUNGS[-1])
+
+
+def test_capturing_writes_nothing_into_the_cache(model: tuple[Decoder, ModelSpec]) -> None:
+    worker = make_worker(model, RecordedOperations())
+    for tensor in worker._cache.tensors(0):
+        assert tensor[:BLOCKS].isnan().all()
+
+
+def test_buffers_hold_the_step_and_padding_and_nothing_else(model: tuple[Decoder, ModelSpec]) -> None:
+    table = StateTable(ROWS, LENGTH, SIZE, 2, CPU)
+    greedy = SamplingParams(max_tokens=9, temperature=0.0)
+    for row in range(3):
+        changes = tuple(TableChange(row, group, 0, (7 + row, 9 + group)) for group in range(2))
+        table.apply(StepPlan(0, (NewRow(row, "r", (5, 6, 7, 8, 9), 5, greedy),), changes))
+    step = gather_inputs(StepPlan(0, decode_rows=[2, 0, 1], decode_starts=[3, 4, 2]), table).inputs
+    buffers = DecodeBuffers.like(table, 8)
+    assert (buffers.inputs.slot_mapping[0] == -1).all() and not buffers.inputs.context_lens.any()
+    poison(buffers, torch.zeros(1))
+    buffers.fill(step, 4)
+    got = buffers.first(4)
+    assert got.token_ids.tolist() == [8, 9, 7, 0]
+    assert got.positions.tolist() == [3, 4, 2, 0]
+    assert got.context_lens.tolist() == [4, 5, 3, 0]
+    assert got.cu_query_lens.tolist() == [0, 1, 2, 3, 4]
+    assert got.sample_rows.tolist() == [0, 1, 2, 3]
+    assert [slots.tolist() for slots in got.slot_mapping] == [[9 * 8 + 3, 7 * 8 + 4, 8 * 8 + 2, -1]] * 2
+    assert [blocks[:, 0].tolist() for blocks in got.block_tables] == [[9, 7, 8, 0]] * 2
+    assert got.query_lens_host == (1,) * 4
+    assert got.context_lens_host == (LENGTH,) * 4, "the longest there can be: a graph runs steps of any length"
+    for name in ("token_ids", "positions", "cu_query_lens", "context_lens", "sample_rows"):
+        assert getattr(got, name).dtype == getattr(step, name).dtype, name
+    for name in ("block_tables", "slot_mapping"):
+        assert [t.dtype for t in getattr(got, name)] == [t.dtype for t in getattr(step, name)], name
+
+
+def test_the_stand_in_refuses_what_a_gpu_could_not_record(model: tuple[Decoder, ModelSpec]) -> None:
+    """So it would have told if the decoder did such a thing; the torch backend does, and says that it is not safe."""
+    x = torch.arange(4)
+    for work in (
+        lambda: x.sum().item(),
+        lambda: bool((x > 1).any()),
+        lambda: x[x > 1],
+        x.nonzero,
+        lambda: x + torch.tensor([1, 2, 3, 4]),
+    ):
+        with pytest.raises(CannotBeRecordedError):
+            RecordedOperations().capture([work])
+    worker = make_worker(model, None)
+    worker._backend = TorchAttention()
+    assert not TorchAttention.graph_safe
+    with pytest.raises(CannotBeRecordedError):
+        worker.capture(RecordedOperations(), RUNGS)
+
+
+def test_what_comes_before_a_replay_waits_for_nothing_either() -> None:
+    """Rows, block tables and gathering: no number comes back to the host, and none goes out but through `to_device`."""
+    table = StateTable(ROWS, LENGTH, SIZE, 1, CPU)
+    changes = (TableChange(0, 0, 1, (5, -1)), TableChange(0, 0, 1, (6, 7)))
+    plans = [
+        *(begin(row, list(range(9))) for row in range(3)),
+        StepPlan(0, table_changes=changes, decode_rows=[2, 0], decode_starts=[9, 9]),
+        StepPlan(0, decode_rows=[2, 0], decode_starts=[10, 10], chunks=(Chunk(1, 3, 5, False), Chunk(1, 8, 1, True))),
+    ]
+    for plan in plans:
+        with Recorder() as recorder:
+            table.apply(plan)
+            gather_inputs(plan, table)
+        assert recorder.operations
+
+
+def test_the_stand_in_repeats_operations_not_python() -> None:
+    x, y, factors = torch.ones(3), torch.zeros(3), [2.0]
+    [replay] = RecordedOperations().capture([lambda: y.copy_((x * factors[0]).view(3, 1).add(1)[:, 0])])
+    factors[0] = 5.0
+    x.fill_(10)
+    replay()
+    assert y.tolist() == [21.0, 21.0, 21.0]
+
+
+def test_graphs_are_for_gpus_and_backends_that_can_and_can_be_turned_off() -> None:
+    cuda, config = torch.device("cuda"), EngineConfig(model="x")
+    assert uses_graphs(config, cuda, StaticAttention())
+    assert not uses_graphs(replace(config, enforce_eager=True), cuda, StaticAttention())
+    assert not uses_graphs(config, cuda, TorchAttention())
+    assert not uses_graphs(config, CPU, StaticAttention())
+
+
+def test_what_graphs_may_take_is_planned_before_anything_is_loaded(model: tuple[Decoder, ModelSpec]) -> None:
+    spec, cuda = model[1], torch.device("cuda")
+
+    def need(**settings: object) -> int:
+        config = EngineConfig(model="x", max_model_len=512, **settings)  # type: ignore[arg-type]
+        return memory_need(spec, torch.float32, config, StaticAttention(), cuda).graphs
+
+    assert need(enforce_eager=True) == 0
+    few, many = need(max_num_seqs=8), need(max_num_seqs=64)
+    logits, nodes = 4 * spec.vocab_size, spec.num_layers * 4096
+    assert few > 8 * logits + len(ladder(8)) * nodes
+    assert many > few + 56 * logits + (len(ladder(64)) - len(ladder(8))) * nodes
+    assert memory_need(spec, torch.float32, EngineConfig(model="x"), StaticAttention(), CPU).graphs == 0
+
+
+def test_memory_of_graphs_is_not_the_caches() -> None:
+    gib = 1 << 30
+    limits = MemoryLimits(0.9, 16, 256, 4096, max_model_len=4096)
+    machine = DeviceMemory(10 * gib, 10 * gib, "a GPU")
+    need = MemoryNeed(6 * gib, gib, 128 << 10)
+    without, plan = (plan_memory(replace(need, graphs=graphs), machine, limits) for graphs in (0, gib))
+    assert without.kv_bytes - plan.kv_bytes == gib
+    assert "CUDA graphs 1.0 GiB" in plan.describe()
+    assert "CUDA graphs" not in without.describe()
+    with pytest.raises(DoesNotFitError, match=r"CUDA graphs 1\.9 GiB.*--enforce-eager \(fits\)"):
+        plan_memory(replace(need, graphs=int(1.9 * gib)), machine, limits)
+
+
+def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From load to answers, with the stand-in in the place of a GPU's graphs."""
+    prompts = [[1, 2, 3], [7] * 20, [9, 8]]
+    greedy = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+    settings = {"device": "cpu", "dtype": "float32", "max_num_seqs": 8, "max_model_len": 128, "seed": 3}
+    eager = LLM(str(tiny_model), **settings)
+    expected = [answer.token_ids for answer in eager.generate(prompts, greedy)]
+    eager.close()
+
+    capture, told, planned = RecordedOperations(), [], []
+    replan = startup.Sizing.replan
+
+    def smaller(sizing: startup.Sizing, graphs: int) -> MemoryPlan:
+        planned.append(graphs)
+        return replace(replan(sizing, graphs), num_kv_blocks=21)
+
+    monkeypatch.setattr(startup.Sizing, "replan", smaller)
+    monkeypatch.setattr(load, "_capture", lambda _: capture)
+    monkeypatch.setattr(target, "select_backend", lambda *_: StaticAttention())
+    with caplog.at_level(logging.INFO):
+        llm = LLM(str(tiny_model), progress=lambda *step: told.append(step), **settings)
+    assert planned == [RecordedOperations.BYTES * 4]
+    assert capture.recorded == 2 * len(ladder(8)) == 8
+    assert llm.info.num_kv_blocks == 21
+    details = [detail for phase, _, detail in told if phase == "warmup"]
+    assert {"CUDA graphs: 0 of 4, a trial", "CUDA graphs: 4 of 4"} <= set(details)
+    ratios = [ratio for _, ratio, _ in told]
+    assert ratios == sorted(ratios)
+    assert "decodes of 4 batch sizes up to 8 captured in" in caplog.text
+    assert "19.5 KiB measured" in caplog.text
+    assert "memory plan, graphs measured: " in caplog.text
+    assert [answer.token_ids for answer in llm.generate(prompts, greedy)] == expected
+    assert capture.replays >= 11
+    llm.close()
+
+
+def loading_of(
+    spec: ModelSpec, device: str, backend: AttentionBackend, plan: MemoryPlan, **settings: object
+) -> Loading:
+    config = EngineConfig(model="x", **settings)  # type: ignore[arg-type]
+    where = Target(torch.device(device), spec, spec, torch.float32, backend)
+    return Loading(config, resolve_model, where, plan, Shard(1, 2))  # type: ignore[arg-type]
+
+
+def test_the_log_says_why_there_are_no_graphs_on_a_gpu(
+    model: tuple[Decoder, ModelSpec], caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 64)
+    with caplog.at_level(logging.INFO):
+        assert load._capture(loading_of(model[1], "cuda", StaticAttention(), plan, enforce_eager=True)) is None
+        assert load._capture(loading_of(model[1], "cuda", TorchAttention(), plan)) is None
+        assert load._capture(loading_of(model[1], "cpu", StaticAttention(), plan)) is None
+    assert caplog.messages == [
+        "CUDA graphs: none (--enforce-eager)",
+        "CUDA graphs: none (attention backend torch cannot be captured)",
+    ]
+
+
+def test_ranks_follow_the_first_ones_plan_and_backend(model: tuple[Decoder, ModelSpec]) -> None:
+    class Others:
+        """Ranks of which this one is the second."""
+
+        alone = False
+
+        def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(x, 0) + torch.tensor([7, 48])
+
+    loading = loading_of(model[1], "cpu", StaticAttention(), MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 64))
+    agreed = load._agreed(loading, 5, Others())  # type: ignore[arg-type]
+    assert (agreed.num_kv_blocks, agreed.max_model_len) == (7, 48)
+    on_gpu = loading_of(model[1], "cuda", StaticAttention(), agreed)
+    on_gpu.target.backend.name = "varlen"
+    assert config_of_ranks(on_gpu.config, on_gpu.target).attention_backend == "varlen"
+    assert config_of_ranks(loading.config, loading.target).attention_backend == "auto"
