@@ -8,10 +8,10 @@ from itertools import cycle
 import torch
 
 from bench.gpu import floors
-from bench.gpu.clock import seconds_of
+from bench.gpu.clock import graphed_seconds_of
 from bench.gpu.context import Context
 from bench.gpu.result import Figure, missing, timed
-from octavo_engine.attention.backend import AttentionTask, KVGroupSpec, StepInputs
+from octavo_engine.attention.backend import KVGroupSpec, StepInputs
 from octavo_engine.attention.select import select_backend
 
 _BLOCK = 16
@@ -21,7 +21,7 @@ _LEAST_BYTES = 512 << 20
 
 
 def paged_decode(context: Context) -> Iterator[Figure]:
-    """Each batch and context, blocks scattered over the cache."""
+    """Our kernels at each batch and context, blocks scattered over the cache."""
     for length in context.scale.paged_contexts:
         for batch in context.scale.paged_batches:
             yield _one(context, batch, length)
@@ -35,7 +35,7 @@ def _one(context: Context, batch: int, length: int) -> Figure:
         return missing(shape.name, "paged decode", f"{size / 1e9:.0f} GB for one layer's cache", case)
     layers = max(1, min(16, -(-_LEAST_BYTES // size))) if device.type == "cuda" else 1
     group = KVGroupSpec("full", tuple(range(layers)), shape.kv_heads, shape.head_dim)
-    backend = select_backend("auto", device, AttentionTask((group,), _BLOCK, torch.bfloat16))
+    backend = select_backend("triton" if device.type == "cuda" else "torch", device)
     inputs = step_inputs(batch, length, device)
     blocks = batch * -(-length // _BLOCK)
     caches = backend.allocate(group, blocks, _BLOCK, torch.bfloat16, device)
@@ -47,7 +47,7 @@ def _one(context: Context, batch: int, length: int) -> Figure:
     turns = cycle(caches.values())
     scale = shape.head_dim**-0.5
     with torch.inference_mode():
-        seconds = seconds_of(lambda _: backend.attend(query, next(turns), metadata, scale), device)
+        seconds = graphed_seconds_of(lambda _: backend.attend(query, next(turns), metadata, scale), device)
     floor = floors.paged_decode(shape, batch, length, context.rates)
     note = f"{floor.bytes / sorted(seconds)[len(seconds) // 2] / 1e12:.2f} TB/s; backend {backend.name}"
     return timed(shape.name, "paged decode", case, seconds, floor.seconds, note)

@@ -11,7 +11,7 @@ from bench.gpu.busy import busy_share
 from bench.gpu.context import Context
 from bench.gpu.result import Figure, missing, rate, timed
 from bench.gpu.shapes import Shape
-from bench.gpu.steps import Driver, TooLargeError, engine
+from bench.gpu.steps import Driver, TooLargeError, engine, give_back
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, ModelLoadError
 
@@ -72,6 +72,7 @@ def _prefill(context: Context, shape: Shape, weights: str, name: str, driver: Dr
 
 def offline(context: Context, shape: Shape) -> Iterator[Figure]:
     """`LLM.generate` with all requests at once, greedy; tokens of answers a second, detokenized."""
+    give_back()
     try:
         llm = LLM(context.checkpoint(shape), **context.settings)
     except (ModelLoadError, ConfigurationError, DoesNotFitError) as error:

@@ -5,6 +5,7 @@ Prompts are random token ids, so that nothing is found in the prefix cache and e
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Iterator
@@ -26,15 +27,20 @@ _FULL = 0.94
 
 @contextmanager
 def engine(model: str, **settings: Any) -> Iterator[EngineLoop]:
-    """A loaded engine with these settings of EngineConfig; its memory is given back at the end."""
+    """A loaded engine with these settings of EngineConfig."""
+    give_back()
     loop = start_engine(EngineConfig(model=model, **settings), lambda *_: None)
     try:
         yield loop
     finally:
         loop.close()
-        del loop
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+
+
+def give_back() -> None:
+    """Give the device the memory of engines that are no more: the next one takes nine tenths of what is free."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 @dataclass

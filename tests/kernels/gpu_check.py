@@ -88,7 +88,7 @@ def _serve(connection: Connection, device: str, seed: int) -> None:
             status, said = _FAILED, traceback.format_exc(limit=-4)
             # After an error of CUDA nothing in this process works any more.
             broken = not isinstance(error, AssertionError)
-        connection.send((status, said))
+        connection.send((status, said, broken))
         if broken:
             return
 
@@ -124,7 +124,9 @@ class Worker(threading.Thread):
             left = min(self._args.check_seconds, self._end - time.monotonic())
             self._connection.send(job)
             if self._connection.poll(left):
-                status, said = self._connection.recv()
+                status, said, broken = self._connection.recv()
+                if broken:
+                    self._stop()
                 return status, said
         except (EOFError, OSError):
             self._process.join(10)

@@ -6,8 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
+
+from bench.gpu.shapes import TINY_LLAMA
+from tests.kernels import whole_model_checks
+from tests.kernels.check import NotCheckedError
 from tests.kernels.gpu_check import Job, jobs_of, parse, run, table
 
 ROOT = Path(__file__).parents[2]
@@ -80,3 +88,26 @@ def test_whole_models_come_first_and_a_limit_is_each_modules_own() -> None:
     limited = jobs_of(names, "cuda", 1)
     assert [job.module for job in limited] == [names[1], names[0]]
     assert len(jobs_of(names, "cpu", None)) < len(jobs_of(names, "cuda", None)), "large ones are for hardware"
+
+
+def test_a_whole_model_is_as_near_to_the_exact_answers_as_transformers_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    said = whole_model_checks.parity(TINY_LLAMA, (1, 17), 4, device)
+    assert "top-1 agreement 1.000" in said
+    truth = whole_model_checks._answers
+
+    def shifted(*arguments: Any, **settings: Any) -> Any:
+        answers = truth(*arguments, **settings)
+        for answer in answers:
+            answer.logprobs = [replace(entry, logprob=entry.logprob - 0.05) for entry in answer.logprobs]
+        return answers
+
+    monkeypatch.setattr(whole_model_checks, "_answers", shifted)
+    with pytest.raises(AssertionError, match="rms"):
+        whole_model_checks.parity(TINY_LLAMA, (1, 17), 4, device)
+
+
+def test_graphs_are_not_checked_without_a_gpu() -> None:
+    checks = {check.name: check for check in whole_model_checks.CHECKS}
+    with pytest.raises(NotCheckedError, match="need a GPU"):
+        checks["graphs_float32"].run(torch.device("cpu"))
