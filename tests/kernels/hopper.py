@@ -50,8 +50,13 @@ def compiled(build: Build) -> Resources:
     if missing:
         raise TypeError(f"{build.name}: neither types nor constants of {', '.join(missing)}")
     # What Triton finds at a launch: tensors begin at multiples of 16 bytes, strides are multiples of 16 elements.
-    aligned = [place for place, (name, kind) in enumerate(types.items()) if kind[0] == "*" or name.endswith("stride")]
+    aligned = [
+        place
+        for place, (name, kind) in enumerate(types.items())
+        if kind[0] == "*" or name.endswith("stride") or kind.endswith(":16")
+    ]
     attributes = {(place,): [["tt.divisibility", 16]] for place in aligned}
+    types = {name: kind.removesuffix(":16") for name, kind in types.items()}
     source = ASTSource(fn=build.kernel, signature=types, constexprs=dict(build.constants), attrs=attributes)
     result = triton.compile(source, target=HOPPER, options={"num_warps": build.warps, "num_stages": build.stages})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
