@@ -98,6 +98,17 @@ simulate: setup ## four traces through the real scheduler on a simulated H200, i
 	for trace in poisson bursts sharegpt prefix; do \
 	  $(BIN)/python -m bench.simulate --trace $$trace --out .cache/simulation; done
 
+# On a GPU machine: its own python3 with torch and transformers, where there is no .venv; nothing is installed.
+GPU_PYTHON := PYTHONPATH=engine:. $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+OUT ?= .cache/gpu
+
+.PHONY: gpu-check bench-gpu
+gpu-check: ## on a GPU: every kernel and whole models against references, into OUT=.cache/gpu; 10 minutes at most
+	@$(GPU_PYTHON) -m tests.kernels.gpu_check --out $(OUT)
+
+bench-gpu: ## on a GPU: every figure beside its roofline, into OUT=.cache/gpu; PART=name for one part
+	@$(GPU_PYTHON) -m bench.gpu --out $(OUT) $(addprefix --part=,$(PART))
+
 .PHONY: docs screens
 screens: setup ## docs/reference/screens.md: what kubectl shows, from a real Kubernetes
 	$(BIN)/python -m docs.screens

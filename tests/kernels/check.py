@@ -15,12 +15,17 @@ from typing import Any
 import torch
 
 
+class NotCheckedError(Exception):
+    """What a check needs is not here: it has neither passed nor failed."""
+
+
 @dataclass(frozen=True)
 class Check:
     """One comparison with a reference, on fresh random data with poisoned outputs; AssertionError if it fails."""
 
     name: str
-    run: Callable[[torch.device], None]
+    run: Callable[[torch.device], str | None]
+    """May say what it found, for the table of `make gpu-check`."""
     large: bool = False
     """Takes the interpreter too long for every run of the tests: on hardware only."""
 
@@ -42,6 +47,8 @@ class Build:
     """Bytes of a block; Hopper has no more."""
     sass: tuple[str, ...] = field(default=())
     """Instructions that its code must have, as `HGMMA` where products run on the tensor cores of a warp group."""
+    max_loop: Mapping[str, int] = field(default_factory=dict)
+    """Most instructions of a kind (`LDG`, `MUFU`, `IMAD` ...) in one turn of the inner loop; `all`: of all kinds."""
 
 
 def modules() -> list[Any]:

@@ -1,10 +1,19 @@
-"""Kernels compiled ahead of time for Hopper (sm_90), and what they take there, without a GPU."""
+"""Kernels compiled ahead of time for Hopper (sm_90), and what they take there, without a GPU.
+
+    python -m tests.kernels.hopper
+
+prints a table of all builds, which bench/results/ROOFLINE.md quotes.
+"""
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
 import re
 import subprocess
 import tempfile
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +21,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.kernels.check import Build
+from tests.kernels.check import Build, modules
+from tests.kernels.sass import inner_loop
 
 HOPPER = GPUTarget("cuda", 90, 32)
 
@@ -29,6 +39,8 @@ class Resources:
     """Bytes of a block."""
     sass: str
     """The machine code."""
+    loop: Counter[str]
+    """Instructions of one turn of the inner loop, by kind; empty if there is no loop."""
 
 
 def compiled(build: Build) -> Resources:
@@ -38,8 +50,13 @@ def compiled(build: Build) -> Resources:
     if missing:
         raise TypeError(f"{build.name}: neither types nor constants of {', '.join(missing)}")
     # What Triton finds at a launch: tensors begin at multiples of 16 bytes, strides are multiples of 16 elements.
-    aligned = [place for place, (name, kind) in enumerate(types.items()) if kind[0] == "*" or name.endswith("stride")]
+    aligned = [
+        place
+        for place, (name, kind) in enumerate(types.items())
+        if kind[0] == "*" or name.endswith("stride") or kind.endswith(":16")
+    ]
     attributes = {(place,): [["tt.divisibility", 16]] for place in aligned}
+    types = {name: kind.removesuffix(":16") for name, kind in types.items()}
     source = ASTSource(fn=build.kernel, signature=types, constexprs=dict(build.constants), attrs=attributes)
     result = triton.compile(source, target=HOPPER, options={"num_warps": build.warps, "num_stages": build.stages})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -50,10 +67,45 @@ def compiled(build: Build) -> Resources:
     if found is None:
         raise RuntimeError(f"cuobjdump says nothing of registers: {usage}")
     registers, stack, _, local = map(int, found.groups())
-    return Resources(registers, stack + local, int(result.metadata.shared), sass)
+    return Resources(registers, stack + local, int(result.metadata.shared), sass, inner_loop(sass))
+
+
+def compile_all(processes: int = 2) -> dict[str, Resources | Exception]:
+    """All builds of all modules, by name, or why one cannot be compiled."""
+    jobs = {build.name: (module.__name__, place) for module in modules() for place, build in enumerate(module.BUILDS)}
+    if len(jobs) != sum(len(module.BUILDS) for module in modules()):
+        raise ValueError("two builds have one name")
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        results = [pool.submit(_compiled, *job) for job in jobs.values()]
+        return {name: result.exception() or result.result() for name, result in zip(jobs, results, strict=True)}
+
+
+def _compiled(module: str, place: int) -> Resources:
+    """For another process, which finds the build itself: kernels cannot be sent to it."""
+    return compiled(importlib.import_module(module).BUILDS[place])
 
 
 def _run(tool: str, *arguments: str) -> str:
     """A tool that comes with Triton."""
     path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
     return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+_SHOWN = ("HGMMA", "QGMMA", "HMMA", "LDG", "LDGSTS", "UTMALDG", "LDS", "LDSM", "STS", "MUFU", "IMAD", "BAR")
+
+
+def table(found: dict[str, Resources | Exception]) -> str:
+    """Markdown: what each build takes, and what its inner loop consists of."""
+    lines = ["| kernel | registers | spilled | shared, KiB | inner loop |", "| --- | ---: | ---: | ---: | --- |"]
+    for name, build in sorted(found.items()):
+        if isinstance(build, Exception):
+            lines.append(f"| {name} | – | – | – | {type(build).__name__} |")
+            continue
+        kinds = [f"{build.loop[kind]} {kind}" for kind in _SHOWN if build.loop[kind]]
+        loop = f"{build.loop.total()}: {', '.join(kinds)}" if build.loop else "none"
+        lines.append(f"| {name} | {build.registers} | {build.spilled} | {build.shared / 1024:.1f} | {loop} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(f"Triton {triton.__version__}\n\n{table(compile_all())}")

@@ -1,0 +1,161 @@
+"""`make bench-gpu`: the engine on this GPU, every figure beside what the GPU's own measured rates allow.
+
+    python -m bench.gpu --out DIR                     all parts, each in a process of its own
+    python -m bench.gpu --out DIR --part llama-8b     one part; --part may be given several times
+    python -m bench.gpu --out DIR --merge FILE ...    no measuring: results of several runs into one
+
+Results go to DIR/<date>-<gpu>.json, .md and .png, after every figure, so that what breaks off a part loses nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from bench.gpu import machine, report
+from bench.gpu.clock import describe, short_name
+from bench.gpu.context import FULL, TINY, Context, Measure
+from bench.gpu.paged import paged_decode
+from bench.gpu.peers import peers
+from bench.gpu.result import Figure, Part, Result, as_json, merged, read, stem
+from bench.gpu.serving import offline, serving
+from bench.gpu.startup import startup
+from bench.gpu.targets import targets
+
+_PART_SECONDS = 570
+"""Of one part: a lent machine's commands end after ten minutes."""
+
+
+def _llama(context: Context, weights: str = "bf16") -> Iterator[Figure]:
+    return serving(context, context.scale.llama, weights)
+
+
+def _qwen(context: Context) -> Iterator[Figure]:
+    yield from serving(context, context.scale.qwen)
+    yield from offline(context, context.scale.qwen)
+
+
+def _gpt_oss(context: Context) -> Iterator[Figure]:
+    yield from serving(context, context.scale.gpt_oss)
+    yield from offline(context, context.scale.gpt_oss)
+
+
+PARTS: dict[str, Measure] = {
+    "attention": paged_decode,
+    "llama-8b": _llama,
+    "offline": lambda context: offline(context, context.scale.llama),
+    "start": startup,
+    "peers": peers,
+    "llama-8b-fp8": partial(_llama, weights="fp8"),
+    "qwen3-0.6b": _qwen,
+    "gpt-oss-20b": _gpt_oss,
+}
+"""In the order in which they run, what targets need first."""
+
+
+def run_part(name: str, args: argparse.Namespace) -> None:
+    """Measure one part in this process. The machine's rates are measured with it: it may be another one each time."""
+    begin = time.perf_counter()
+    device = torch.device(args.device)
+    where = stem(args.out, "tiny" if args.tiny else short_name(device))
+    rates, figures = machine.measure(device, machine.TINY if args.tiny else machine.FULL)
+    said = {figure.what: f"{figure.value:.4g} {figure.unit}" for figure in figures if figure.value is not None}
+    part = Part(describe(device) | {"rates": said}, list(figures), ended="broken off")
+    context = Context(device, rates, TINY if args.tiny else FULL, args.scratch)
+    try:
+        for figure in PARTS[name](context):
+            part.figures.append(figure)
+            part.seconds = time.perf_counter() - begin
+            print(f"{part.seconds:6.0f} s  {_line(figure)}", flush=True)
+            write(where, merged([read(where.with_suffix(".json")), Result({name: part})]))
+        part.ended = "in time"
+    except BaseException as error:
+        part.ended = f"broken off by {type(error).__name__}: {str(error)[:300]}"
+        raise
+    finally:
+        part.seconds = time.perf_counter() - begin
+        write(where, merged([read(where.with_suffix(".json")), Result({name: part})]))
+
+
+def _line(figure: Figure) -> str:
+    value = "not measured" if figure.value is None else f"{figure.value:.4g} {figure.unit}"
+    share = "" if figure.fraction is None else f", {100 * figure.fraction:.1f} % of the roofline"
+    return f"{figure.key}: {value}{share}  {figure.note}"
+
+
+def write(where: Path, result: Result) -> None:
+    """The file for programs and the page for people."""
+    where.parent.mkdir(parents=True, exist_ok=True)
+    lines = targets(result)
+    where.with_suffix(".json").write_text(as_json(result, lines))
+    where.with_suffix(".md").write_text(report.page(where.name, result, lines))
+
+
+def run_each(names: Sequence[str], args: argparse.Namespace) -> bool:
+    """Every part in a process of its own, so that one that fails or hangs harms no other; whether all ended well."""
+    begin, well = time.perf_counter(), True
+    for name in names:
+        left = args.seconds - (time.perf_counter() - begin)
+        if left < 30:
+            print(f"{name}: not run, the {args.seconds} s are over", flush=True)
+            well = False
+            continue
+        command = [sys.executable, "-m", "bench.gpu", f"--part={name}", f"--out={args.out}", f"--device={args.device}"]
+        print(f"# {name}", flush=True)
+        try:
+            subprocess.run([*command, f"--scratch={args.scratch}"], check=True, timeout=min(left, _PART_SECONDS))
+        except subprocess.SubprocessError as error:
+            print(f"{name}: {error}", flush=True)
+            well = False
+    return well
+
+
+def main() -> int:
+    """Entry point of `python -m bench.gpu`."""
+    parser = argparse.ArgumentParser(
+        prog="bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="JSON files of earlier runs")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--tiny", action="store_true", help="a dry run: small shapes, everything in this process")
+    parser.add_argument("--seconds", type=float, default=7200.0, help="no part begins when so many are over")
+    scratch = Path(tempfile.gettempdir()) / "octavo-bench-gpu"
+    parser.add_argument("--scratch", type=Path, default=scratch, help=f"for checkpoints (default: {scratch})")
+    args = parser.parse_args()
+    if args.merge:
+        write(args.out / args.merge[-1].stem, merged([read(path) for path in args.merge]))
+        return _finish(args.out / args.merge[-1].stem)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("there is no CUDA GPU here: --tiny --device cpu is a dry run")
+    names = args.part or list(PARTS)
+    well = True
+    if args.tiny or len(names) == 1:
+        for name in names:
+            run_part(name, args)
+    else:
+        well = run_each(names, args)
+    _finish(stem(args.out, "tiny" if args.tiny else short_name(torch.device(args.device))))
+    return 0 if well else 1
+
+
+def _finish(where: Path) -> int:
+    """Plots and the table of targets."""
+    result = read(where.with_suffix(".json"))
+    for path in report.plots(result, where):
+        print(path)
+    print("\n".join(report.target_table(targets(result))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

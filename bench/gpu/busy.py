@@ -1,0 +1,44 @@
+"""How much of the time the device works: the time in which any of its kernels runs, over the time that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bench.gpu.steps import Steady
+
+
+def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of intervals: what overlaps is counted once."""
+    total, end = 0.0, float("-inf")
+    for begin, stop in sorted(intervals):
+        total += max(0.0, stop - max(begin, end))
+        end = max(end, stop)
+    return total
+
+
+def kernel_seconds(profile: Any) -> float | None:
+    """The time in which the device ran kernels or moved memory; None if the profile saw nothing of a device."""
+    from torch.autograd import DeviceType
+
+    spans = [
+        (event.time_range.start / 1e6, event.time_range.end / 1e6)
+        for event in profile.events()
+        if event.device_type == DeviceType.CUDA
+    ]
+    return union_seconds(spans) if spans else None
+
+
+def busy_share(steady: Steady, steps: int) -> tuple[float, str]:
+    """The share, and how it was found.
+
+    Kernels' time is from a profiled round, the time that passes from the rounds without a profiler, which is slower:
+    kernels take as long under it, but the gaps between them may be longer.
+    """
+    wall = sorted(steady.wall)[len(steady.wall) // 2]
+    kernels = None if steady.profile is None else kernel_seconds(steady.profile)
+    if kernels is None:
+        device = sorted(steady.device)[len(steady.device) // 2]
+        return device / wall, "no kernels were seen by the profiler: between the first and the last event of each step"
+    within = kernels / (steps * steady.profiled_wall)
+    return kernels / steps / wall, f"by PyTorch's profiler, under which itself the share is {within:.3f}"

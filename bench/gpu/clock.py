@@ -1,0 +1,109 @@
+"""Timing work on a device, and what can be said of the device meanwhile."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+_PACKAGES = ("torch", "triton", "transformers", "numpy", "safetensors", "tokenizers")
+
+
+def seconds_of(
+    work: Callable[[int], Any], device: torch.device, *, rounds: int = 7, calls: int = 10, warm_up: int = 3
+) -> list[float]:
+    """Seconds of one call of `work`, in each of some rounds of `calls`; `work` gets the number of the call.
+
+    Timed with the device's own events, so that what the host does before the device begins is not counted.
+    """
+    for index in range(warm_up):
+        work(index)
+    durations = []
+    for _ in range(rounds):
+        if device.type != "cuda":
+            begin = time.perf_counter()
+            for index in range(calls):
+                work(index)
+            durations.append((time.perf_counter() - begin) / calls)
+            continue
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        torch.cuda.synchronize(device)
+        events[0].record()
+        for index in range(calls):
+            work(index)
+        events[1].record()
+        events[1].synchronize()
+        durations.append(events[0].elapsed_time(events[1]) / 1e3 / calls)
+    return durations
+
+
+def graphed_seconds_of(work: Callable[[int], Any], device: torch.device, *, calls: int = 16) -> list[float]:
+    """The same from a CUDA graph of some calls, so that what the host takes to launch each is not counted at all."""
+    if device.type != "cuda":
+        return seconds_of(work, device)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for index in range(3):
+            work(index)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for index in range(calls):
+            work(index)
+    return [each / calls for each in seconds_of(lambda _: graph.replay(), device)]
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the packages that matter."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Name, memory, driver, clocks and temperature; they are read, never set."""
+    if device.type != "cuda":
+        return {"name": f"CPU, {torch.get_num_threads()} threads", "versions": versions()}
+    properties = torch.cuda.get_device_properties(device)
+    said = {
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "multiprocessors": properties.multi_processor_count,
+        "cuda": torch.version.cuda,
+        "versions": versions(),
+    }
+    return said | {"now": clocks()}
+
+
+def clocks() -> dict[str, str]:
+    """What nvidia-smi says of the first GPU now; empty where it is not there."""
+    names = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw")
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {}
+    command = [tool, f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    if answer.returncode:
+        return {"nvidia-smi": answer.stderr.strip()[:200]}
+    return dict(zip(names, (value.strip() for value in answer.stdout.splitlines()[0].split(",")), strict=False))
+
+
+def short_name(device: torch.device) -> str:
+    """`h200` for `NVIDIA H200`, `h100` for `NVIDIA H100 80GB HBM3`: the middle of a result file's name."""
+    if device.type != "cuda":
+        return "cpu"
+    name = torch.cuda.get_device_name(device)
+    found = re.search(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b", name)
+    return (found[0] if found else name.replace(" ", "-")).lower()

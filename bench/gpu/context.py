@@ -1,0 +1,110 @@
+"""What every part of the bench is given: the device, its measured rates, and how much to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.gpu import shapes
+from bench.gpu.floors import Rates
+from bench.gpu.result import Figure
+from bench.gpu.shapes import Shape, write_checkpoint
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done: on a GPU what the issue names, in a dry run on a CPU as little as touches everything."""
+
+    llama: Shape
+    qwen: Shape
+    gpt_oss: Shape
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    prompts: tuple[int, ...]
+    """Of prefill."""
+    rounds: int
+    steps: int
+    """Decode steps of a round."""
+    offline: tuple[tuple[int, int, int], ...]
+    """Requests, tokens of a prompt, tokens of an answer."""
+    prefix: tuple[int, int, int, int, int]
+    """Requests, different beginnings, tokens of a beginning, of what follows it, of an answer."""
+    generate_batches: tuple[int, ...]
+    """Of transformers' generate."""
+    continuous: int
+    """Requests for transformers' continuous batching."""
+    continuous_settings: dict[str, Any]
+    """Of it: by itself it takes nine tenths of the memory, of a CPU's too."""
+    warm_starts: int
+    paged_batches: tuple[int, ...]
+    paged_contexts: tuple[int, ...]
+    settings: dict[str, Any]
+    """Of the engine."""
+
+
+FULL = Scale(
+    llama=shapes.LLAMA_8B,
+    qwen=shapes.QWEN3_06B,
+    gpt_oss=shapes.GPT_OSS_20B,
+    batches=(1, 8, 64, 256),
+    contexts=(1024, 8192),
+    prompts=(512, 2048, 8192, 16384),
+    rounds=5,
+    steps=32,
+    offline=((512, 1000, 1000), (1024, 128, 512)),
+    prefix=(512, 8, 2048, 128, 128),
+    generate_batches=(32, 128),
+    continuous=64,
+    continuous_settings={},
+    warm_starts=2,
+    paged_batches=(1, 16, 64, 256),
+    paged_contexts=(1024, 4096, 8192, 32768),
+    settings={"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 18000},
+)
+TINY = Scale(
+    llama=shapes.TINY_LLAMA,
+    qwen=shapes.TINY_QWEN3,
+    gpt_oss=shapes.TINY_GPT_OSS,
+    batches=(1, 4),
+    contexts=(32,),
+    prompts=(16,),
+    rounds=2,
+    steps=4,
+    offline=((4, 8, 8),),
+    prefix=(4, 2, 32, 4, 4),
+    generate_batches=(4,),
+    continuous=4,
+    continuous_settings={"block_size": 16, "num_blocks": 16, "max_batch_tokens": 64},
+    warm_starts=0,
+    paged_batches=(2,),
+    paged_contexts=(64,),
+    settings={"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 256, "num_kv_blocks": 256},
+)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Of one run."""
+
+    device: torch.device
+    rates: Rates
+    scale: Scale
+    scratch: Path
+    """Where checkpoints are written."""
+
+    def checkpoint(self, shape: Shape) -> str:
+        """A folder with `shape`'s random weights, which are written where they are not yet."""
+        return str(write_checkpoint(shape, self.scratch / shape.name, self.device))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the engine, here."""
+        return {"device": self.device.type, **self.scale.settings}
+
+
+Measure = Callable[[Context], Iterator[Figure]]
+"""A part of the bench: gives figures as soon as it has them."""

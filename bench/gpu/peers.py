@@ -1,0 +1,86 @@
+"""transformers beside us, on the same weights: its `generate` in static batches, and its continuous batching.
+
+Both answer prompts of random token ids greedily, with answers of one length, in the type that we compute in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from bench.gpu.context import Context
+from bench.gpu.result import Figure, missing, rate
+
+
+def peers(context: Context) -> Iterator[Figure]:
+    """The first of the offline workloads; a peer that fails here is said to."""
+    try:
+        import transformers
+    except ImportError:
+        yield missing("transformers", "all", "transformers is not installed")
+        return
+    shape = context.scale.llama
+    _, prompt, answer = context.scale.offline[0]
+    model = transformers.AutoModelForCausalLM.from_pretrained(context.checkpoint(shape), dtype=torch.bfloat16)
+    model = model.to(context.device).eval()
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    prompts = torch.randint(2, shape.vocab, (max(*context.scale.generate_batches, context.scale.continuous), prompt))
+    for batch in context.scale.generate_batches:
+        yield _tried(
+            shape.name,
+            "transformers generate",
+            f"batches of {batch}",
+            lambda size=batch: _generate(model, prompts[:size], answer),
+            batch * answer,
+        )
+    count = context.scale.continuous
+    yield _tried(
+        shape.name,
+        "transformers continuous batching",
+        f"{count} requests",
+        lambda: _continuous(model, prompts[:count].tolist(), answer, context.scale.continuous_settings),
+        count * answer,
+    )
+
+
+def _tried(name: str, what: str, case: str, run: Any, tokens: int) -> Figure:
+    try:
+        seconds = run()
+    except Exception as error:  # noqa: BLE001  (a peer's failure is a result)
+        torch.cuda.empty_cache()
+        return missing(name, what, f"failed: {type(error).__name__}: {str(error).splitlines()[0][:300]}", case)
+    return rate(name, what, case, tokens, [seconds], None)
+
+
+def _generate(model: Any, prompts: torch.Tensor, answer: int) -> float:
+    inputs = prompts.to(model.device)
+    settings = {"do_sample": False, "attention_mask": torch.ones_like(inputs)}
+
+    def run(tokens: int) -> None:
+        output = model.generate(inputs, min_new_tokens=tokens, max_new_tokens=tokens, **settings)
+        assert output.shape[1] == inputs.shape[1] + tokens
+
+    run(4)  # warms up
+    begin = time.perf_counter()
+    run(answer)
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def _continuous(model: Any, prompts: list[list[int]], answer: int, settings: dict[str, Any]) -> float:
+    """From the first request's first step to the last one's end: what it makes ready before is not counted."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
+
+    config = GenerationConfig(max_new_tokens=answer, do_sample=False, eos_token_id=-1, pad_token_id=0)
+    options = ContinuousBatchingConfig(**settings)
+    answers = model.generate_batch(prompts, generation_config=config, continuous_batching_config=options)
+    made = sum(len(each.generated_tokens) for each in answers.values())
+    if made != len(prompts) * answer:
+        raise RuntimeError(f"{made} tokens instead of {len(prompts) * answer}")
+    spans = [each.lifespan for each in answers.values()]
+    return float(max(end for _, end in spans) - min(begin for begin, _ in spans))

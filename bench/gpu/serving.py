@@ -1,0 +1,118 @@
+"""One model in our engine: decode steps, prefill, the device's idle time, offline throughput."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from bench.gpu import floors
+from bench.gpu.busy import busy_share
+from bench.gpu.context import Context
+from bench.gpu.result import Figure, missing, rate, timed
+from bench.gpu.shapes import Shape
+from bench.gpu.steps import Driver, TooLargeError, engine, give_back
+from octavo_engine import LLM, SamplingParams
+from octavo_engine.errors import ConfigurationError, DoesNotFitError, ModelLoadError
+
+_SAMPLED = {"temperature": 0.8, "top_p": 0.95}
+
+
+def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[Figure]:
+    """Steps of `shape`, with `weights` quantized while they are loaded if they are to be `fp8`."""
+    name = shape.name if weights == "bf16" else f"{shape.name}-{weights}"
+    extra: dict[str, Any] = {} if weights == "bf16" else {"quantization": weights}
+    try:
+        with engine(context.checkpoint(shape), **context.settings, **extra) as loop:
+            driver = Driver(loop, steps=context.scale.steps, rounds=context.scale.rounds)
+            yield from _decode(context, shape, weights, name, driver)
+            yield from _prefill(context, shape, weights, name, driver)
+    except (ModelLoadError, ConfigurationError, DoesNotFitError) as error:
+        yield missing(name, "all", f"not supported yet: {error}")
+
+
+def _decode(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:
+    for length in context.scale.contexts:
+        for batch in context.scale.batches:
+            case = f"batch {batch}, context {length}"
+            try:
+                steady = driver.decode(batch, length, profile=True)
+            except TooLargeError as error:
+                yield missing(name, "decode step", str(error), case)
+                continue
+            floor = floors.decode(shape, batch, round(steady.context), context.rates, weights)
+            device = sorted(steady.device)[len(steady.device) // 2]
+            note = f"{floor.bound}-bound; {1e3 * device:.2f} ms of it on the device; {steady.context:.0f} tokens"
+            yield timed(name, "decode step", case, steady.wall, floor.seconds, note)
+            share, how = busy_share(steady, driver.steps)
+            yield Figure(model=name, what="GPU busy", case=case, unit="of the time", value=share, rounds=1, note=how)
+    batch, length = context.scale.batches[-1], context.scale.contexts[0]
+    try:
+        steady = driver.decode(batch, length, **_SAMPLED)
+    except TooLargeError:
+        return
+    floor = floors.decode(shape, batch, round(steady.context), context.rates, weights)
+    said = ", ".join(f"{key} {value}" for key, value in _SAMPLED.items())
+    yield timed(name, "sampled decode step", f"batch {batch}, context {length}", steady.wall, floor.seconds, said)
+
+
+def _prefill(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:
+    for tokens in context.scale.prompts:
+        case = f"{tokens} tokens"
+        try:
+            seconds = driver.prefill(tokens)
+        except TooLargeError as error:
+            yield missing(name, "prefill", str(error), case)
+            continue
+        operations = floors.prefill(shape, tokens, context.rates, weights).operations
+        reached = f"{operations / sorted(seconds)[len(seconds) // 2] / 1e12:.0f} TFLOP/s"
+        kind = "fp8" if weights == "fp8" else "bf16"
+        yield timed(name, "prefill", case, seconds, operations / context.rates.matmul[kind], reached)
+
+
+def offline(context: Context, shape: Shape) -> Iterator[Figure]:
+    """`LLM.generate` with all requests at once, greedy; tokens of answers a second, detokenized."""
+    give_back()
+    try:
+        llm = LLM(context.checkpoint(shape), **context.settings)
+    except (ModelLoadError, ConfigurationError, DoesNotFitError) as error:
+        yield missing(shape.name, "offline", f"not supported yet: {error}")
+        return
+    driver = Driver(llm._loop)
+    try:
+        _run(llm, [driver.prompt(8) for _ in range(8)], 8)  # warms up
+        for requests, prompt, answer in context.scale.offline:
+            rounds = [
+                _run(llm, [driver.prompt(prompt) for _ in range(requests)], answer)
+                for _ in range(min(2, context.scale.rounds))
+            ]
+            batch = min(requests, llm.info.max_num_seqs)
+            floor = floors.offline(shape, requests, prompt, answer, batch, context.rates)
+            case = f"{prompt} + {answer}"
+            yield rate(shape.name, "offline", case, requests * answer, rounds, floor.seconds)
+        yield _shared_beginnings(context, shape, llm, driver)
+    finally:
+        llm.close()
+
+
+def _shared_beginnings(context: Context, shape: Shape, llm: LLM, driver: Driver) -> Figure:
+    """Requests of which many begin alike; each beginning has to be computed once."""
+    requests, groups, beginning, rest, answer = context.scale.prefix
+    beginnings = [driver.prompt(beginning) for _ in range(groups)]
+    prompts = [beginnings[index % groups] + driver.prompt(rest) for index in range(requests)]
+    before = llm.report().prefix_hit_tokens
+    seconds = _run(llm, prompts, answer)
+    hits = (llm.report().prefix_hit_tokens - before) / (requests * (beginning + rest))
+    case = f"{groups} beginnings of {beginning} + {rest} + {answer}"
+    figure = rate(shape.name, "offline, prefix-heavy", case, requests * answer, [seconds], None)
+    return Figure(**{**vars(figure), "note": f"{hits:.0%} of the prompts' tokens from the prefix cache"})
+
+
+def _run(llm: LLM, prompts: list[list[int]], answer: int) -> float:
+    begin = time.perf_counter()
+    answers = llm.generate(prompts, SamplingParams(max_tokens=answer, temperature=0.0, ignore_eos=True))
+    seconds = time.perf_counter() - begin
+    if any(len(each.token_ids) != answer for each in answers):
+        errors = {each.error for each in answers}
+        raise RuntimeError(f"not every answer has {answer} tokens: {errors}")
+    return seconds

@@ -1,0 +1,96 @@
+"""From the start of a process to an engine that is ready, the weights being on this machine's disk.
+
+    python -m bench.gpu.startup MODEL '{"device": "cuda"}'
+
+prints the seconds that loading took; the seconds of the whole process are counted by whoever started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.context import Context
+from bench.gpu.result import Figure, missing, timed
+
+_SECONDS = 240
+
+
+def startup(context: Context) -> Iterator[Figure]:
+    """Once with the weights read from disk, then with them in the page cache."""
+    shape = context.scale.llama
+    folder = Path(context.checkpoint(shape))
+    dropped = drop_page_cache(folder)
+    try:
+        cold, loading = _ready_after(str(folder), context.settings)
+        warm = [_ready_after(str(folder), context.settings)[0] for _ in range(context.scale.warm_starts)]
+    except subprocess.SubprocessError as error:
+        yield missing(shape.name, "start to ready", f"failed: {str(error)[-400:]}", "from disk")
+        return
+    note = dropped if dropped else "the page cache could not be dropped, so the weights may have come from it"
+    yield _seconds(
+        timed(shape.name, "start to ready", "from disk", [cold], None, f"{note}; {loading:.1f} s of loading")
+    )
+    if warm:
+        yield _seconds(timed(shape.name, "start to ready", "from the page cache", warm, None))
+
+
+def _seconds(figure: Figure) -> Figure:
+    values = {name: None if (v := getattr(figure, name)) is None else v / 1e3 for name in ("value", "low", "high")}
+    return Figure(**{**vars(figure), **values, "unit": "s"})
+
+
+def _ready_after(model: str, settings: dict[str, Any]) -> tuple[float, float]:
+    """Seconds of the process until it says it is ready, and those it says loading took."""
+    command = [sys.executable, "-m", "bench.gpu.startup", model, json.dumps(settings)]
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    seconds = time.perf_counter() - begin
+    process.communicate(timeout=_SECONDS)
+    if process.returncode or not line:
+        raise subprocess.SubprocessError(f"the process ended with {process.returncode}: {line}")
+    return seconds, json.loads(line)["load_seconds"]
+
+
+def drop_page_cache(folder: Path) -> str:
+    """How the files of `folder` were taken out of the page cache; empty if they seem to be in it still."""
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    os.sync()
+    before = _cached()
+    for file in folder.iterdir():
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if before - _cached() >= 0.8 * size:
+        return "page cache dropped by posix_fadvise"
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:
+        return ""
+    return "page cache dropped by drop_caches" if before - _cached() >= 0.8 * size else ""
+
+
+def _cached() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Cached:")), 0)
+
+
+def main() -> None:
+    """The process that is timed."""
+    from octavo_engine import LLM
+
+    model, settings = sys.argv[1], json.loads(sys.argv[2])
+    llm = LLM(model, **settings)
+    print(json.dumps({"load_seconds": llm.info.load_seconds}), flush=True)
+    llm.close()
+
+
+if __name__ == "__main__":
+    main()

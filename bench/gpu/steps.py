@@ -1,0 +1,178 @@
+"""Steps of the real engine (scheduler, worker, loop) with a given batch and context, timed.
+
+Prompts are random token ids, so that nothing is found in the prefix cache and every context is read from memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.step import StepOutputs
+from octavo_engine.engine.loop import EngineLoop
+from octavo_engine.engine.startup import start_engine
+
+_FULL = 0.94
+"""Most of the KV cache that a case may take: the scheduler keeps some for running requests to grow into."""
+
+
+@contextmanager
+def engine(model: str, **settings: Any) -> Iterator[EngineLoop]:
+    """A loaded engine with these settings of EngineConfig."""
+    give_back()
+    loop = start_engine(EngineConfig(model=model, **settings), lambda *_: None)
+    try:
+        yield loop
+    finally:
+        loop.close()
+
+
+def give_back() -> None:
+    """Give the device the memory of engines that are no more: the next one takes nine tenths of what is free."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@dataclass
+class Steady:
+    """Rounds of decode steps, all sequences decoding in every one."""
+
+    wall: list[float] = field(default_factory=list)
+    """Seconds of a step in each round, as seen from outside: what a user waits for a token."""
+    device: list[float] = field(default_factory=list)
+    """Of every step, between its first and last event on the device."""
+    context: float = 0.0
+    """Tokens of a sequence's context, on average over sequences and rounds."""
+    profile: Any = None
+    """PyTorch's profile of one more round, where one was asked for."""
+    profiled_wall: float = 0.0
+    """Seconds of a step in that round."""
+
+
+class TooLargeError(RuntimeError):
+    """The KV cache does not hold it."""
+
+
+@dataclass
+class Driver:
+    """Asks an engine for what a case needs."""
+
+    loop: EngineLoop
+    steps: int = 32
+    """Of a round."""
+    rounds: int = 5
+    random: random.Random = field(default_factory=lambda: random.Random(0))
+    count: int = 0
+
+    def prompt(self, tokens: int) -> list[int]:
+        """Random token ids."""
+        return self.random.choices(range(self.loop.info.vocab_size), k=tokens)
+
+    def add(self, tokens: int, params: SamplingParams) -> str:
+        """A request with a random prompt; its name."""
+        self.count += 1
+        name = f"request-{self.count}"
+        self.loop.add(name, self.prompt(tokens), params)
+        return name
+
+    def prefill(self, tokens: int) -> list[float]:
+        """Seconds from a prompt's arrival to its first token, in each round."""
+        self._check_room(1, tokens + 1)
+        seconds = []
+        for index in range(self.rounds + 1):
+            prompt = self.prompt(tokens)
+            begin = time.perf_counter()
+            self.loop.add(f"prefill-{self.count}", prompt, SamplingParams(max_tokens=1, temperature=0.0))
+            self.count += 1
+            self.finish()
+            if index:  # the first one warms up
+                seconds.append(time.perf_counter() - begin)
+        return seconds
+
+    def decode(self, batch: int, context: int, *, profile: bool = False, **sampling: Any) -> Steady:
+        """`batch` sequences whose contexts have about `context` tokens in the middle of the rounds."""
+        made = self.steps * (self.rounds + 1 + profile) + 1
+        prompt = max(1, context - made // 2)
+        self._check_room(batch, prompt + made)
+        longest = self.loop.info.max_model_len - prompt  # those that come first decode while others are computed
+        params = SamplingParams(**{"temperature": 0.0, **sampling, "max_tokens": longest, "ignore_eos": True})
+        names = [self.add(prompt, params) for _ in range(batch)]
+        steady = Steady()
+        tokens = self._until_all_decode(set(names))
+        self._round(batch, Steady())
+        for _ in range(self.rounds):
+            steady.wall.append(self._round(batch, steady))
+        steady.context = prompt + tokens / batch + self.steps * (1 + self.rounds / 2)
+        if profile:
+            self._profile(batch, steady)
+        self.loop.abort(names)
+        self.finish()
+        return steady
+
+    def _profile(self, batch: int, steady: Steady) -> None:
+        from torch.profiler import ProfilerActivity
+
+        activities = [ProfilerActivity.CUDA if torch.cuda.is_available() else ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities) as profile:
+            steady.profiled_wall = self._round(batch, Steady())
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        steady.profile = profile
+
+    def _check_room(self, batch: int, tokens: int) -> None:
+        info = self.loop.info
+        blocks = batch * -(-tokens // info.block_size)
+        if batch > info.max_num_seqs:
+            raise TooLargeError(f"{batch} sequences are more than --max-num-seqs {info.max_num_seqs}")
+        if tokens > info.max_model_len:
+            raise TooLargeError(f"{tokens} tokens are more than --max-model-len {info.max_model_len}")
+        if blocks > int(_FULL * info.num_kv_blocks):
+            have = info.num_kv_blocks * info.block_size
+            raise TooLargeError(f"needs {batch * tokens:,} tokens of KV cache, and {have:,} are there")
+
+    def _until_all_decode(self, names: set[str]) -> int:
+        """All prompts computed: each request has its first token. The tokens made on the way."""
+        made = 0
+        while names:
+            outputs = self.loop.step()
+            made += _count(outputs)
+            names -= {event.request_id for event in outputs.events if event.token_ids}
+        return made
+
+    def _round(self, batch: int, steady: Steady) -> float:
+        """Seconds of a step, on average over a round; RuntimeError if not all sequences took part in each."""
+        before = self.loop.report().preemptions
+        begin, steps = time.perf_counter(), 0
+        while steps < self.steps:
+            if (tokens := _count(self.loop.step())) not in (0, batch):
+                raise RuntimeError(f"a step gave {tokens} tokens, not {batch}")
+            steps += tokens == batch
+        seconds = (time.perf_counter() - begin) / steps
+        report = self.loop.report()
+        if report.preemptions != before:
+            raise RuntimeError("a request was preempted")
+        steady.device += report.step_seconds
+        return seconds
+
+    def finish(self) -> None:
+        """Until nothing is left to do."""
+        while self.loop.has_work:
+            _count(self.loop.step())
+
+
+def _count(outputs: StepOutputs) -> int:
+    """Tokens that a step gave; RuntimeError if a request failed in it."""
+    for event in outputs.events:
+        if event.error is not None:
+            raise RuntimeError(f"{event.request_id}: {event.error}")
+    return len(outputs.token_ids) + sum(len(event.token_ids) for event in outputs.events)

@@ -1,0 +1,163 @@
+"""`make bench-gpu` without a GPU: floors against other ways of counting, a dry run of every part, targets and page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench.gpu import __main__ as bench_gpu
+from bench.gpu import floors, roofline, shapes
+from bench.gpu.busy import union_seconds
+from bench.gpu.context import Context
+from bench.gpu.floors import Rates
+from bench.gpu.result import Figure, Part, Result, read, timed
+from bench.gpu.shapes import Shape
+from bench.gpu.targets import AIMS, targets
+
+RATES = Rates("round numbers", 1e12, {"bf16": 1e14, "fp8": 2e14})
+
+
+@pytest.mark.parametrize(
+    ("shape", "millions"), [(shapes.LLAMA_8B, 8030), (shapes.LLAMA_1B, 1236), (shapes.QWEN3_06B, 596)]
+)
+def test_shapes_have_as_many_weights_as_published(shape: Shape, millions: int) -> None:
+    assert round(sum(math.prod(size) for _, size in shape.tensors()) / 1e6) == millions
+
+
+@pytest.mark.parametrize("shape", [shapes.TINY_LLAMA, shapes.TINY_QWEN3, shapes.TINY_GPT_OSS], ids=lambda s: s.name)
+def test_checkpoints_have_the_names_and_shapes_that_transformers_expects(shape: Shape, tmp_path: Path) -> None:
+    import transformers
+
+    (tmp_path / "config.json").write_text(json.dumps(shape.config()))
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    theirs = {name: tuple(value.shape) for name, value in model.named_parameters() if ".experts." not in name}
+    ours = {name: size for name, size in shape.tensors() if ".experts." not in name}
+    assert ours == theirs
+    assert model.__class__.__name__ == shape.architecture
+
+
+@pytest.mark.parametrize("shape", [shapes.TINY_LLAMA, shapes.TINY_QWEN3], ids=lambda s: s.name)
+def test_floors_count_what_a_loop_over_tensors_and_positions_counts(shape: Shape) -> None:
+    matrices = {name: size for name, size in shape.tensors() if len(size) == 2}
+    embedding = matrices.pop("model.embed_tokens.weight")
+    matrices.setdefault("lm_head.weight", embedding)
+    weights = sum(math.prod(size) for size in matrices.values())
+    past = 0
+    for _layer in range(shape.layers):
+        for _token in range(20):
+            past += 2 * shape.kv_heads * shape.head_dim * 2
+    step = floors.decode(shape, 3, 20, RATES)
+    assert step.bytes == 2 * weights + 3 * past
+    pairs = sum(shape.heads * (place + 1) for place in range(20)) * shape.layers
+    prompt = floors.prefill(shape, 20, RATES)
+    head = math.prod(embedding)
+    assert prompt.operations == 2 * (20 * (weights - head) + head) + pairs * 4 * shape.head_dim
+    assert step.seconds == max(step.bytes / 1e12, step.operations / 1e14)
+
+
+def test_experts_are_counted_once_for_all_tokens_that_need_them() -> None:
+    shape = shapes.TINY_GPT_OSS
+    one, many = floors.weight_bytes(shape, 1), floors.weight_bytes(shape, 1000)
+    expert = 3 * shape.hidden * shape.inner * (0.5 + 1 / 32)
+    assert many - one == pytest.approx(shape.layers * expert * (shape.experts - shape.active_experts))
+    layer = floors.kv_bytes(shape, 1000) - floors.kv_bytes(shape, 32)
+    assert layer == 968 * 2 * shape.key * 2, "one of two layers sees no further than its window"
+    assert floors.attention_operations(shape, 100, 1) == 4 * shape.query * (101 + 32)
+
+
+def test_what_overlaps_is_busy_once() -> None:
+    assert union_seconds([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.75)]) == 4.0
+
+
+def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    arguments = ["--tiny", "--device=cpu", f"--out={tmp_path / 'out'}", f"--scratch={tmp_path / 'scratch'}"]
+    monkeypatch.setattr(sys, "argv", ["bench.gpu", *arguments])
+    assert bench_gpu.main() == 0
+    [file] = (tmp_path / "out").glob("*.json")
+    written = json.loads(file.read_text())
+    assert set(written["parts"]) == set(bench_gpu.PARTS)
+    assert {part["ended"] for part in written["parts"].values()} == {"in time"}
+    assert [set(target) for target in written["targets"]] == [{"name", "target", "unit", "measured", "note"}] * len(
+        AIMS
+    )
+    assert {target["measured"] for target in written["targets"]} == {None}, "a dry run measures no target"
+    assert all(target["note"].startswith("not measured") for target in written["targets"])
+    figures = {figure.key: figure for part in read(file).parts.values() for figure in part.figures}
+    assert [key for key, figure in figures.items() if figure.value is None and not _unsupported(figure)] == []
+    for key in (
+        "tiny-llama/decode step/batch 4, context 32",
+        "tiny-llama/sampled decode step/batch 4, context 32",
+        "tiny-llama/prefill/16 tokens",
+        "tiny-llama/paged decode/batch 2, context 64",
+        "tiny-llama/GPU busy/batch 1, context 32",
+        "tiny-llama/offline/8 + 8",
+        "tiny-llama/transformers generate/batches of 4",
+        "tiny-llama/transformers continuous batching/4 requests",
+        "tiny-llama/start to ready/from disk",
+    ):
+        assert (figures[key].value or 0.0) > 0, key
+    assert "## peers" in file.with_suffix(".md").read_text()
+    assert len(list((tmp_path / "out").glob("*.png"))) == 2
+
+
+def _unsupported(figure: Figure) -> bool:
+    """What the engine has no family for yet says so; a CPU may have no products in float8."""
+    return figure.note.startswith("not supported yet") or figure.what == "fp8 matmul"
+
+
+def test_what_breaks_off_a_part_loses_nothing_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def breaking(context: Context) -> Iterator[Figure]:
+        yield timed("tiny", "something", "", [1.0, 3.0, 2.0], 0.5)
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setitem(bench_gpu.PARTS, "start", breaking)
+    arguments = ["--tiny", "--device=cpu", "--part=start", f"--out={tmp_path}", f"--scratch={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["bench.gpu", *arguments])
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        bench_gpu.main()
+    [file] = tmp_path.glob("*-tiny.json")
+    part = read(file).parts["start"]
+    assert "the device is gone" in part.ended
+    figure = part.figures[-1]
+    assert (figure.value, figure.low, figure.high, figure.fraction) == (2000.0, 1000.0, 3000.0, 0.25)
+
+
+def _measured(model: str, what: str, case: str, value: float, fraction: float | None = None) -> Figure:
+    return Figure(model=model, what=what, case=case, value=value, fraction=fraction)
+
+
+def test_targets_are_found_in_what_was_measured() -> None:
+    figures = [
+        _measured("llama-8b", "decode step", "batch 1, context 1024", 4.0, 0.9),
+        _measured("llama-8b", "decode step", "batch 256, context 1024", 14.0, 0.7),
+        _measured("llama-8b", "prefill", "8192 tokens", 250.0, 0.66),
+        _measured("llama-8b", "paged decode", "batch 1, context 8192", 1.0, 0.1),
+        _measured("llama-8b", "paged decode", "batch 16, context 4096", 1.0, 0.81),
+        _measured("llama-8b", "paged decode", "batch 64, context 8192", 1.0, 0.9),
+        _measured("llama-8b", "GPU busy", "batch 1, context 1024", 0.98),
+        _measured("llama-8b", "offline", "1000 + 1000", 9000.0),
+        _measured("llama-8b", "transformers generate", "batches of 32", 800.0),
+        _measured("llama-8b", "transformers generate", "batches of 128", 1000.0),
+        _measured("llama-8b", "start to ready", "from disk", 31.0),
+    ]
+    found = targets(Result({"all": Part({}, figures)}))
+    assert [target.measured for target in found] == [0.9, 0.7, 0.66, 0.81, 0.98, 11.25, None, 31.0]
+    assert [target.met for target in found] == [True, False, True, True, True, True, None, False]
+
+
+def test_the_page_of_floors_is_what_the_code_computes() -> None:
+    page = roofline.PAGE.read_text()
+    assert roofline.updated(page, roofline.sections(roofline.results())) == page, "run python -m bench.gpu.roofline"
+    assert set(re.findall(r"<!-- (\S+) -->", page)) == {*(aim.key for aim in AIMS), "targets", "builds", "end"}

@@ -1,0 +1,113 @@
+"""`make gpu-check` without a GPU: what passes, fails, crashes, hangs or is not run is told apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench.gpu.shapes import TINY_LLAMA
+from tests.kernels import whole_model_checks
+from tests.kernels.check import NotCheckedError
+from tests.kernels.gpu_check import Job, jobs_of, parse, run, table
+
+ROOT = Path(__file__).parents[2]
+ODD = """
+import os, time
+from tests.kernels.check import Check, NotCheckedError
+
+def crash(device):
+    os._exit(3)
+
+def wrong(device):
+    assert 1 == 2, "they differ"
+
+def absent(device):
+    raise NotCheckedError("nothing to check it with")
+
+CHECKS = [
+    Check("fine", lambda device: f"on {device}"), Check("wrong", wrong), Check("absent", absent), Check("crash", crash),
+    Check("broken", lambda device: 1 / 0), Check("hang", lambda device: time.sleep(60)),
+    Check("large", crash, large=True),
+]
+BUILDS = []
+"""
+
+
+def test_every_end_of_a_check_is_told(tmp_path: Path) -> None:
+    (tmp_path / "odd_checks.py").write_text(ODD)
+    modules = ["--module=tests.kernels.kv_write_checks", "--module=odd_checks"]
+    command = [sys.executable, "-m", "tests.kernels.gpu_check", "--device=cpu", f"--out={tmp_path}", *modules]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "engine"), str(tmp_path)])
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
+    limits = ["--check-seconds=2", "--workers=2", "--seed=1"]
+    result = subprocess.run(
+        [*command, *limits], env=environment, capture_output=True, text=True, check=False, cwd=ROOT, timeout=200
+    )
+    assert result.returncode == 1, result.stderr[-2000:]
+    [file] = tmp_path.glob("*-cpu-check.json")
+    found = json.loads(file.read_text())
+    odd = {each["check"]: each for each in found["checks"] if each["module"] == "odd_checks"}
+    assert {name: each["status"] for name, each in odd.items()} == {
+        "fine": "passed",
+        "wrong": "failed",
+        "absent": "not checked",
+        "crash": "failed",
+        "broken": "failed",
+        "hang": "failed",
+    }
+    assert odd["fine"]["said"] == "on cpu"
+    assert "they differ" in odd["wrong"]["said"]
+    assert "exit code 3" in odd["crash"]["said"]
+    assert "ZeroDivisionError" in odd["broken"]["said"]
+    assert "hangs" in odd["hang"]["said"]
+    others = [each for each in found["checks"] if each["module"] != "odd_checks"]
+    assert others and all(each["status"] == "passed" for each in others)
+    assert found["counts"] == {"passed": 1 + len(others), "failed": 4, "not checked": 1}
+    assert "| odd | 1 | 4 | 1 |" in result.stdout
+    assert "torch" in found["device"]["versions"]
+
+
+def test_what_there_is_no_time_for_counts_as_not_checked() -> None:
+    args = parse(["--device=cpu", "--seconds=0"])
+    outcomes = run([Job("tests.kernels.kv_write_checks", "any")], args)
+    assert [outcome.status for outcome in outcomes] == ["not checked"]
+    assert "the time was over" in table(outcomes)
+
+
+def test_whole_models_come_first_and_a_limit_is_each_modules_own() -> None:
+    names = ["tests.kernels.kv_write_checks", "tests.kernels.whole_model_checks"]
+    assert jobs_of(names, "cuda", None)[0].module == names[1]
+    limited = jobs_of(names, "cuda", 1)
+    assert [job.module for job in limited] == [names[1], names[0]]
+    assert len(jobs_of(names, "cpu", None)) < len(jobs_of(names, "cuda", None)), "large ones are for hardware"
+
+
+def test_a_whole_model_is_as_near_to_the_exact_answers_as_transformers_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    said = whole_model_checks.parity(TINY_LLAMA, (1, 17), 4, device)
+    assert "top-1 agreement 1.000" in said
+    truth = whole_model_checks._answers
+
+    def shifted(*arguments: Any, **settings: Any) -> Any:
+        answers = truth(*arguments, **settings)
+        for answer in answers:
+            answer.logprobs = [replace(entry, logprob=entry.logprob - 0.05) for entry in answer.logprobs]
+        return answers
+
+    monkeypatch.setattr(whole_model_checks, "_answers", shifted)
+    with pytest.raises(AssertionError, match="rms"):
+        whole_model_checks.parity(TINY_LLAMA, (1, 17), 4, device)
+
+
+def test_graphs_are_not_checked_without_a_gpu() -> None:
+    checks = {check.name: check for check in whole_model_checks.CHECKS}
+    with pytest.raises(NotCheckedError, match="need a GPU"):
+        checks["graphs_float32"].run(torch.device("cpu"))

@@ -1,0 +1,199 @@
+"""Whole models: our answers in bfloat16 against transformers', and those of CUDA graphs against eager ones.
+
+No bound is guessed: transformers computes the same checkpoint in float32, which counts as exact, and in bfloat16. Our
+errors may be somewhat larger than its own in bfloat16, not more. Both are forced to our answer, token by token.
+All are large, as transformers alone takes seconds to import; test_gpu_check.py runs one of them without a GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.gpu import shapes
+from bench.gpu.shapes import Shape, write_checkpoint
+from octavo_engine import LLM, SamplingParams
+from octavo_engine.attention.triton import interpreted
+from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.llm import Completion
+from tests.kernels.check import Build, Check, NotCheckedError
+
+_SETTINGS: dict[str, Any] = {
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 128,
+    "max_model_len": 1024,
+    "num_kv_blocks": 1024,
+}
+_LENGTHS = (1, 2, 15, 16, 17, 33, 100, 127, 128, 129, 400, 700)
+"""Tokens of the prompts: block boundaries, chunk boundaries, one token."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far log probabilities are from the exact ones, over all places of all answers."""
+
+    rms: float
+    largest: float
+    agreement: float
+    """Share of the places where the likeliest token is the exact one."""
+
+
+def _answers(
+    folder: Path, shape: Shape, device: torch.device, lengths: Sequence[int], count: int, **settings: Any
+) -> list[Completion]:
+    """Greedy answers of `count` tokens to random prompts, always the same ones, all in one crowd."""
+    choose = random.Random(7)
+    prompts = [choose.choices(range(shape.vocab), k=length) for length in lengths]
+    if device.type == "cpu" and interpreted():  # whose products of bfloat16 are wrong
+        settings = {"attention_backend": "triton", "dtype": "float32", **settings}
+    try:
+        llm = LLM(str(folder), device=device.type, **{**_SETTINGS, **settings})
+    except (ModelLoadError, ConfigurationError) as error:
+        raise NotCheckedError(f"not supported yet: {error}") from None
+    try:
+        greedy = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True, logprobs=20)
+        answers = llm.generate(prompts, greedy)
+    finally:
+        llm.close()
+        del llm
+        _give_back(device)
+    for answer in answers:
+        assert answer.error is None, answer.error
+        assert len(answer.token_ids) == len(answer.logprobs) == count
+    return answers
+
+
+def _give_back(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+@torch.inference_mode()
+def _reference(folder: Path, device: torch.device, dtype: torch.dtype, answers: list[Completion]) -> list[torch.Tensor]:
+    """transformers' log probabilities [tokens, vocabulary] at the places of each answer, float32 on the CPU."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+    found = []
+    for answer in answers:
+        ids = torch.tensor([[*answer.prompt_token_ids, *answer.token_ids]], device=device)
+        logits = model(ids, logits_to_keep=len(answer.token_ids) + 1).logits[0, :-1]
+        found.append(torch.log_softmax(logits.float(), dim=-1).cpu())
+    del model
+    _give_back(device)
+    return found
+
+
+def _errors(values: list[torch.Tensor], exact: list[torch.Tensor], same: list[torch.Tensor]) -> Errors:
+    """Of `values` against `exact` at the same tokens; `same` says where the likeliest token is the exact one."""
+    difference = torch.cat([(a - b).flatten() for a, b in zip(values, exact, strict=True)]).double()
+    assert bool(difference.isfinite().all())
+    agreement = torch.cat(same).double().mean()
+    return Errors(float(difference.pow(2).mean().sqrt()), float(difference.abs().max()), float(agreement))
+
+
+def parity(shape: Shape, lengths: Sequence[int], count: int, device: torch.device) -> str:
+    """Our bfloat16 is about as near to float32 as transformers' own bfloat16."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = write_checkpoint(shape, Path(temporary), device, std=0.05)
+        answers = _answers(folder, shape, device, lengths, count)
+        exact = _reference(folder, device, torch.float32, answers)
+        theirs = _reference(folder, device, torch.bfloat16, answers)
+    tokens = [
+        torch.tensor([[entry.token_id, *(token for token, _ in entry.top)] for entry in answer.logprobs])
+        for answer in answers
+    ]
+    ours = [
+        torch.tensor([[entry.logprob, *(value for _, value in entry.top)] for entry in answer.logprobs])
+        for answer in answers
+    ]
+    expected = [values.gather(1, ids) for values, ids in zip(exact, tokens, strict=True)]
+    best = [values.argmax(-1) for values in exact]
+    our_errors = _errors(ours, expected, [ids[:, 0] == top for ids, top in zip(tokens, best, strict=True)])
+    their_errors = _errors(
+        [values.gather(1, ids) for values, ids in zip(theirs, tokens, strict=True)],
+        expected,
+        [values.argmax(-1) == top for values, top in zip(theirs, best, strict=True)],
+    )
+    said = f"ours {our_errors}, transformers' {their_errors}"
+    assert our_errors.rms <= 1.5 * their_errors.rms + 1e-3, said
+    assert our_errors.largest <= 2 * their_errors.largest + 1e-2, said
+    assert our_errors.agreement >= their_errors.agreement - 0.05, said
+    missed = torch.cat([values.amax(-1) - chosen[:, 0] for values, chosen in zip(exact, expected, strict=True)]).max()
+    assert float(missed) <= 4 * their_errors.largest + 1e-2, f"a token was chosen that is {float(missed)} less likely"
+    return (
+        f"logprob error rms {our_errors.rms:.4f} (transformers' bfloat16 {their_errors.rms:.4f}), largest "
+        f"{our_errors.largest:.3f} ({their_errors.largest:.3f}), top-1 agreement {our_errors.agreement:.3f} "
+        f"({their_errors.agreement:.3f})"
+    )
+
+
+@contextmanager
+def _graph_messages() -> Iterator[list[str]]:
+    """What the log says meanwhile of graphs that were captured."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("octavo_engine.runner.graphs")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _graphs_equal_eager(shape: Shape, dtype: str, slack: float, device: torch.device) -> str:
+    """The same answers with CUDA graphs as without, token for token, but for ties of less than `slack`.
+
+    A graph is padded to a batch of its ladder, for which cuBLAS may choose another kernel: bfloat16 then rounds
+    otherwise, and of two tokens that are equally likely but for that the other one may win.
+    """
+    if device.type != "cuda":
+        raise NotCheckedError("CUDA graphs need a GPU")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = write_checkpoint(shape, Path(temporary), device, std=0.05)
+        with _graph_messages() as captured:
+            graphs = _answers(folder, shape, device, _LENGTHS, 48, dtype=dtype)
+        with _graph_messages() as none:
+            eager = _answers(folder, shape, device, _LENGTHS, 48, dtype=dtype, enforce_eager=True)
+    assert captured and not none, f"graphs were captured: {captured}; with --enforce-eager: {none}"
+    equal = 0
+    for one, other in zip(graphs, eager, strict=True):
+        for place, (a, b) in enumerate(zip(one.logprobs, other.logprobs, strict=True)):
+            assert abs(a.top[0][1] - b.top[0][1]) <= slack, f"place {place}: {a} instead of {b}"
+            if a.token_id == b.token_id:
+                equal += 1
+                continue
+            gap = b.logprob - dict(b.top).get(a.token_id, float("-inf"))
+            assert gap <= slack, f"place {place}: token {a.token_id} instead of {b.token_id}, {gap} less likely"
+            break  # from here on they answer different things
+    return f"{equal} of {sum(len(each.token_ids) for each in eager)} tokens equal"
+
+
+def _parity_check(shape: Shape) -> Check:
+    return Check(f"parity_{shape.name}", partial(parity, shape, _LENGTHS, 48), large=True)
+
+
+CHECKS = [
+    _parity_check(shapes.LLAMA_1B),
+    _parity_check(shapes.QWEN3_06B),
+    Check("graphs_bfloat16", partial(_graphs_equal_eager, shapes.LLAMA_1B, "bfloat16", 0.1), large=True),
+    Check("graphs_float32", partial(_graphs_equal_eager, shapes.LLAMA_1B, "float32", 1e-3), large=True),
+    _parity_check(shapes.TINY_LLAMA),
+    _parity_check(shapes.TINY_QWEN3),
+]
+BUILDS: list[Build] = []
