@@ -15,8 +15,9 @@ from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import TorchCompute, WideningCompute
 from octavo_engine.model.spec import ModelSpec, RopeSpec
+from octavo_engine.runner.adjust import SampleRow
 from octavo_engine.runner.inputs import gather_inputs
-from octavo_engine.runner.sampler import SampleRow, sample
+from octavo_engine.runner.sampler import sample
 from octavo_engine.runner.state_table import StateTable
 
 WIDE = {"hidden_size": 256, "intermediate_size": 1024, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}

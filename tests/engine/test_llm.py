@@ -15,8 +15,9 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.cli import main
 from octavo_engine.core.admission import NotAdmissibleError, check_sampling
 from octavo_engine.runner import worker
+from octavo_engine.runner.adjust import SampleRow
 from octavo_engine.runner.cores import usable_cores
-from octavo_engine.runner.sampler import Sampled, SampleRow
+from octavo_engine.runner.sampler import Sampled
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "num_kv_blocks": 64, "max_model_len": 400}

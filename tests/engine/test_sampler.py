@@ -10,8 +10,11 @@ import torch
 
 from octavo_engine.core.admission import check_sampling
 from octavo_engine.core.request import SamplingParams
+from octavo_engine.runner import adjust, sampler
+from octavo_engine.runner.adjust import SampleRow, adjust_logits, needs_history
+from octavo_engine.runner.inverse_cdf import uniform
 from octavo_engine.runner.readback import Readback
-from octavo_engine.runner.sampler import SampleRow, needs_history, sample, uniform
+from octavo_engine.runner.sampler import sample
 
 VOCAB = 4000
 
@@ -97,6 +100,57 @@ def test_penalties_are_those_of_their_papers() -> None:
     # repetition over all: 0.5, 1.0, -2.0; frequency and presence over the answer 2, 1, 1: token 1 -1.0, token 2 -0.75
     assert sample(values, [asked], [history]).tokens.tolist() == [0]
     assert values.tolist() == [[1.0, 2.0, -1.0, 0.5]], "the model's own logits must stay as they are"
+
+
+def test_rows_that_ask_for_much_are_adjusted_as_each_alone() -> None:
+    values = logits(8, rows=6, vocab=50)
+    asked = [
+        {"repetition_penalty": 1.3, "frequency_penalty": 0.4},
+        {},
+        {"presence_penalty": 1.5, "logit_bias": ((3, -2.0), (7, 1.0))},
+        {"min_tokens": 9, "stop_token_ids": (4, 5)},
+        {"repetition_penalty": 0.5, "min_tokens": 9, "stop_token_ids": (6,), "logit_bias": ((6, 9.0),)},
+        {"logit_bias": ((3, 5.0),)},
+    ]
+    rows = [row(position=5 + i, prompt_len=3 + i, **params) for i, params in enumerate(asked)]
+    tokens = torch.randint(50, (12,), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
+    history = [tokens[: r.position] if needs_history(r.params) else None for r in rows]
+    together = adjust_logits(values, rows, history)
+    for i in range(6):
+        assert torch.equal(together[i : i + 1], adjust_logits(values[i : i + 1], rows[i : i + 1], history[i : i + 1]))
+    assert torch.equal(together[1], values[1])
+    counts = torch.bincount(tokens[3:5], minlength=50)
+    seen = torch.bincount(tokens[:5], minlength=50) > 0
+    expected = torch.where(seen, torch.where(values[0] > 0, values[0] / 1.3, values[0] * 1.3), values[0]) - 0.4 * counts
+    torch.testing.assert_close(together[0], expected)
+    assert together[4, 6] == -torch.inf, "a ban is stronger than a bias"
+
+
+def test_adjusting_and_logprobs_never_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of the meta device have no values that could be waited for; whoever asks for one fails."""
+    meta = torch.device("meta")
+
+    def send(values: list[float], _: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype).to(meta)
+
+    for module in (adjust, sampler):
+        monkeypatch.setattr(module, "to_device", send)
+    rows = [row(logprobs=3, **EVERYTHING), row(), row(**EVERYTHING)]
+    history = [torch.empty(n, dtype=torch.int32, device=meta) if n else None for n in (5, 0, 9)]
+    values = torch.empty(3, VOCAB, device=meta)
+    assert adjust_logits(values, rows, history).shape == (3, VOCAB)
+    assert sampler._logprobs(values, torch.empty(3, dtype=torch.int64, device=meta), rows) is not None
+    with pytest.raises(RuntimeError):
+        bool((values > 0).all())
+
+
+EVERYTHING = {
+    "repetition_penalty": 1.3,
+    "frequency_penalty": 0.4,
+    "logit_bias": ((3, -2.0),),
+    "min_tokens": 9,
+    "stop_token_ids": (4, 5),
+}
 
 
 def test_bias_and_min_tokens() -> None:

@@ -117,8 +117,8 @@ def sampler_bytes(vocab_size: int, max_seqs: int) -> int:
     """An upper bound of what sampling allocates beside the logits it is given.
 
     Found by PyTorch's memory profiler on the CPU over every kind of request: nothing when all are greedy, 13 bytes a
-    logit for logprobs, 28 as soon as a row draws, 32 if one also has penalties or biases. The penalties of one row at
-    a time are counted as a row more. A GPU's sort, which only nearly flat distributions need, has not been measured.
+    logit for logprobs, 28 as soon as a row draws, 32 if one also has penalties or biases. On a GPU the kernels that
+    draw take next to nothing; penalties and logprobs are the same operations there.
     """
     return _SAMPLER_BYTES * vocab_size * (max_seqs + 1)
 

@@ -1,19 +1,22 @@
 """From a plan to the tensors of one forward pass, gathered from the state table on the device.
 
-The host sends a few integers a row, in one copy; every token and block id is read on the device. This runs in every
-step, so a step of nothing but decodes has its own, shorter way.
+The host sends a few integers a row, in one copy; every token and block id is read on the device. Where Triton runs, one
+kernel does it (kernels/gather.py). PyTorch does the same on a CPU, and there, as this runs in every step, a step of
+nothing but decodes has its own, shorter way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.core.step import StepPlan
+from octavo_engine.kernels.where import triton_runs_on
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.transfer import to_device
 
@@ -33,9 +36,71 @@ class GatheredStep:
     """[R] int64"""
 
 
-def gather_inputs(plan: StepPlan, table: StateTable) -> GatheredStep:
-    """The inputs of a plan that computes at least one token."""
+def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = None) -> GatheredStep:
+    """The inputs of a plan that computes at least one token.
+
+    Into the tensors of `into`, if it is given: those of at least as many decodes, and only where Triton runs. What is
+    left of them is padding then: one query token of a sequence without context, whose slot is -1.
+    """
+    if triton_runs_on(table.device):
+        return _by_kernel(plan, table, into)
     return _mixed(plan, table) if plan.chunks else _decodes(plan, table)
+
+
+def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> GatheredStep:
+    """Any plan, its decodes before its chunks."""
+    from octavo_engine.kernels.gather import GatherOutputs, gather_step
+
+    decodes, device = len(plan.decode_rows), table.device
+    rows = plan.decode_rows + [chunk.row for chunk in plan.chunks]
+    starts = plan.decode_starts + [chunk.start for chunk in plan.chunks]
+    counts = [1] * decodes + [chunk.num_tokens for chunk in plan.chunks]
+    ends = [start + count for start, count in zip(starts, counts, strict=True)]
+    sampling = list(range(decodes)) + [decodes + i for i, chunk in enumerate(plan.chunks) if chunk.samples]
+    places = [-1] * len(rows)
+    for place, sequence in enumerate(sampling):
+        places[sequence] = place
+    width = -(-max(ends) // table.block_size)
+    inputs = _empty_inputs(table, counts, ends, len(sampling), width) if into is None else into
+    padding = len(inputs.context_lens) - len(rows)
+    columns = [*rows, *[-1] * padding, *starts, *[0] * padding, *places, *[-1] * padding]
+    columns += accumulate(counts + [1] * padding, initial=0)
+    table_rows, sample_positions = torch.empty(2, len(sampling), dtype=torch.int64, device=device)
+    out = GatherOutputs(
+        token_ids=inputs.token_ids,
+        positions=inputs.positions,
+        cu_query_lens=inputs.cu_query_lens,
+        context_lens=inputs.context_lens,
+        block_tables=inputs.block_tables,
+        slot_mapping=inputs.slot_mapping,
+        sample_rows=inputs.sample_rows,
+        table_rows=table_rows,
+        sample_positions=sample_positions,
+    )
+    gather_step(
+        to_device(columns, device), table.tokens, table.block_tables, out, width=width, block_size=table.block_size
+    )
+    return GatheredStep(inputs, [rows[i] for i in sampling], [ends[i] for i in sampling], table_rows, sample_positions)
+
+
+def _empty_inputs(table: StateTable, counts: list[int], ends: list[int], samples: int, width: int) -> StepInputs:
+    """Inputs yet to be filled, of sequences of which `counts` tokens are computed, which then have `ends` tokens."""
+    tokens, sequences = sum(counts), len(counts)
+
+    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=table.device)
+
+    return StepInputs(
+        token_ids=empty(tokens),
+        positions=empty(tokens, dtype=torch.int64),
+        cu_query_lens=empty(sequences + 1),
+        context_lens=empty(sequences),
+        block_tables=tuple(empty(sequences, width) for _ in table.block_tables),
+        slot_mapping=tuple(empty(tokens, dtype=torch.int64) for _ in table.block_tables),
+        sample_rows=empty(samples, dtype=torch.int64),
+        query_lens_host=tuple(counts),
+        context_lens_host=tuple(ends),
+    )
 
 
 def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:

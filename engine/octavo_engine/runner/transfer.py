@@ -12,13 +12,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_CODES = {torch.int64: "q", torch.int32: "i", torch.float32: "f"}
+"""What array calls the types that `to_device` knows."""
 
-def to_device(values: Sequence[int], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """`values` as a tensor [n] of `dtype`, int64 or int32, on `device`."""
+
+def to_device(values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """`values` as a tensor [n] of `dtype`, int64, int32 or float32, on `device`."""
     if not values:
         return torch.empty(0, dtype=dtype, device=device)
     # Six times as quick as torch.tensor(values), which looks at each one's type.
-    host = torch.frombuffer(array("q" if dtype is torch.int64 else "i", values), dtype=dtype)
+    host = torch.frombuffer(array(_CODES[dtype], values), dtype=dtype)
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 

@@ -14,12 +14,13 @@ from octavo_engine.capture import Capture
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.runner.adjust import SampleRow, needs_history
 from octavo_engine.runner.block_ops import run_block_ops
 from octavo_engine.runner.graphs import Captured, DecodeBuffers, DecodeGraphs
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.readback import Readback
-from octavo_engine.runner.sampler import Sampled, SampleRow, needs_history, sample
+from octavo_engine.runner.sampler import Sampled, sample
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.timer import StepTimer
 

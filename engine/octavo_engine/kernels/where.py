@@ -1,0 +1,15 @@
+"""Where Triton's kernels run."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+
+def triton_runs_on(device: torch.device) -> bool:
+    """Whether kernels can be launched on tensors of `device`: a GPU, or a CPU where Triton interprets, as in tests.
+
+    Triton itself is not asked: to import it takes 0.3 s that an engine on a CPU need not spend.
+    """
+    return device.type == "cuda" or (device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1")
