@@ -37,7 +37,9 @@ def compiled(build: Build) -> Resources:
     missing = [name for name, kind in types.items() if kind == "constexpr" and name not in build.constants]
     if missing:
         raise TypeError(f"{build.name}: neither types nor constants of {', '.join(missing)}")
-    source = ASTSource(fn=build.kernel, signature=types, constexprs=dict(build.constants))
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(types.values()) if kind.endswith(":16")}
+    types = {name: kind.removesuffix(":16") for name, kind in types.items()}
+    source = ASTSource(fn=build.kernel, signature=types, constexprs=dict(build.constants), attrs=aligned)
     result = triton.compile(source, target=HOPPER, options={"num_warps": build.warps, "num_stages": build.stages})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(result.asm["cubin"])
