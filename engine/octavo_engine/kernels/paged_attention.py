@@ -421,7 +421,7 @@ def num_segments(sequences: PagedSequences, tile: TileShape, kv_heads: int, bloc
     longest = sequences.block_table.shape[1] * block_size
     if window is not None:  # rounded down to a tile at its beginning
         longest = min(longest, window + sequences.max_query_len + tile.tokens)
-    return min(SEGMENTS, triton.cdiv(longest, tile.tokens))
+    return min(SEGMENTS, -(-longest // tile.tokens))
 
 
 def scratch_floats(num_heads: int, kv_heads: int, head_dim: int) -> int:
