@@ -11,7 +11,7 @@ from bench.gpu import floors
 from bench.gpu.clock import graphed_seconds_of
 from bench.gpu.context import Context
 from bench.gpu.result import Figure, missing, timed
-from octavo_engine.attention.backend import KVGroupSpec, StepInputs
+from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, StepInputs
 from octavo_engine.attention.select import select_backend
 
 _BLOCK = 16
@@ -45,9 +45,9 @@ def _one(context: Context, batch: int, length: int) -> Figure:
     metadata = backend.prepare(inputs, 0, _BLOCK, None)
     query = torch.randn(batch, shape.heads, shape.head_dim, dtype=torch.bfloat16, device=device)
     turns = cycle(caches.values())
-    scale = shape.head_dim**-0.5
+    variant = AttentionVariant(shape.head_dim**-0.5)
     with torch.inference_mode():
-        seconds = graphed_seconds_of(lambda _: backend.attend(query, next(turns), metadata, scale), device)
+        seconds = graphed_seconds_of(lambda _: backend.attend(query, next(turns), metadata, variant), device)
     floor = floors.paged_decode(shape, batch, length, context.rates)
     note = f"{floor.bytes / sorted(seconds)[len(seconds) // 2] / 1e12:.2f} TB/s; backend {backend.name}"
     return timed(shape.name, "paged decode", case, seconds, floor.seconds, note)

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import (
+    AttentionBackend,
+    AttentionVariant,
+    KVGroupSpec,
+    LayerCache,
+    StepInputs,
+)
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def run(backend: AttentionBackend, batch: Batch) -> Tensor:
     cache = poisoned_cache(backend, batch)
     metadata = backend.prepare(batch.inputs, 0, batch.block_size, batch.group.window)
     backend.write(cache, batch.step_key, batch.step_value, metadata)
-    return backend.attend(batch.query, cache, metadata, batch.group.head_dim**-0.5)
+    return backend.attend(batch.query, cache, metadata, AttentionVariant(batch.group.head_dim**-0.5))
 
 
 def plain_attention(batch: Batch) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from octavo_engine.attention.backend import KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 from octavo_engine.attention.torch_reference import allocate_blocks
 from octavo_engine.capture import Work
 
@@ -140,12 +140,12 @@ class StaticAttention:
         for blocks, new in ((cache.key, key), (cache.value, value)):
             blocks.flatten(0, 1).index_put_((metadata.slots,), new)
 
-    def attend(self, query: Tensor, cache: LayerCache, metadata: StaticMetadata, scale: float) -> Tensor:
+    def attend(self, query: Tensor, cache: LayerCache, metadata: StaticMetadata, variant: AttentionVariant) -> Tensor:
         seen = torch.arange(metadata.blocks.shape[1] * cache.key.shape[1]) < metadata.seen[:, None]
         key, value = (
             self._gather(blocks, metadata.blocks, seen, query.shape[1]) for blocks in (cache.key, cache.value)
         )
-        scores = torch.einsum("thd,tlhd->thl", query.float(), key) * scale
+        scores = torch.einsum("thd,tlhd->thl", query.float(), key) * variant.scale
         weights = scores.masked_fill(~seen[:, None], -1e30).softmax(-1) * seen[:, None]
         return torch.einsum("thl,tlhd->thd", weights, value).to(query.dtype)
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from paging import make_batch, plain_attention, poisoned_cache, run
 from peak_memory import peak_memory
 
 from octavo_engine.attention import torch_reference
-from octavo_engine.attention.backend import KVGroupSpec
+from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache
+from octavo_engine.attention.cpu import computes
 from octavo_engine.attention.select import select_backend
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.errors import ConfigurationError
+from tests.kernels import paged_attention_checks as kernel_checks
+
+FP8 = torch.float8_e4m3fn
 
 BATCHES = {
     "one_token": [(1, 1)],
@@ -69,7 +75,7 @@ def test_padding_is_neither_written_nor_attended():
     metadata = backend.prepare(padded, 0, batch.block_size, None)
     extra = torch.full((2, 2, 16), 7.0)
     backend.write(cache, torch.cat((batch.step_key, extra)), torch.cat((batch.step_value, extra)), metadata)
-    output = backend.attend(torch.cat((batch.query, torch.ones(2, 4, 16))), cache, metadata, 16**-0.5)
+    output = backend.attend(torch.cat((batch.query, torch.ones(2, 4, 16))), cache, metadata, AttentionVariant(16**-0.5))
     torch.testing.assert_close(output[:5], expected)
     assert not output[5:].any()
     torch.testing.assert_close(cache.key[0], untouched, equal_nan=True)
@@ -98,7 +104,48 @@ def test_a_sequence_does_not_depend_on_its_company():
         row += query_len
 
 
-def test_scratch_bytes_bounds_what_a_step_allocates():
+@pytest.mark.parametrize("lens", kernel_checks.LENS.values(), ids=kernel_checks.LENS)
+@pytest.mark.parametrize(
+    "wanted",
+    [{"softcap": 5.0}, {"sinks": True}, {"softcap": 5.0, "sinks": True, "window": 33}, {"cache_dtype": FP8}],
+    ids=["softcap", "sinks", "all", "fp8"],
+)
+def test_softcap_sinks_and_fp8(lens, wanted):
+    """Against the kernels' reference."""
+    step = kernel_checks.make_step(
+        kernel_checks.Case(lens, kv_heads=2, head_dim=32, dtype=torch.float32, **wanted), torch.device("cpu")
+    )
+    cached = [x.float().nan_to_num().to(x.dtype) for x in (step.cache.key, step.cache.value)]
+    cache = LayerCache(*cached, step.cache.key_scale, step.cache.value_scale)
+    backend = TorchAttention()
+    metadata = backend.prepare(step.inputs, 0, 16, step.case.window)
+    kernel_checks.assert_right(backend.attend(step.query, cache, metadata, step.variant), step.expected())
+
+
+def test_fp8_is_written_as_the_nearest_number_there_is():
+    """Saturated at 448; a token without a slot is not written; a block's first token clears what was in it."""
+    batch = make_batch([(40, 40)], heads=2, kv_heads=2, head_dim=16)
+    backend = TorchAttention()
+    group = batch.group
+    cache = replace(backend.allocate(group, 8, 16, FP8, torch.device("cpu"))[0], key_scale=0.01, value_scale=2.0)
+    cache.key.fill_(float("nan"))
+    batch.inputs.slot_mapping[0][5] = -1
+    backend.write(cache, batch.step_key * 3, batch.step_value, backend.prepare(batch.inputs, 0, 16, None))
+    numbers = torch.arange(256, dtype=torch.uint8).view(FP8).double()
+    numbers = numbers[~numbers.isnan()]
+    slots = batch.inputs.slot_mapping[0]
+    for blocks, x, scale in ((cache.key, batch.step_key * 3, 0.01), (cache.value, batch.step_value, 2.0)):
+        wanted = x[slots >= 0].double() / scale
+        nearest = (wanted.unsqueeze(-1) - numbers).abs().amin(-1)
+        written = blocks.flatten(0, 1)[slots[slots >= 0]].double()
+        torch.testing.assert_close((wanted - written).abs(), nearest, rtol=1e-4, atol=1e-6)
+    owned = cache.key[batch.inputs.block_tables[0][0, :3].long()]
+    assert owned.float().isfinite().all()
+    assert owned.float().abs().max() == 448
+
+
+@pytest.mark.parametrize("variant", [AttentionVariant(1.0), AttentionVariant(1.0, 30.0, torch.zeros(8))])
+def test_scratch_bytes_bounds_what_a_step_allocates(variant):
     heads, kv_heads, head_dim, max_tokens, max_seqs, max_context = 8, 2, 32, 600, 40, 3000
     for lens in ([(600, 3000)], [(1, 2990 - s) for s in range(40)], [(1, 50)] * 39 + [(500, 501)]):
         batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
@@ -107,7 +154,7 @@ def test_scratch_bytes_bounds_what_a_step_allocates():
         with peak_memory() as peak:
             metadata = backend.prepare(batch.inputs, 0, 16, None)
             backend.write(cache, batch.step_key, batch.step_value, metadata)
-            backend.attend(batch.query, cache, metadata, 1.0)
+            backend.attend(batch.query, cache, metadata, variant)
         used = peak.bytes
         bound = backend.scratch_bytes(batch.group, heads, max_tokens, max_seqs, max_context)
         result = batch.query.nbytes
@@ -122,6 +169,13 @@ def test_auto_takes_torch_on_cpus_and_triton_on_gpus_only():
         select_backend("triton", torch.device("cpu"))
     with pytest.raises(ConfigurationError, match="flash"):
         select_backend("flash", torch.device("cpu"))
+
+
+def test_the_cpu_kernels_are_not_taken_for_what_they_cannot_compute():
+    group = KVGroupSpec("full", (0,), 2, 64)
+    assert computes(AttentionTask((group,), 16, torch.float32))
+    assert not computes(AttentionTask((group,), 16, torch.float32, plain=False))
+    assert not computes(AttentionTask((group,), 16, FP8))
 
 
 def test_bytes_per_token_counts_keys_and_values_of_all_layers():

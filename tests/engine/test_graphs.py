@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -385,3 +388,13 @@ def test_ranks_follow_the_first_ones_plan_and_backend(model: tuple[Decoder, Mode
     on_gpu.target.backend.name = "varlen"
     assert config_of_ranks(on_gpu.config, on_gpu.target).attention_backend == "varlen"
     assert config_of_ranks(loading.config, loading.target).attention_backend == "auto"
+
+
+def test_decodes_padded_to_a_rung_by_the_triton_kernels():
+    """In a process whose Triton interprets."""
+    path = Path(__file__).with_name("interpreted_decodes.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=path.parents[2])
+    assert result.returncode == 0, result.stdout[-8000:] + result.stderr[-2000:]
+    assert "1 passed" in result.stdout

@@ -19,7 +19,7 @@ from torch.nn.attention import varlen
 from octavo_engine.attention import measure as measure_module
 from octavo_engine.attention import select
 from octavo_engine.attention import varlen as varlen_module
-from octavo_engine.attention.backend import AttentionTask, KVGroupSpec
+from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec
 from octavo_engine.attention.measure import LIMIT, TRIALS, Trial, attention_work, choose, step_of
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.varlen import VarlenAttention
@@ -193,7 +193,7 @@ def test_varlen_attends_as_everybody(
     cache = poisoned_cache(writer, batch)
     writer.write(cache, batch.step_key, batch.step_value, writer.prepare(batch.inputs, 0, 16, window))
     metadata = backend.prepare(batch.inputs, 0, 16, window)
-    output = backend.attend(batch.query, cache, metadata, 16**-0.5)
+    output = backend.attend(batch.query, cache, metadata, AttentionVariant(16**-0.5))
     torch.testing.assert_close(output.double(), plain_attention(batch), rtol=1e-4, atol=1e-5)
 
 

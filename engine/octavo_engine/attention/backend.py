@@ -39,6 +39,25 @@ class AttentionTask:
     num_heads: int
     """Query heads."""
 
+    plain: bool = True
+    """Whether every layer's AttentionVariant has neither softcap nor sinks."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionVariant:
+    """What a layer wants of attention; scores are query times key times `scale`."""
+
+    scale: float
+    softcap: float | None = None
+    """Scores become softcap * tanh(score / softcap) (Gemma 2)."""
+    sinks: Tensor | None = None
+    """[H], one logit a head more in the softmax, without a value (gpt-oss)."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is scaled dot product attention and nothing else."""
+        return self.softcap is None and self.sinks is None
+
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
@@ -46,6 +65,9 @@ class LayerCache:
 
     key: Tensor
     value: Tensor
+    key_scale: float = 1.0
+    """Of a cache in FP8 (torch.float8_e4m3fn), which holds key / key_scale, saturated; else 1."""
+    value_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +113,10 @@ class AttentionBackend(Protocol):
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:
         """Put keys and values [T, K, D] into their slots."""
 
-    def attend(self, query: Tensor, cache: LayerCache, metadata: Any, scale: float) -> Tensor:
+    def attend(self, query: Tensor, cache: LayerCache, metadata: Any, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
 
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """An upper bound of the memory one call of `attend` needs besides its arguments and result."""
+        """An upper bound of the memory `attend` needs besides its arguments and result, what it keeps included."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionBackend, LayerCache
+from octavo_engine.attention.backend import AttentionBackend, AttentionVariant, LayerCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class AttentionContext:
     """By KV group, as `backend.prepare` gave it."""
     group_of_layer: tuple[int, ...]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, variant: AttentionVariant) -> Tensor:
         """Write [T, K, D] keys and values of this step, then attend with queries [T, H, D]; [T, H, D]."""
         cache, metadata = self.caches[layer], self.metadata[self.group_of_layer[layer]]
         self.backend.write(cache, key, value, metadata)
-        return self.backend.attend(query, cache, metadata, scale)
+        return self.backend.attend(query, cache, metadata, variant)

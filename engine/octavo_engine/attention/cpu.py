@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionTask, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 from octavo_engine.attention.torch_reference import allocate_blocks
 from octavo_engine.kernels.cpu.library import DTYPES, HEAD_DIMS, LANES, AttentionStep, CPUKernels
 from octavo_engine.kernels.cpu.pages import use_huge_pages
@@ -68,8 +68,11 @@ class CPUAttention:
             key, value = key.contiguous(), value.contiguous()
         self._kernels.write_kv(key, value, cache.key, cache.value, metadata.slots)
 
-    def attend(self, query: Tensor, cache: LayerCache, metadata: AttentionStep, scale: float) -> Tensor:
+    def attend(self, query: Tensor, cache: LayerCache, metadata: AttentionStep, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
+        if not variant.plain:
+            raise ValueError(f"the CPU kernels know no softcap and no sinks: {variant}")
+        scale = variant.scale
         query = query if query.stride()[1:] == (query.shape[2], 1) else query.contiguous()
         table, window = metadata.table, metadata.window
         output = self._kernels.attend(query, cache.key, cache.value, table, metadata.parts, metadata.first_part, scale)
@@ -89,7 +92,7 @@ class CPUAttention:
 def computes(task: AttentionTask) -> bool:
     """Whether the kernels can do it."""
     known_heads = all(group.head_dim in HEAD_DIMS for group in task.groups)
-    return known_heads and task.block_size % LANES == 0 and task.dtype in DTYPES
+    return task.plain and known_heads and task.block_size % LANES == 0 and task.dtype in DTYPES
 
 
 def _part_size(contexts: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionBackend, AttentionTask, KVGroupSpec, StepInputs
+from octavo_engine.attention.backend import AttentionBackend, AttentionTask, AttentionVariant, KVGroupSpec, StepInputs
 from octavo_engine.capture import CUDAGraphs, Work
 
 log = logging.getLogger(__name__)
@@ -114,12 +114,13 @@ def attention_work(
     num_blocks = sum(-(-context // task.block_size) for _, context in lens)
     one_layer = replace(group, layers=(0,))
     cache = backend.allocate(one_layer, num_blocks, task.block_size, task.dtype, device)[0]
+    variant = AttentionVariant(group.head_dim**-0.5)
     query: Tensor = torch.zeros(len(inputs.positions), task.num_heads, group.head_dim, dtype=task.dtype, device=device)
 
     def work() -> None:
         metadata = backend.prepare(inputs, 0, task.block_size, group.window)
         for _ in range(_LAYERS):
-            backend.attend(query, cache, metadata, group.head_dim**-0.5)
+            backend.attend(query, cache, metadata, variant)
 
     return work
 

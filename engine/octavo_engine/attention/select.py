@@ -42,19 +42,22 @@ def _on_cpu(task: AttentionTask | None) -> tuple[AttentionBackend, str]:
 def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[AttentionBackend, str]:
     from octavo_engine.attention.measure import DeviceMeasure, choose
 
-    candidates = gpu_candidates(device)
+    candidates = gpu_candidates(device, task is None or task.plain)
     if len(candidates) == 1 or task is None:
         return candidates[0], "the default"
     quickest = choose(candidates, DeviceMeasure(task, device))
     return next(backend for backend in candidates if backend.name == quickest), "the quickest"
 
 
-def gpu_candidates(device: torch.device) -> list[AttentionBackend]:
-    """The backends that can run on a GPU here, our own first; others say in the log why they cannot."""
+def gpu_candidates(device: torch.device, plain: bool = True) -> list[AttentionBackend]:
+    """The backends that can run on a GPU here, our own first; others say in the log why they cannot.
+
+    `plain`: as AttentionTask's; softcap and sinks are our kernels' alone.
+    """
     from octavo_engine.attention.varlen import why_not
 
     candidates: list[AttentionBackend] = [_triton(device)]
-    if (obstacle := why_not()) is None:
+    if (obstacle := why_not() if plain else "it has neither softcap nor sinks") is None:
         candidates.append(_varlen(device))
     else:
         log.info("attention backend varlen is no candidate: %s", obstacle)

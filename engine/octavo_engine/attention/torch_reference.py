@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_engine.attention.backend import KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 
 _QUERY_TILE = 512
 """Query tokens attended at once in a prefill; bounds the mask."""
@@ -99,33 +99,39 @@ class TorchAttention:
         """Put keys and values [T, K, D] into their slots."""
         if metadata.slot_rows is not None:
             key, value = key[metadata.slot_rows], value[metadata.slot_rows]
-        for blocks, new in ((cache.key, key), (cache.value, value)):
+        key, value = (
+            to_cache(key, cache.key.dtype, cache.key_scale),
+            to_cache(value, cache.value.dtype, cache.value_scale),
+        )
+        for cached, written in ((cache.key, key), (cache.value, value)):
+            blocks, new = _bytes_if_fp8(cached), _bytes_if_fp8(written)
             # What an earlier owner left must not be read: a masked NaN is a NaN still.
             if len(metadata.new_blocks):
                 blocks.index_fill_(0, metadata.new_blocks, 0)
             blocks.flatten(0, 1).index_copy_(0, metadata.slots, new)
 
-    def attend(self, query: Tensor, cache: LayerCache, metadata: TorchMetadata, scale: float) -> Tensor:
+    def attend(self, query: Tensor, cache: LayerCache, metadata: TorchMetadata, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
         output = torch.zeros_like(query)
         for bucket in metadata.decodes:
-            output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, scale)
+            output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, variant)
         for tile in metadata.prefills:
             rows = slice(tile.first_row, tile.first_row + tile.num_rows)
-            output[rows] = _attend_tile(query[rows], cache, tile, metadata.window, scale)
+            output[rows] = _attend_tile(query[rows], cache, tile, metadata.window, variant)
         return output
 
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """Gathered keys and values, masks, and a padded copy of the queries; counted in float32."""
+        """Gathered keys and values, masks, scores of one sequence or head, a padded copy of the queries; in float32."""
         token = group.num_kv_heads * group.head_dim * 4
         context = max_context + 128  # whole blocks
         decode = min(max_seqs * 2 * context, max(_BUCKET_TOKENS, context))
         gathered = 2 * token * max(decode, context)
         masks = 5 * max(decode, min(_QUERY_TILE, max_tokens) * context) + max_seqs * 2 * context
+        scores = 2 * token * context + 12 * context * max(num_heads, min(_QUERY_TILE, max_tokens))
         queries = 3 * max_tokens * num_heads * group.head_dim * 4
-        return gathered + masks + queries
+        return gathered + masks + scores + queries
 
 
 def allocate_blocks(
@@ -208,43 +214,89 @@ class _Plan:
         return tiles
 
 
-def _gather(blocks: Tensor, indices: Tensor) -> Tensor:
-    """[len(indices), B, K, D]; whole blocks are copied, which is as quick as memory."""
-    return blocks.flatten(1).index_select(0, indices).view(-1, *blocks.shape[1:])
+def to_cache(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+    """`x` as a cache of `dtype` holds it: FP8 scaled and saturated, where a cast alone may give NaN."""
+    if dtype != torch.float8_e4m3fn:
+        return x
+    return (x.float() * (1 / scale)).clamp_(-448.0, 448.0).to(dtype)
 
 
-def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, scale: float) -> Tensor:
+def _bytes_if_fp8(x: Tensor) -> Tensor:
+    """`x`, or a view of its bytes where PyTorch cannot write its type by index."""
+    return x.view(torch.uint8) if x.dtype == torch.float8_e4m3fn else x
+
+
+def _gather(blocks: Tensor, indices: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
+    """[len(indices), B, K, D] in `dtype`; whole blocks are copied, which is as quick as memory."""
+    found = blocks.flatten(1).index_select(0, indices).view(-1, *blocks.shape[1:])
+    return found if found.dtype == dtype else (found.float() * scale).to(dtype)
+
+
+def _gather_both(cache: LayerCache, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys and values of some blocks."""
+    return _gather(cache.key, blocks, dtype, cache.key_scale), _gather(cache.value, blocks, dtype, cache.value_scale)
+
+
+def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, variant: AttentionVariant) -> Tensor:
     """One query token [N, H, D] for each sequence of the bucket."""
     count, heads, head_dim = query.shape
     kv_heads = cache.key.shape[2]
     key, value = (
-        _gather(blocks, bucket.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
-        for blocks in (cache.key, cache.value)
+        blocks.view(count, -1, kv_heads, head_dim).transpose(1, 2)
+        for blocks in _gather_both(cache, bucket.blocks, query.dtype)
     )
     stacked = query.view(count, kv_heads, heads // kv_heads, head_dim)
-    output = F.scaled_dot_product_attention(stacked, key, value, attn_mask=bucket.mask, scale=scale)
+    if variant.plain:
+        output = F.scaled_dot_product_attention(stacked, key, value, attn_mask=bucket.mask, scale=variant.scale)
+    else:
+        sinks = None if variant.sinks is None else variant.sinks.view(kv_heads, -1, 1)
+        sequences = zip(stacked, key, value, bucket.mask, strict=True)
+        output = torch.stack([_attend_exactly(q, k, v, mask, variant, sinks) for q, k, v, mask in sequences])
     return output.reshape(count, heads, head_dim)
 
 
-def _attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, window: int | None, scale: float) -> Tensor:
+def _attend_tile(
+    query: Tensor, cache: LayerCache, tile: PrefillTile, window: int | None, variant: AttentionVariant
+) -> Tensor:
     """The query tokens [Q, H, D] of one tile."""
     count, heads, kv_heads = *query.shape[:2], cache.key.shape[2]
     length = tile.query_offset + count
     key, value = (
-        _gather(blocks, tile.blocks).flatten(0, 1)[:length].transpose(0, 1)[None] for blocks in (cache.key, cache.value)
+        blocks.flatten(0, 1)[:length].transpose(0, 1) for blocks in _gather_both(cache, tile.blocks, query.dtype)
     )
-    causal = tile.query_offset == 0 and window is None
+    causal = tile.query_offset == 0 and window is None and variant.plain
     mask = None if causal else _tile_mask(tile, count, length, window, query.device)
-    output = F.scaled_dot_product_attention(
+    if mask is not None and not variant.plain:
+        output = torch.empty_like(query)
+        for head in range(heads):
+            sinks = None if variant.sinks is None else variant.sinks[head].view(1, 1)
+            k, v = key[head * kv_heads // heads], value[head * kv_heads // heads]
+            output[:, head] = _attend_exactly(query[:, head], k, v, mask, variant, sinks)
+        return output
+    attended = F.scaled_dot_product_attention(
         query.transpose(0, 1)[None],
-        key,
-        value,
+        key[None],
+        value[None],
         attn_mask=mask,
         is_causal=causal,
-        scale=scale,
+        scale=variant.scale,
         enable_gqa=heads != kv_heads,
     )
-    return output[0].transpose(0, 1)
+    return attended[0].transpose(0, 1)
+
+
+def _attend_exactly(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, variant: AttentionVariant, sinks: Tensor | None
+) -> Tensor:
+    """Queries [..., Q, D] over [..., L, D] where `mask` [..., Q, L] is True, in float32; sinks [..., Q or 1, 1]."""
+    scores = (query.float() @ key.float().transpose(-1, -2)).mul_(variant.scale)
+    if variant.softcap is not None:
+        scores.div_(variant.softcap).tanh_().mul_(variant.softcap)
+    scores.masked_fill_(~mask, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.float().expand(*scores.shape[:-1], 1)), dim=-1)
+    weights = scores.softmax(-1)[..., : key.shape[-2]]
+    return (weights @ value.float()).to(query.dtype)
 
 
 def _tile_mask(tile: PrefillTile, count: int, length: int, window: int | None, device: torch.device) -> Tensor:

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 import triton
 from torch import Tensor
 
-from octavo_engine.attention.backend import KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 from octavo_engine.attention.torch_reference import allocate_blocks
 from octavo_engine.kernels.kv_write import write_kv
-from octavo_engine.kernels.paged_attention import paged_attention, paged_attention_kernel
+from octavo_engine.kernels.paged_attention import (
+    PagedSequences,
+    paged_attention,
+    paged_attention_kernel,
+    scratch_floats,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TritonMetadata:
-    """One step of one KV group; tensors as in StepInputs."""
+    """One step of one KV group."""
 
     slots: Tensor
-    block_table: Tensor
-    cu_query_lens: Tensor
-    context_lens: Tensor
-    max_query_len: int
+    """[T] int64, as in StepInputs."""
+    launches: tuple[PagedSequences, ...]
+    """Decodes and chunks of prompts, whose tiles differ."""
     window: int | None
+    whole: bool
+    """Whether each of the step's tokens belongs to a sequence."""
 
 
 class TritonAttention:
@@ -32,6 +39,9 @@ class TritonAttention:
     name = "triton"
     graph_safe = True
 
+    def __init__(self) -> None:
+        self._scratch: dict[tuple[int, torch.device], Tensor] = {}
+
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> dict[int, LayerCache]:
@@ -39,39 +49,71 @@ class TritonAttention:
         return allocate_blocks(group, num_blocks, block_size, dtype, device)
 
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> TritonMetadata:
-        """Nothing to compute: the kernels read the step's tensors as they are."""
+        """Nothing is computed: the kernels read the step's tensors as they are.
+
+        The host's lengths of queries decide what is launched; of contexts only the block table's width does, so that a
+        CUDA graph can be replayed with any contexts that fit into its table.
+        """
+        query_lens = inputs.query_lens_host
+        decodes = sum(1 for _ in takewhile(lambda count: count <= 1, query_lens))
+        parts = (slice(0, decodes), slice(decodes, len(query_lens)))
         return TritonMetadata(
             slots=inputs.slot_mapping[group],
-            block_table=inputs.block_tables[group],
-            cu_query_lens=inputs.cu_query_lens,
-            context_lens=inputs.context_lens,
-            max_query_len=max(inputs.query_lens_host, default=1),
+            launches=tuple(
+                PagedSequences(
+                    block_table=inputs.block_tables[group][part],
+                    cu_query_lens=inputs.cu_query_lens[part.start : part.stop + 1],
+                    context_lens=inputs.context_lens[part],
+                    num_tokens=sum(query_lens[part]),
+                    max_query_len=max(query_lens[part]),
+                )
+                for part in parts
+                if part.stop > part.start
+            ),
             window=window,
+            whole=sum(query_lens) == len(inputs.positions),
         )
 
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: TritonMetadata) -> None:
         """Put keys and values [T, K, D] into their slots."""
-        write_kv(key, value, cache.key, cache.value, metadata.slots)
+        write_kv(key, value, cache.key, cache.value, metadata.slots, cache.key_scale, cache.value_scale)
 
-    def attend(self, query: Tensor, cache: LayerCache, metadata: TritonMetadata, scale: float) -> Tensor:
+    def attend(self, query: Tensor, cache: LayerCache, metadata: TritonMetadata, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
-        return paged_attention(
-            query,
-            cache.key,
-            cache.value,
-            metadata.block_table,
-            metadata.cu_query_lens,
-            metadata.context_lens,
-            max_query_len=metadata.max_query_len,
-            scale=scale,
-            window=metadata.window,
-        )
+        query = query if query.stride(2) == 1 else query.contiguous()
+        output = (torch.empty if metadata.whole else torch.zeros)(query.shape, dtype=query.dtype, device=query.device)
+        scratch = self._scratch_for(query, cache)
+        for sequences in metadata.launches:
+            paged_attention(
+                output,
+                query,
+                cache.key,
+                cache.value,
+                sequences,
+                scratch,
+                scale=variant.scale,
+                softcap=variant.softcap,
+                sinks=variant.sinks,
+                window=metadata.window,
+                key_scale=cache.key_scale,
+                value_scale=cache.value_scale,
+            )
+        return output
 
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """At most a contiguous copy of the queries; the kernels work in registers and shared memory."""
-        return max_tokens * num_heads * group.head_dim * 4
+        """The segments' results, kept, and a contiguous copy of the queries; the kernels work in registers."""
+        kept = 4 * scratch_floats(num_heads, group.num_kv_heads, group.head_dim)
+        return kept + max_tokens * num_heads * group.head_dim * 4
+
+    def _scratch_for(self, query: Tensor, cache: LayerCache) -> Tensor:
+        """Memory that never moves, as CUDA graphs need; one for all layers, which are computed one after another."""
+        size = scratch_floats(query.shape[1], cache.key.shape[2], query.shape[2])
+        key = (size, query.device)
+        if key not in self._scratch:
+            self._scratch[key] = torch.empty(size, dtype=torch.float32, device=query.device)
+        return self._scratch[key]
 
 
 def interpreted() -> bool:

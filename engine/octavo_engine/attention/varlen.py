@@ -14,7 +14,7 @@ from typing import Any
 import torch.nn.attention
 from torch import Tensor
 
-from octavo_engine.attention.backend import KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 from octavo_engine.attention.triton import TritonAttention
 
 
@@ -62,8 +62,11 @@ class VarlenAttention(TritonAttention):
             window=window,
         )
 
-    def attend(self, query: Tensor, cache: LayerCache, metadata: Any, scale: float) -> Tensor:
-        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
+    def attend(self, query: Tensor, cache: LayerCache, metadata: Any, variant: AttentionVariant) -> Tensor:
+        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D].
+
+        Of variants only the plain one.
+        """
         from torch.nn.attention.varlen import varlen_attn
 
         attend: Any = varlen_attn  # whose arguments depend on torch's version
@@ -76,7 +79,7 @@ class VarlenAttention(TritonAttention):
             None,
             metadata.max_query_len,
             metadata.block_table.shape[1] * block_size,
-            scale=scale,
+            scale=variant.scale,
             window_size=(-1 if metadata.window is None else metadata.window - 1, 0),
             enable_gqa=query.shape[1] != kv_heads,
             seqused_k=metadata.context_lens,

@@ -1,33 +1,78 @@
-"""Causal attention over a paged cache: one kernel for prefill, decode and steps that mix them.
+"""Causal attention over a paged cache: one kernel for prefill and decode, with a second one where contexts are split.
 
 After vLLM's unified Triton attention (arXiv 2511.11581) with flash attention's online softmax (arXiv 2205.14135):
 - the heads that share a KV head are packed with the query tokens into the rows of one tile, so that each key and
   value is read once for all of them;
-- the grid needs only the number of tokens and sequences, an upper bound of the tiles there are; each program finds
-  its sequence by binary search, so that the host never waits for the device.
+- the grid needs only numbers of tokens and sequences and bounds of lengths, so that the host never waits for the
+  device and a CUDA graph can be replayed with other lengths;
+- where few sequences decode, each one's context is cut into segments (flash decoding), which `attention_reduce` adds
+  up. A sequence that is too short for two segments writes its result itself.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
+from octavo_engine.kernels.attention_reduce import (
+    SEGMENTS,
+    Partials,
+    reduce_segments,
+    segment_size,
+    store_partials,
+    visible_range,
+)
+
 _LOG2_E = 1.4426950408889634
+_BUSY = 128
+"""So many programs keep a device busy (an H100 has 132 multiprocessors): with no more of them, contexts are split."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedSequences:
+    """Sequences that one launch computes; integers int32 on the device."""
+
+    block_table: torch.Tensor
+    """[S, M]; blocks beyond a context are never read."""
+    cu_query_lens: torch.Tensor
+    """[S + 1], where each one's tokens begin in T."""
+    context_lens: torch.Tensor
+    """[S]; 0: the result is 0."""
+    num_tokens: int
+    """Query tokens of all, or an upper bound."""
+    max_query_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """How a launch is cut."""
+
+    rows: int
+    """Query tokens times the heads that share a KV head."""
+    tokens: int
+    """Cached tokens in one turn of the loop."""
+    warps: int
+    stages: int
+    one_tile: bool
+    """Whether each sequence has only one tile of query tokens."""
 
 
 @triton.jit
 def find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES: tl.constexpr):
     """The sequence that tile number `tile` belongs to.
 
-    Sequence s has its tiles from cu_query_lens[s] // TILE_QUERIES + s on, which leaves room for one partly filled tile
-    in each.
+    Sequence s has its tiles from (cu_query_lens[s] - cu_query_lens[0]) // TILE_QUERIES + s on, which leaves room for
+    one partly filled tile in each.
     """
+    base = tl.load(cu_query_lens)
     low = 0
     high = num_seqs
     while low < high:
         middle = (low + high) // 2
-        if tl.load(cu_query_lens + middle) // TILE_QUERIES + middle <= tile:
+        if (tl.load(cu_query_lens + middle) - base) // TILE_QUERIES + middle <= tile:
             low = middle + 1
         else:
             high = middle
@@ -35,34 +80,55 @@ def find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES: tl.constexpr):
 
 
 @triton.jit
-def load_tile(
-    cache,
-    table,
-    cached,
-    known,
-    columns,
-    kv_head,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-):
-    """Keys or values [TILE_TOKENS, HEAD_DIM_PADDED] of the tokens `cached`; zero where they are not `known`.
-
-    What is not known is never read: it may be another request's, or not a number.
-    """
-    blocks = tl.load(table + cached // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
-    rows = (blocks * BLOCK_SIZE + cached % BLOCK_SIZE) * KV_HEADS + kv_head
-    inside = known[:, None] & (columns < HEAD_DIM)[None, :]
-    return tl.load(cache + rows[:, None] * HEAD_DIM + columns[None, :], mask=inside, other=0.0)
+def find_tile(cu_query_lens, num_seqs, TILE_QUERIES: tl.constexpr, ONE_TILE: tl.constexpr):
+    """This program's sequence, that one's first token in T, and the first query token of the tile, counted from it."""
+    if ONE_TILE:
+        sequence = tl.program_id(0)
+        first_row = tl.load(cu_query_lens + sequence)
+        first_query = 0
+    else:
+        # The last tiles of a sequence see most: they begin first, so that none is left over at the end.
+        tile = tl.num_programs(0) - 1 - tl.program_id(0)
+        sequence = find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES)
+        first_row = tl.load(cu_query_lens + sequence)
+        tiles_before = (first_row - tl.load(cu_query_lens)) // TILE_QUERIES + sequence
+        first_query = (tile - tiles_before) * TILE_QUERIES
+    return sequence, first_row, first_query
 
 
 @triton.jit
-def online_softmax(scores, v, maximum, total, sums, PRECISION: tl.constexpr):
-    """Take one more tile of scores and values into the running maximum, sum of weights and weighted sum."""
-    new_maximum = tl.maximum(maximum, tl.max(scores, axis=1))
+def seen_by_all(
+    position,
+    begin,
+    end,
+    TILE_QUERIES: tl.constexpr,
+    WINDOW: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+    ONE_TILE: tl.constexpr,
+):
+    """The turns within begin..end in which each row sees each token, so that none needs a mask.
+
+    None at all for few queries: their one loop begins to read only once, and masks cost them little.
+    """
+    first, after = begin, begin
+    if not ONE_TILE:
+        after = tl.maximum(tl.minimum(position + 1, end) // TILE_TOKENS * TILE_TOKENS, begin)
+        if WINDOW > 0:
+            oldest = tl.maximum(position + TILE_QUERIES - WINDOW, 0)
+            first = tl.minimum(tl.maximum(tl.cdiv(oldest, TILE_TOKENS) * TILE_TOKENS, begin), after)
+    return first, after
+
+
+@triton.jit
+def online_softmax(scores, scale, v, maximum, total, sums, PRECISION: tl.constexpr):
+    """Take one more tile of scores and values into the running maximum, sum of weights and weighted sum.
+
+    `scale` (positive) makes scores exponents of 2. It is applied in the exponent, where it costs no instruction.
+    """
+    new_maximum = tl.maximum(maximum, tl.max(scores, axis=1) * scale)
     # A row that has seen nothing yet: any finite number will do, its weights are all exp2(-inf).
     shift = tl.where(new_maximum > float("-inf"), new_maximum, 0.0)
-    weights = tl.exp2(scores - shift[:, None])
+    weights = tl.exp2(scores * scale - shift[:, None])
     decay = tl.exp2(maximum - shift)
     total = total * decay + tl.sum(weights, axis=1)
     sums = tl.dot(weights.to(v.dtype), v, sums * decay[:, None], input_precision=PRECISION)
@@ -70,16 +136,78 @@ def online_softmax(scores, v, maximum, total, sums, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def attend_tiles(
+    q,
+    positions,
+    maximum,
+    total,
+    sums,
+    begin,  # a multiple of TILE_TOKENS
+    end,
+    keys,  # at the KV head
+    values,
+    table,  # of the sequence
+    scale,
+    TOKEN_STRIDE: tl.constexpr,  # K * D
+    HEAD_DIM: tl.constexpr,
+    HEAD_DIM_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MASKED: tl.constexpr,  # whether some row may not see some token of begin..end
+):
+    """Take the cached tokens begin..end into the running softmax of q [ROWS, HEAD_DIM_PADDED].
+
+    What lies beyond `end` is never read: it may be another request's, or not a number.
+    """
+    lanes = tl.arange(0, TILE_TOKENS)
+    columns = tl.arange(0, HEAD_DIM_PADDED)
+    # A tile is some whole blocks or a part of one, so these do not change from turn to turn.
+    inside_block = (lanes % BLOCK_SIZE)[:, None] * TOKEN_STRIDE + columns[None, :]
+    real = (columns < HEAD_DIM)[None, :]
+    for start in range(begin, end, TILE_TOKENS):
+        cached = start + lanes
+        known = cached < end
+        entries = table + start // BLOCK_SIZE + lanes // BLOCK_SIZE
+        blocks = tl.load(entries, mask=known, other=0) if MASKED else tl.load(entries)
+        first = blocks.to(tl.int64) * (BLOCK_SIZE * TOKEN_STRIDE) + start % BLOCK_SIZE * TOKEN_STRIDE
+        places = first[:, None] + inside_block
+        read = known[:, None] & real if MASKED else real
+        k = tl.load(keys + places, mask=read, other=0.0).to(q.dtype)
+        v = tl.load(values + places, mask=read, other=0.0).to(q.dtype)
+        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+        exponent = scale
+        if SOFTCAP > 0.0:
+            scores = 2.0 * tl.sigmoid(2.0 * scale * scores) - 1.0  # tanh
+            exponent = SOFTCAP * 1.4426950408889634
+        if MASKED:
+            seen = cached[None, :] <= positions[:, None]
+            if WINDOW > 0:
+                seen = seen & (cached[None, :] > positions[:, None] - WINDOW)
+            scores = tl.where(seen, scores, float("-inf"))
+        maximum, total, sums = online_softmax(scores, exponent, v, maximum, total, sums, PRECISION)
+    return maximum, total, sums
+
+
+# What changes from step to step is not specialised on, so that nothing is compiled anew in the middle of a day.
+@triton.jit(do_not_specialize=["block_table", "cu_query_lens", "context_lens", "num_seqs", "table_stride"])
 def paged_attention_kernel(
     output,  # [T, H, D]
+    partial_sums,  # as in attention_reduce_kernel; None: contexts are not split
+    partial_maxima,
+    partial_totals,
     query,  # [T, H, D]
     key_cache,  # [num_blocks, B, K, D], contiguous
     value_cache,
     block_table,  # [S, M]
     cu_query_lens,  # [S + 1]
     context_lens,  # [S]
+    sinks,  # [H], None: none
     num_seqs,
-    scale,  # multiplied by log2(e)
+    scale,  # of the products of queries and keys: times log2(e), or with a softcap divided by it
+    value_scale,
     query_stride,
     query_head_stride,
     output_stride,
@@ -91,118 +219,212 @@ def paged_attention_kernel(
     HEAD_DIM_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,  # 0: none
+    SOFTCAP: tl.constexpr,  # 0: none
     ROWS: tl.constexpr,  # rows of the query tile
     TILE_TOKENS: tl.constexpr,  # cached tokens in one turn of the loop
+    ONE_TILE: tl.constexpr,  # whether each sequence has only one tile of query tokens
+    SEGMENTS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program computes ROWS // GROUP query tokens of one sequence, for the heads of one KV head."""
+    """One program computes ROWS // GROUP query tokens of one sequence, for the heads of one KV head, in one segment."""
     TILE_QUERIES: tl.constexpr = ROWS // GROUP
-    tile = tl.program_id(0)
     kv_head = tl.program_id(1)
-    sequence = find_sequence(cu_query_lens, tile, num_seqs, TILE_QUERIES)
-    first_row = tl.load(cu_query_lens + sequence)
+    sequence, first_row, first_query = find_tile(cu_query_lens, num_seqs, TILE_QUERIES, ONE_TILE)
     query_len = tl.load(cu_query_lens + sequence + 1) - first_row
-    first_query = (tile - first_row // TILE_QUERIES - sequence) * TILE_QUERIES
     if first_query >= query_len:
         return
     context_len = tl.load(context_lens + sequence)
-    past_len = context_len - query_len
+    position = context_len - query_len + first_query
+    begin, end = visible_range(position, TILE_QUERIES, context_len, WINDOW, TILE_TOKENS)
+    segment = 0
+    if partial_sums is not None:
+        segment = tl.program_id(2)
+        size = segment_size(begin, end, SEGMENTS, TILE_TOKENS)
+        split = end - begin > size
+        begin += segment * size
+        if (segment > 0) & (begin >= end):
+            return
+        end = tl.minimum(begin + size, end)
 
     rows = tl.arange(0, ROWS)
-    queries = first_query + rows // GROUP
-    heads = kv_head * GROUP + rows % GROUP
     columns = tl.arange(0, HEAD_DIM_PADDED)
-    row_inside = (rows // GROUP < TILE_QUERIES) & (queries < query_len)
+    queries = rows // GROUP
+    heads = kv_head * GROUP + rows % GROUP
+    count = tl.minimum(query_len - first_query, TILE_QUERIES)
+    row_inside = queries < count
     inside = row_inside[:, None] & (columns < HEAD_DIM)[None, :]
-    tokens = (first_row + queries).to(tl.int64)
-    query_offsets = tokens[:, None] * query_stride + heads[:, None] * query_head_stride + columns[None, :]
-    q = tl.load(query + query_offsets, mask=inside, other=0.0)
-
-    positions = past_len + queries
-    end = tl.minimum(past_len + first_query + TILE_QUERIES, context_len)
-    begin = 0
-    if WINDOW > 0:
-        begin = tl.maximum(past_len + first_query - WINDOW + 1, 0) // TILE_TOKENS * TILE_TOKENS
+    tokens = (first_row + first_query + queries).to(tl.int64)
+    query_places = tokens[:, None] * query_stride + heads[:, None] * query_head_stride + columns[None, :]
+    q = tl.load(query + query_places, mask=inside, other=0.0)
+    if key_cache.dtype.element_ty.primitive_bitwidth == 8 and query.dtype.element_ty == tl.bfloat16:
+        q = q.to(tl.float16)  # Hopper turns two FP8 numbers into these by one instruction, into bfloat16 by five
 
     maximum = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     total = tl.zeros([ROWS], dtype=tl.float32)
     sums = tl.zeros([ROWS, HEAD_DIM_PADDED], dtype=tl.float32)
-    table = block_table + sequence.to(tl.int64) * table_stride
-    for start in range(begin, end, TILE_TOKENS):
-        cached = start + tl.arange(0, TILE_TOKENS)
-        known = cached < context_len
-        k = load_tile(key_cache, table, cached, known, columns, kv_head, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
-        v = load_tile(value_cache, table, cached, known, columns, kv_head, KV_HEADS, HEAD_DIM, BLOCK_SIZE)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-        seen = known[None, :] & (cached[None, :] <= positions[:, None])
-        if WINDOW > 0:
-            seen = seen & (cached[None, :] > positions[:, None] - WINDOW)
-        scores = tl.where(seen, scores, float("-inf"))
-        maximum, total, sums = online_softmax(scores, v, maximum, total, sums, PRECISION)
+    if sinks is not None:
+        sink = tl.load(sinks + heads, mask=row_inside, other=0.0).to(tl.float32) * 1.4426950408889634
+        maximum = tl.where(segment == 0, sink, float("-inf"))
+        total += tl.where(segment == 0, 1.0, 0.0)
 
-    result = sums / tl.where(total > 0.0, total, 1.0)[:, None]
-    output_offsets = tokens[:, None] * output_stride + heads[:, None] * output_head_stride + columns[None, :]
-    tl.store(output + output_offsets, result.to(output.dtype.element_ty), mask=inside)
+    positions = position + queries
+    keys, values = key_cache + kv_head * HEAD_DIM, value_cache + kv_head * HEAD_DIM
+    table = block_table + sequence.to(tl.int64) * table_stride
+    first, after = seen_by_all(position, begin, end, TILE_QUERIES, WINDOW, TILE_TOKENS, ONE_TILE)
+    edges = (begin, first, after, end)
+    # The first part needs a window, one tile alone has but the last.
+    FIRST_PART: tl.constexpr = 2 if ONE_TILE else 1 if WINDOW == 0 else 0
+    for part in tl.static_range(FIRST_PART, 3):
+        maximum, total, sums = attend_tiles(
+            q,
+            positions,
+            maximum,
+            total,
+            sums,
+            edges[part],
+            edges[part + 1],
+            keys,
+            values,
+            table,
+            scale,
+            TOKEN_STRIDE=KV_HEADS * HEAD_DIM,
+            HEAD_DIM=HEAD_DIM,
+            HEAD_DIM_PADDED=HEAD_DIM_PADDED,
+            BLOCK_SIZE=BLOCK_SIZE,
+            WINDOW=WINDOW,
+            SOFTCAP=SOFTCAP,
+            TILE_TOKENS=TILE_TOKENS,
+            PRECISION=PRECISION,
+            MASKED=part != 1,
+        )
+
+    result = sums * value_scale
+    if partial_sums is not None:
+        cells = ((tokens - tl.load(cu_query_lens)) * (KV_HEADS * GROUP) + heads) * SEGMENTS + segment
+        kept = queries < tl.where(split, count, 0)
+        store_partials(partial_sums, partial_maxima, partial_totals, cells, kept, result, maximum, total)
+        inside = inside & (queries < tl.where(split, 0, count))[:, None]
+    result = result / tl.where(total > 0.0, total, 1.0)[:, None]
+    places = tokens[:, None] * output_stride + heads[:, None] * output_head_stride + columns[None, :]
+    tl.store(output + places, result.to(output.dtype.element_ty), mask=inside)
 
 
 def paged_attention(
+    output: torch.Tensor,
     query: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    block_table: torch.Tensor,
-    cu_query_lens: torch.Tensor,
-    context_lens: torch.Tensor,
+    sequences: PagedSequences,
+    scratch: torch.Tensor,
     *,
-    max_query_len: int,
     scale: float,
-    window: int | None,
-) -> torch.Tensor:
-    """Attention of queries [T, H, D] over caches [num_blocks, B, K, D]; [T, H, D].
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    window: int | None = None,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> None:
+    """Attention of queries [T, H, D] over caches [num_blocks, B, K, D] into `output` [T, H, D].
 
-    `block_table` [S, M], `cu_query_lens` [S + 1] and `context_lens` [S] are int32 on the device. A sequence without
-    context gives zeros; so do rows that belong to no sequence.
+    Scores are q k * scale, with a softcap c then c * tanh(scores / c) (Gemma 2, arXiv 2408.00118). `sinks` [H] are one
+    logit a head that takes a share of the weights and has no value (gpt-oss, arXiv 2508.10925; after arXiv 2309.17453).
+    Caches in FP8 (e4m3) hold key / key_scale and value / value_scale. Tokens of no sequence are not written.
+    `scratch` is float32 of at least `scratch_floats`; one launch at a time may use it.
     """
-    tokens, num_heads, head_dim = query.shape
-    num_seqs = context_lens.shape[0]
-    kv_heads = key_cache.shape[2]
-    if query.stride(2) != 1:
-        query = query.contiguous()
-    output = torch.zeros_like(query, memory_format=torch.contiguous_format)
+    num_heads, head_dim = query.shape[1:]
+    kv_heads, block_size, num_seqs = key_cache.shape[2], key_cache.shape[1], len(sequences.context_lens)
     group = num_heads // kv_heads
-    rows, tile_tokens, warps = tile_shape(group, head_dim, max_query_len, query.dtype)
-    strides = (*query.stride()[:2], *output.stride()[:2], block_table.stride(0))
+    tile = tile_shape(group, head_dim, sequences.max_query_len, query.dtype)
+    segments = num_segments(sequences, tile, kv_heads, block_size, window)
+    head_dim_padded = max(16, triton.next_power_of_2(head_dim))
+    partials = None
+    if segments > 1:
+        partials = Partials.within(scratch, sequences.num_tokens, num_heads, head_dim_padded)
     # Every sequence may have one partly filled tile.
-    grid = (tokens // (rows // group) + num_seqs, kv_heads)
-    paged_attention_kernel[grid](
+    tiles = num_seqs if tile.one_tile else sequences.num_tokens // (tile.rows // group) + num_seqs
+    paged_attention_kernel[tiles, kv_heads, segments](
         output,
+        *(None, None, None) if partials is None else (partials.sums, partials.maxima, partials.totals),
         query,
         key_cache,
         value_cache,
-        block_table,
-        cu_query_lens,
-        context_lens,
+        sequences.block_table,
+        sequences.cu_query_lens,
+        sequences.context_lens,
+        sinks,
         num_seqs,
-        scale * _LOG2_E,
-        *strides,
+        scale * key_scale * _LOG2_E if softcap is None else scale * key_scale / softcap,
+        value_scale,
+        *query.stride()[:2],
+        *output.stride()[:2],
+        sequences.block_table.stride(0),
         KV_HEADS=kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
-        HEAD_DIM_PADDED=max(16, triton.next_power_of_2(head_dim)),
-        BLOCK_SIZE=key_cache.shape[1],
+        HEAD_DIM_PADDED=head_dim_padded,
+        BLOCK_SIZE=block_size,
         WINDOW=window or 0,
-        ROWS=rows,
-        TILE_TOKENS=tile_tokens,
+        SOFTCAP=softcap or 0.0,
+        ROWS=tile.rows,
+        TILE_TOKENS=tile.tokens,
+        ONE_TILE=tile.one_tile,
+        SEGMENTS=SEGMENTS,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
-        num_warps=warps,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
-    return output
+    if partials is not None:
+        reduce_segments(
+            output,
+            partials,
+            sequences.cu_query_lens,
+            sequences.context_lens,
+            max_query_len=sequences.max_query_len,
+            tile_queries=tile.rows // group,
+            tile_tokens=tile.tokens,
+            window=window,
+        )
 
 
-def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """Rows of a query tile, cached tokens of a turn, warps: small tiles for decoding, large ones for prefill."""
+def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype) -> TileShape:
+    """How a launch is cut, chosen by arithmetic and by what the compiler makes of it for Hopper.
+
+    Decode is bound by memory: the 16 rows that a matrix product has at least, and turns of 32 KiB. An H200 reads 21
+    bytes a cycle for each multiprocessor, so 3 blocks of 72 KiB with one turn on its way in each hide 4,700 cycles.
+
+    Prefill is bound by products. A turn's 4 * rows * tokens * D operations need 4 * tokens * D bytes, `rows` operations
+    a byte; L2 gives a multiprocessor some 24 bytes a cycle (5.5 TB/s over 132 at 1.75 GHz) and it multiplies 4,096
+    operations in one. 64 rows could reach 37 % of that, 128 reach 75 %. With 8 warps they take 64 registers a thread
+    for the sums, 32 for scores and 16 for weights, 176 in all: one block, two warp groups that compute beside each
+    other. Two blocks of 64 rows would be as many warps, and read everything twice.
+
+    `stages` counts the block table's entries too: with 5 they are two turns ahead of keys and values and those
+    one turn ahead of the products; with 3, Triton gives keys only the place that is being read.
+    """
     least = max(16, triton.next_power_of_2(group))  # the smallest matrix product there is has 16 rows
-    if max_query_len == 1:
-        return least, 32, 4
-    if dtype == torch.float32 or head_dim > 128:
-        return max(least, 32), 32, 4
-    return max(least, 64), 64, 4
+    one_tile = max_query_len <= least // group
+    if dtype == torch.float32 or head_dim > 256:  # for checks and for odd models: what fits
+        return TileShape(least if one_tile else max(least, 32), 32 if head_dim <= 256 else 16, 4, 2, one_tile)
+    tokens = 64 if head_dim <= 128 else 32
+    if one_tile:
+        return TileShape(least, tokens, 4, 5, one_tile)
+    return TileShape(max(least, 128), tokens, 8, 5, one_tile)
+
+
+def num_segments(sequences: PagedSequences, tile: TileShape, kv_heads: int, block_size: int, window: int | None) -> int:
+    """Segments to launch: 1 if that keeps the device busy, else at most SEGMENTS, as a context or window has tiles.
+
+    No length of a context decides it, only how long the block table lets one be.
+    """
+    if not tile.one_tile or len(sequences.context_lens) * kv_heads > _BUSY:
+        return 1
+    longest = sequences.block_table.shape[1] * block_size
+    if window is not None:  # rounded down to a tile at its beginning
+        longest = min(longest, window + sequences.max_query_len + tile.tokens)
+    return min(SEGMENTS, -(-longest // tile.tokens))
+
+
+def scratch_floats(num_heads: int, kv_heads: int, head_dim: int) -> int:
+    """Size of the scratch memory that every launch with these heads can do with."""
+    rows = _BUSY * max(16, triton.next_power_of_2(num_heads // kv_heads))  # a tile has so many where contexts are split
+    return Partials.size(rows, max(16, triton.next_power_of_2(head_dim)))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from octavo_engine.attention.backend import StepInputs
+from octavo_engine.attention.backend import AttentionVariant, StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.compute import TorchCompute, choose_compute
@@ -39,7 +39,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.ranks, self.compute = ranks, compute
-        self.layer, self.head_dim, self.scale = layer, spec.head_dim, spec.head_dim**-0.5
+        self.layer, self.head_dim, self.variant = layer, spec.head_dim, AttentionVariant(spec.head_dim**-0.5)
         self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
         query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         linear = partial(Linear, compute=compute, dtype=dtype, device=device)
@@ -52,7 +52,7 @@ class Attention(nn.Module):
         turned = self.compute.rotate(heads[:, : self.num_heads + self.num_kv_heads], cos, sin)
         query, key = turned[:, : self.num_heads], turned[:, self.num_heads :]
         value = heads[:, self.num_heads + self.num_kv_heads :]
-        attended = attention.attend(self.layer, query, key, value, self.scale)
+        attended = attention.attend(self.layer, query, key, value, self.variant)
         return self.ranks.add_up(self.output(attended.reshape(x.shape[0], -1), self.ranks.once(addend)))
 
 

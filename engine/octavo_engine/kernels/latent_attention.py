@@ -1,0 +1,165 @@
+"""Decode over a compressed cache: multi-head latent attention, its up-projections absorbed (arXiv 2405.04434).
+
+A token's cache is one vector for all heads: a latent, which is key and value at once, and a rotated part that only keys
+have. So a tile is read once for both products. Splitting and online softmax are those of `paged_attention`.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from octavo_engine.kernels.attention_reduce import SEGMENTS, Partials, reduce_segments, segment_size, store_partials
+from octavo_engine.kernels.paged_attention import PagedSequences, online_softmax
+
+_LOG2_E = 1.4426950408889634
+_PROGRAMS = 256
+"""Contexts are cut into no more segments than give so many programs: each writes a result as long as a latent."""
+_TILE_TOKENS = 32
+ROWS = 16
+"""Heads of a tile, as many as a matrix product has rows at least; other tiles of a token find its latents in L2.
+
+With 64, what a warp group multiplies at once, the sums alone are 128 registers a thread, and 320 bytes are spilled.
+"""
+
+
+@triton.jit(do_not_specialize=["block_table", "cu_query_lens", "context_lens", "table_stride"])
+def latent_attention_kernel(
+    output,  # [T, H, LATENT]
+    partial_sums,  # as in Partials; None: contexts are not split
+    partial_maxima,
+    partial_totals,
+    query,  # [T, H, LATENT + ROTATED]
+    cache,  # [num_blocks, B, LATENT + ROTATED], contiguous
+    block_table,  # [S, M]
+    cu_query_lens,  # [S + 1]
+    context_lens,  # [S]
+    scale,  # times log2(e)
+    query_stride,
+    query_head_stride,
+    output_stride,
+    output_head_stride,
+    table_stride,
+    NUM_HEADS: tl.constexpr,
+    LATENT: tl.constexpr,
+    ROTATED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+    SEGMENTS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One program computes ROWS heads of one sequence's query token in one segment."""
+    WIDTH: tl.constexpr = LATENT + ROTATED
+    sequence = tl.program_id(0)
+    token = tl.load(cu_query_lens + sequence)
+    if tl.load(cu_query_lens + sequence + 1) == token:
+        return
+    context_len = tl.load(context_lens + sequence)
+    begin, end = 0, context_len
+    if partial_sums is not None:
+        segment = tl.program_id(2)
+        size = segment_size(0, context_len, SEGMENTS, TILE_TOKENS)
+        split = context_len > size
+        begin = segment * size
+        if (segment > 0) & (begin >= context_len):
+            return
+        end = tl.minimum(begin + size, context_len)
+
+    heads = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside = heads < NUM_HEADS
+    latent, rotated = tl.arange(0, LATENT), tl.arange(0, ROTATED)
+    queries = query + token.to(tl.int64) * query_stride + heads[:, None] * query_head_stride
+    q_latent = tl.load(queries + latent[None, :], mask=inside[:, None], other=0.0)
+    q_rotated = tl.load(queries + LATENT + rotated[None, :], mask=inside[:, None], other=0.0)
+    maximum = tl.full([ROWS], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([ROWS], dtype=tl.float32)
+    sums = tl.zeros([ROWS, LATENT], dtype=tl.float32)
+    table = block_table + sequence.to(tl.int64) * table_stride
+    lanes = tl.arange(0, TILE_TOKENS)
+    for start in range(begin, end, TILE_TOKENS):
+        known = start + lanes < end
+        blocks = tl.load(table + start // BLOCK_SIZE + lanes // BLOCK_SIZE, mask=known, other=0)
+        places = (blocks.to(tl.int64) * BLOCK_SIZE + start % BLOCK_SIZE + lanes % BLOCK_SIZE)[:, None] * WIDTH
+        k = tl.load(cache + places + latent[None, :], mask=known[:, None], other=0.0)
+        k_rotated = tl.load(cache + places + LATENT + rotated[None, :], mask=known[:, None], other=0.0)
+        scores = tl.dot(q_latent, tl.trans(k), input_precision=PRECISION)
+        scores = tl.dot(q_rotated, tl.trans(k_rotated), scores, input_precision=PRECISION)
+        scores = tl.where(known[None, :], scores, float("-inf"))
+        maximum, total, sums = online_softmax(scores, scale, k, maximum, total, sums, PRECISION)
+
+    if partial_sums is not None:
+        cells = ((token - tl.load(cu_query_lens)) * NUM_HEADS + heads) * SEGMENTS + segment
+        kept = heads < tl.where(split, NUM_HEADS, 0)
+        store_partials(partial_sums, partial_maxima, partial_totals, cells, kept, sums, maximum, total)
+        inside = heads < tl.where(split, 0, NUM_HEADS)
+    result = sums / tl.where(total > 0.0, total, 1.0)[:, None]
+    places = output + token.to(tl.int64) * output_stride + heads[:, None] * output_head_stride + latent[None, :]
+    tl.store(places, result.to(output.dtype.element_ty), mask=inside[:, None])
+
+
+def latent_attention(
+    output: torch.Tensor,
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    sequences: PagedSequences,
+    scratch: torch.Tensor,
+    *,
+    latent: int,
+    scale: float,
+) -> None:
+    """Attention of queries [T, H, latent + rotated] over a cache [num_blocks, B, latent + rotated].
+
+    Values are the cache's first `latent` numbers; `output` is [T, H, latent]. Both parts' sizes are powers of two. A
+    sequence has at most one query token; one without context gives zeros. `scratch` is float32 of at least
+    `latent_scratch_floats`; one launch at a time may use it.
+    """
+    num_heads, rotated = query.shape[1], query.shape[2] - latent
+    num_seqs, parts = len(sequences.context_lens), triton.cdiv(num_heads, ROWS)
+    segments = num_latent_segments(num_seqs * parts)
+    partials = Partials.within(scratch, sequences.num_tokens, num_heads, latent, segments) if segments > 1 else None
+    latent_attention_kernel[num_seqs, parts, segments](
+        output,
+        *(None, None, None) if partials is None else (partials.sums, partials.maxima, partials.totals),
+        query,
+        cache,
+        sequences.block_table,
+        sequences.cu_query_lens,
+        sequences.context_lens,
+        scale * _LOG2_E,
+        *query.stride()[:2],
+        *output.stride()[:2],
+        sequences.block_table.stride(0),
+        NUM_HEADS=num_heads,
+        LATENT=latent,
+        ROTATED=rotated,
+        BLOCK_SIZE=cache.shape[1],
+        ROWS=ROWS,
+        TILE_TOKENS=_TILE_TOKENS,
+        SEGMENTS=segments,
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+        num_warps=4,
+        num_stages=5,
+    )
+    if partials is not None:
+        reduce_segments(
+            output,
+            partials,
+            sequences.cu_query_lens,
+            sequences.context_lens,
+            max_query_len=1,
+            tile_queries=1,
+            tile_tokens=_TILE_TOKENS,
+            window=None,
+        )
+
+
+def num_latent_segments(programs: int) -> int:
+    """Segments for `programs` pairs of a sequence and a tile of heads: a power of two, at most SEGMENTS."""
+    return min(SEGMENTS, 1 << max(0, (_PROGRAMS // programs).bit_length() - 1))
+
+
+def latent_scratch_floats(latent: int) -> int:
+    """Size of the scratch memory that every launch can do with."""
+    return _PROGRAMS * ROWS * (latent + 2)

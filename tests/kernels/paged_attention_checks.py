@@ -1,0 +1,406 @@
+"""Paged attention against attention written out in float64, over pairs of everything that shapes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, product
+
+import torch
+import triton
+
+from octavo_engine.attention.backend import AttentionVariant, LayerCache, StepInputs
+from octavo_engine.attention.torch_reference import to_cache
+from octavo_engine.attention.triton import TritonAttention
+from octavo_engine.kernels.attention_reduce import SEGMENTS, attention_reduce_kernel
+from octavo_engine.kernels.paged_attention import (
+    PagedSequences,
+    num_segments,
+    paged_attention,
+    paged_attention_kernel,
+    scratch_floats,
+    tile_shape,
+)
+from tests.kernels.check import Build, Check
+
+FP8 = torch.float8_e4m3fn
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step of attention; `lens` are (query, context) lengths."""
+
+    lens: tuple[tuple[int, int], ...]
+    group: int = 4
+    kv_heads: int = 1
+    head_dim: int = 64
+    block_size: int = 16
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    dtype: torch.dtype = torch.bfloat16
+    cache_dtype: torch.dtype | None = None
+    """None: `dtype`."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A case with random numbers. The cache is NaN wherever no context lies, and so is block 0, which nobody owns."""
+
+    case: Case
+    inputs: StepInputs
+    query: torch.Tensor
+    cache: LayerCache
+    keys: list[torch.Tensor]
+    """Of each sequence, as the cache holds them: [context, K, D], float64."""
+    values: list[torch.Tensor]
+    variant: AttentionVariant
+
+    def launches(self) -> tuple[PagedSequences, ...]:
+        """As the backend gives them to the kernels."""
+        return TritonAttention().prepare(self.inputs, 0, self.case.block_size, self.case.window).launches
+
+    def attend(self, launches: tuple[PagedSequences, ...] | None = None) -> torch.Tensor:
+        """What the kernels make of NaN in output and scratch."""
+        case, device = self.case, self.query.device
+        output = torch.full_like(self.query, torch.nan)
+        size = scratch_floats(case.group * case.kv_heads, case.kv_heads, case.head_dim)
+        scratch = torch.full((size,), torch.nan, device=device)
+        for sequences in self.launches() if launches is None else launches:
+            paged_attention(
+                output,
+                self.query,
+                self.cache.key,
+                self.cache.value,
+                sequences,
+                scratch,
+                scale=self.variant.scale,
+                softcap=self.variant.softcap,
+                sinks=self.variant.sinks,
+                window=case.window,
+                key_scale=self.cache.key_scale,
+                value_scale=self.cache.value_scale,
+            )
+        return output
+
+    def expected(self) -> torch.Tensor:
+        """[T, H, D] float64, row by row of what each sees."""
+        results = []
+        for s, (count, context) in enumerate(self.case.lens):
+            first = int(self.inputs.cu_query_lens[s])
+            query = self.query[first : first + count].double()
+            key, value = (x.repeat_interleave(self.case.group, 1) for x in (self.keys[s], self.values[s]))
+            scores = torch.einsum("qhd,chd->hqc", query, key) * self.variant.scale
+            if self.variant.softcap is not None:
+                scores = self.variant.softcap * torch.tanh(scores / self.variant.softcap)
+            behind = torch.arange(context - count, context)[:, None] - torch.arange(context)[None]
+            seen = (behind >= 0) & (behind < (self.case.window or context + 1))
+            scores = scores.masked_fill(~seen.to(scores.device), -torch.inf)
+            if self.variant.sinks is not None:
+                sinks = self.variant.sinks.double()[:, None, None].expand(-1, count, 1)
+                scores = torch.cat((scores, sinks), dim=-1)
+            weights = scores.softmax(-1)[..., :context]
+            results.append(torch.einsum("hqc,chd->qhd", weights, value))
+        return torch.cat(results)
+
+
+def make_step(case: Case, device: torch.device) -> Step:
+    """Fresh random numbers and shuffled blocks for `case`; float16 where the interpreter can multiply no bfloat16."""
+    if device.type == "cpu" and case.dtype == torch.bfloat16 and case.cache_dtype != FP8:
+        case = replace(case, dtype=torch.float16)
+    cache_dtype = case.cache_dtype or case.dtype
+    key_scale, value_scale = (0.02, 0.5) if cache_dtype == FP8 else (1.0, 1.0)
+    counts = [-(-context // case.block_size) for _, context in case.lens]
+    owned = (1 + torch.randperm(sum(counts))).split(counts)
+    table = torch.nn.utils.rnn.pad_sequence(list(owned), batch_first=True)
+    table = torch.nn.functional.pad(table, (0, 2))
+    shape = (1 + sum(counts), case.block_size, case.kv_heads, case.head_dim)
+    caches, contents = [], []
+    for scale in (key_scale, value_scale):
+        cache = torch.full(shape, torch.nan).to(cache_dtype)
+        new = [to_cache(torch.randn(c, *shape[2:]).to(case.dtype), cache_dtype, scale) for _, c in case.lens]
+        for blocks, x in zip(owned, new, strict=True):
+            places = (blocks[:, None] * case.block_size + torch.arange(case.block_size)).flatten()[: len(x)]
+            cache.flatten(0, 1)[places] = x
+        caches.append(cache.to(device))
+        contents.append([x.double().mul(scale).to(device) for x in new])
+    query_lens = tuple(count for count, _ in case.lens)
+    tokens, heads = sum(query_lens), case.group * case.kv_heads
+    query = torch.randn(tokens, heads + 2, case.head_dim).to(device, case.dtype)[:, 1:-1]  # a slice, as layers give
+    sinks = torch.randn(heads).mul(2).to(device, case.dtype) if case.sinks else None
+    inputs = StepInputs(
+        token_ids=torch.zeros(tokens, dtype=torch.int32, device=device),
+        positions=torch.zeros(tokens, dtype=torch.int64, device=device),
+        cu_query_lens=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
+        context_lens=torch.tensor([c for _, c in case.lens], dtype=torch.int32, device=device),
+        block_tables=(table.int().to(device),),
+        slot_mapping=(torch.full((tokens,), -1, device=device),),
+        sample_rows=torch.arange(0, device=device),
+        query_lens_host=query_lens,
+        context_lens_host=tuple(c for _, c in case.lens),
+    )
+    cache = LayerCache(*caches, key_scale=key_scale, value_scale=value_scale)
+    variant = AttentionVariant(1.3 * case.head_dim**-0.5, case.softcap, sinks)
+    return Step(case, inputs, query, cache, *contents, variant)
+
+
+def assert_right(output: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal but for rounding of the output's type; a NaN is never right."""
+    tolerance = TOLERANCE[output.dtype]
+    torch.testing.assert_close(output.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def check_case(case: Case, device: torch.device) -> None:
+    """The kernels' results of `case` against the reference."""
+    step = make_step(case, device)
+    assert_right(step.attend(), step.expected())
+
+
+LENS = {
+    "one_token": ((1, 1),),
+    "decodes": ((1, 1), (1, 15), (1, 64), (1, 65), (1, 300)),
+    "boundaries": ((16, 16), (15, 15), (17, 65), (32, 64)),
+    "mixed": ((1, 40), (1, 1), (7, 7), (1, 70), (20, 45)),
+    "few_queries": ((2, 70), (3, 200), (1, 9)),
+    "long_chunk": ((40, 300),),
+}
+GRID = {
+    "lens": list(LENS),
+    "group": [1, 3, 4, 8, 16],
+    "head_dim": [64, 80, 96, 128, 256],
+    "block_size": [16, 32, 64, 128],
+    "window": [None, 1, 16, 33, 150],
+    "kv_heads": [1, 2],
+    "softcap": [None, 5.0],
+    "sinks": [False, True],
+    "dtype": [torch.bfloat16, torch.float16, torch.float32],
+    "cache_dtype": [None, FP8],
+}
+
+
+def all_pairs(grid: dict[str, list[object]]) -> list[dict[str, object]]:
+    """Rows in which every two values of different columns meet at least once (greedy; Cohen et al. 1997, AETG)."""
+    names = list(grid)
+    missing = {
+        frozenset(((a, x), (b, y)))
+        for a, b in combinations(names, 2)
+        for x, y in product(range(len(grid[a])), range(len(grid[b])))
+    }
+    rows: list[dict[str, object]] = []
+    while missing:
+        row = dict(min(missing, key=sorted))
+        for name in names:
+            if name not in row:
+                gains = [
+                    sum(frozenset(((name, value), other)) in missing for other in row.items())
+                    for value in range(len(grid[name]))
+                ]
+                row[name] = gains.index(max(gains))
+        missing -= {frozenset(pair) for pair in combinations(row.items(), 2)}
+        rows.append({name: grid[name][row[name]] for name in names})
+    return rows
+
+
+def _context_of_8k(device: torch.device) -> None:
+    """One sequence's context in 16 segments, the last one not full."""
+    check_case(Case(((1, 8192 - 70),)), device)
+
+
+def _more_sequences_than_are_split(device: torch.device) -> None:
+    """So many that no context is split; each has its own length."""
+    check_case(Case(tuple((1, 1 + s % 40) for s in range(130)), dtype=torch.float32), device)
+
+
+def _rows_without_context(device: torch.device) -> None:
+    """What pads a CUDA graph: no context gives zeros and no query leaves the output alone; others notice nothing."""
+    step = make_step(Case(((1, 5), (1, 70), (1, 1))), device)
+    expected = step.expected()
+    (launch,) = step.launches()
+    launch.context_lens[0] = 0
+    expected[0] = 0
+    assert_right(step.attend((launch,)), expected)
+    launch.cu_query_lens[3] = 2
+    output = step.attend((launch,))
+    assert_right(output[:2], expected[:2])
+    assert bool(output[2].isnan().all())
+
+
+def _tokens_of_no_sequence(device: torch.device) -> None:
+    """The backend's result for them is zero."""
+    step = make_step(Case(((1, 5), (3, 20), (1, 9))), device)
+    expected = step.expected()
+    inputs = replace(
+        step.inputs,
+        cu_query_lens=step.inputs.cu_query_lens[:3],
+        context_lens=step.inputs.context_lens[:2],
+        block_tables=(step.inputs.block_tables[0][:2],),
+        query_lens_host=step.inputs.query_lens_host[:2],
+        context_lens_host=step.inputs.context_lens_host[:2],
+    )
+    backend = TritonAttention()
+    metadata = backend.prepare(inputs, 0, step.case.block_size, None)
+    output = backend.attend(step.query, step.cache, metadata, step.variant)
+    assert_right(output[:4], expected[:4])
+    assert not output[4:].any()
+
+
+def _replayed_with_other_contexts(device: torch.device) -> None:
+    """What was prepared for short contexts is right for long ones that the block table has room for, as in a graph."""
+    long = make_step(Case(((1, 500), (1, 130), (1, 64))), device)
+    inputs = replace(long.inputs, context_lens=torch.ones_like(long.inputs.context_lens), context_lens_host=(1, 1, 1))
+    metadata = TritonAttention().prepare(inputs, 0, long.case.block_size, None)
+    inputs.context_lens.copy_(long.inputs.context_lens)
+    assert_right(long.attend(metadata.launches), long.expected())
+
+
+def _company_changes_no_digit(device: torch.device) -> None:
+    """Where a context is cut depends on its own length alone, not on the block table's width or on other sequences."""
+    step = make_step(Case(((1, 1000), (1, 130), (1, 64)), dtype=torch.float32), device)
+    (launch,) = step.launches()
+    together = step.attend((launch,))
+    alone = replace(
+        launch,
+        block_table=launch.block_table[1:2, : 130 // 16 + 1],
+        cu_query_lens=launch.cu_query_lens[1:3],
+        context_lens=launch.context_lens[1:2],
+        num_tokens=1,
+    )
+    assert torch.equal(step.attend((alone,))[1], together[1])
+
+
+def _sinks_take_all_or_nothing(device: torch.device) -> None:
+    """A large logit leaves the values no weight, a small one leaves them all, in one segment and in many."""
+    step = make_step(Case(((1, 20), (1, 700)), sinks=True, dtype=torch.float32), device)
+    assert step.variant.sinks is not None
+    step.variant.sinks[:2], step.variant.sinks[2:] = 1e4, -1e4
+    output = step.attend()
+    assert not output[:, :2].any()
+    assert_right(output[:, 2:], replace(step, variant=replace(step.variant, sinks=None)).expected()[:, 2:])
+
+
+def _segments_end_with_the_window(device: torch.device) -> None:
+    """No more segments are launched than a window has tiles, however long the context may be."""
+    step = make_step(Case(((1, 1000),), window=100), device)
+    (launch,) = step.launches()
+    tile = tile_shape(step.case.group, step.case.head_dim, 1, step.case.dtype)
+    assert num_segments(launch, tile, 1, step.case.block_size, None) == SEGMENTS
+    assert num_segments(launch, tile, 1, step.case.block_size, 100) == 3
+    assert_right(step.attend(), step.expected())
+
+
+def _named(row: dict[str, object]) -> str:
+    return "-".join(str(value).removeprefix("torch.") for value in row.values())
+
+
+def _long(group: int, kv_heads: int, head_dim: int, cache_dtype: torch.dtype | None, window: int | None) -> Case:
+    lens = ((1, 8192), (1, 4097), (1, 30000), (300, 8192), (1111, 1111))
+    return Case(lens, group, kv_heads, head_dim, window=window, cache_dtype=cache_dtype)
+
+
+CHECKS = [
+    *(
+        Check(_named(row), partial(check_case, Case(**(row | {"lens": LENS[str(row["lens"])]}))))  # type: ignore[arg-type]
+        for row in all_pairs(GRID)
+    ),
+    *(
+        Check(f"group_of_{group}", partial(check_case, Case(LENS["mixed"], group, dtype=torch.float32)))
+        for group in (5, 32)
+    ),
+    Check("context_of_8k", _context_of_8k),
+    Check("more_sequences_than_are_split", _more_sequences_than_are_split),
+    Check("rows_without_context", _rows_without_context),
+    Check("tokens_of_no_sequence", _tokens_of_no_sequence),
+    Check("replayed_with_other_contexts", _replayed_with_other_contexts),
+    Check("company_changes_no_digit", _company_changes_no_digit),
+    Check("sinks_take_all_or_nothing", _sinks_take_all_or_nothing),
+    Check("segments_end_with_the_window", _segments_end_with_the_window),
+    *(
+        Check(f"long-{'-'.join(map(str, shape))}", partial(check_case, _long(*shape)), large=True)
+        for shape in (
+            (4, 8, 128, None, None),
+            (4, 8, 128, FP8, None),
+            (8, 8, 64, None, 128),
+            (2, 8, 256, None, 4096),
+            (1, 16, 96, None, None),
+        )
+    ),
+]
+
+_TYPES = (
+    dict.fromkeys(("output", "query", "key_cache", "value_cache", "sinks"), "*bf16:16")
+    | dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals"), "*fp32:16")
+    | dict.fromkeys(("block_table", "cu_query_lens", "context_lens"), "*i32")
+    | dict.fromkeys(("query_stride", "query_head_stride", "output_stride", "output_head_stride"), "i32:16")
+    | {"num_seqs": "i32", "table_stride": "i32", "max_query_len": "i32", "scale": "fp32", "value_scale": "fp32"}
+)
+_VECTORS = "LDGSTS.E.BYPASS.128"
+"""Keys and values on their way into shared memory, 16 bytes a thread, while products go on."""
+
+
+def _build(
+    name: str, case: Case, queries: int, *, registers: int, shared: int, sass: tuple[str, ...] = (_VECTORS,)
+) -> Build:
+    """The attention kernel as `paged_attention` launches it for `case` with 8 KV heads; decodes are split."""
+    tile = tile_shape(case.group, case.head_dim, queries, case.dtype)
+    absent = () if tile.one_tile else ("partial_sums", "partial_maxima", "partial_totals")
+    absent += () if case.sinks else ("sinks",)
+    types = {n: _TYPES[n] for n in paged_attention_kernel.arg_names if n in _TYPES and n not in absent}
+    if case.cache_dtype == FP8:
+        types |= {"key_cache": "*fp8e4nv:16", "value_cache": "*fp8e4nv:16"}
+    constants = dict.fromkeys(absent) | {
+        "KV_HEADS": 8,
+        "GROUP": case.group,
+        "HEAD_DIM": case.head_dim,
+        "HEAD_DIM_PADDED": triton.next_power_of_2(case.head_dim),
+        "BLOCK_SIZE": case.block_size,
+        "WINDOW": case.window or 0,
+        "SOFTCAP": case.softcap or 0.0,
+        "ROWS": tile.rows,
+        "TILE_TOKENS": tile.tokens,
+        "ONE_TILE": tile.one_tile,
+        "SEGMENTS": SEGMENTS,
+        "PRECISION": "tf32",
+    }
+    limits = {"max_registers": registers, "max_shared": shared * 1024, "sass": sass}
+    return Build(name, paged_attention_kernel, types, constants, tile.warps, tile.stages, **limits)
+
+
+_PREFILL = ("HGMMA", _VECTORS)
+_GEMMA2 = Case((), group=2, head_dim=256, window=4096, softcap=50.0)
+_GPT_OSS = Case((), group=8, head_dim=64, window=128, sinks=True)
+BUILDS = [
+    # Decode: 3 blocks of 128 threads fit a multiprocessor with 168 registers a thread and 75 KiB.
+    _build("decode", Case((), head_dim=128), 1, registers=128, shared=71),
+    _build("decode_64", Case((), head_dim=64), 1, registers=96, shared=37),
+    _build("decode_80", Case((), head_dim=80), 1, registers=168, shared=75),
+    _build("decode_256", Case((), head_dim=256), 1, registers=192, shared=75),
+    _build("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), 1, registers=168, shared=40),
+    _build("decode_gemma2", _GEMMA2, 1, registers=192, shared=75),
+    _build("decode_gpt_oss", _GPT_OSS, 1, registers=128, shared=37),
+    # Prefill: 256 threads; 65,536 registers are 255 for each.
+    _build("prefill", Case((), head_dim=128), 4096, registers=184, shared=130, sass=_PREFILL),
+    _build("prefill_64", Case((), head_dim=64), 4096, registers=128, shared=66, sass=_PREFILL),
+    _build("prefill_256", Case((), head_dim=256), 4096, registers=240, shared=164, sass=_PREFILL),
+    _build("prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), 4096, registers=200, shared=98, sass=_PREFILL),
+    _build("prefill_gemma2", _GEMMA2, 4096, registers=255, shared=164, sass=_PREFILL),
+    _build("prefill_gpt_oss", _GPT_OSS, 4096, registers=168, shared=66, sass=_PREFILL),
+    Build(
+        "attention_reduce",
+        attention_reduce_kernel,
+        {n: _TYPES[n] for n in attention_reduce_kernel.arg_names if n in _TYPES},
+        {
+            "NUM_HEADS": 32,
+            "TILE_QUERIES": 4,
+            "HEAD_DIM": 128,
+            "HEAD_DIM_PADDED": 128,
+            "WINDOW": 0,
+            "TILE_TOKENS": 64,
+            "SEGMENTS": SEGMENTS,
+        },
+        warps=2,
+        max_registers=64,
+        max_shared=4096,
+        sass=("LDG.E.128",),
+    ),
+]
