@@ -37,7 +37,10 @@ def compiled(build: Build) -> Resources:
     missing = [name for name, kind in types.items() if kind == "constexpr" and name not in build.constants]
     if missing:
         raise TypeError(f"{build.name}: neither types nor constants of {', '.join(missing)}")
-    source = ASTSource(fn=build.kernel, signature=types, constexprs=dict(build.constants))
+    # What Triton finds at a launch: tensors begin at multiples of 16 bytes, strides are multiples of 16 elements.
+    aligned = [place for place, (name, kind) in enumerate(types.items()) if kind[0] == "*" or name.endswith("stride")]
+    attributes = {(place,): [["tt.divisibility", 16]] for place in aligned}
+    source = ASTSource(fn=build.kernel, signature=types, constexprs=dict(build.constants), attrs=attributes)
     result = triton.compile(source, target=HOPPER, options={"num_warps": build.warps, "num_stages": build.stages})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(result.asm["cubin"])
