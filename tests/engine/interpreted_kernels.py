@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from paging import make_batch, plain_attention, poisoned_cache, run
+from paging import make_batch, plain_attention, run
 
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.triton import TritonAttention, interpreted
@@ -58,20 +58,6 @@ def test_large_and_odd_groups(triton_backend, heads, kv_heads):
 def test_float16(triton_backend):
     batch = make_batch(BATCHES["mixed"], heads=4, kv_heads=2, head_dim=64, dtype=torch.float16)
     torch.testing.assert_close(run(triton_backend, batch).double(), plain_attention(batch), rtol=1e-2, atol=1e-2)
-
-
-def test_writes_slices_of_the_fused_projection_and_skips_padding(triton_backend):
-    batch = make_batch([(3, 3)], heads=2, kv_heads=2, head_dim=64)
-    cache = poisoned_cache(triton_backend, batch)
-    metadata = triton_backend.prepare(batch.inputs, 0, 16, None)
-    metadata.slots[1] = -1
-    fused = torch.randn(3, 6, 64)
-    triton_backend.write(cache, fused[:, 2:4], fused[:, 4:], metadata)
-    flat = cache.key.flatten(0, 1), cache.value.flatten(0, 1)
-    for token, slot in ((0, metadata.slots[0]), (2, metadata.slots[2])):
-        assert torch.equal(flat[0][slot], fused[token, 2:4])
-        assert torch.equal(flat[1][slot], fused[token, 4:])
-    assert int((~flat[0].isnan()).any(-1).any(-1).sum()) == 2
 
 
 def test_rows_without_context_are_zero(triton_backend):

@@ -14,7 +14,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from octavo_engine.kernels.kv_write import kv_write_kernel
 from octavo_engine.kernels.paged_attention import paged_attention_kernel, tile_shape
 
 
@@ -64,9 +63,3 @@ def test_attention_compiles_for_hopper(max_query_len, group, head_dim, window):
     assert compiled.asm["cubin"]
     assert "mma" in compiled.asm["ptx"], "the products run on tensor cores"
     assert compiled.metadata.shared <= 227 * 1024, "shared memory of one Hopper block"
-
-
-def test_kv_write_compiles_for_hopper():
-    pointers = dict.fromkeys(("key", "value", "key_cache", "value_cache"), "*bf16") | {"slots": "*i64"}
-    compiled = compile_for_hopper(kv_write_kernel, pointers, {"ROW": 1024, "ROW_PADDED": 1024}, 4)
-    assert compiled.asm["cubin"]

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rotation import rms_norm
 from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels, cpu_kernels
 from octavo_engine.model.layers.fused import FusedLayers, can_fuse
-from octavo_engine.model.layers.rope import rotate
 from octavo_engine.model.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -40,7 +40,11 @@ class TorchCompute:
 
     def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         """act(gate) * up [T, inner], where [gate up] are x times the two halves of weight [2 * inner, in]."""
-        gate, up = F.linear(x, weight, bias).chunk(2, dim=-1)
+        return self.gate(F.linear(x, weight, bias), activation)
+
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
+        """act(gate) * up [T, inner] of [gate up] [T, 2 * inner]."""
+        gate, up = gate_up.chunk(2, dim=-1)
         return _ACTIVATIONS[activation](gate).mul_(up)
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -49,9 +53,7 @@ class TorchCompute:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / rms(x) * weight, the first part in float32, then cast, as Hugging Face's Llama does it."""
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return weight * (wide * scale).to(x.dtype)
+        return rms_norm(x, weight, eps)
 
     def prepare(self, weights: Iterable[Tensor]) -> None:
         """The weights of all linears are in place now."""
@@ -63,10 +65,6 @@ class TorchCompute:
         for layer in layers:
             x = layer(x, cos, sin, attention)
         return x
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The heads of x [T, heads, D] turned by `RotaryEmbedding`'s angles; x itself may be what is turned."""
-        return rotate(x, cos, sin)
 
 
 class CPUCompute(TorchCompute):
@@ -107,11 +105,6 @@ class CPUCompute(TorchCompute):
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """As in PyTorch."""
         return self._kernels.rms_norm(x, weight, eps)
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """In place."""
-        self._kernels.rotate(x, cos, sin)
-        return x
 
 
 class AMXCompute(CPUCompute):
