@@ -1,10 +1,11 @@
-"""The operations that layers are made of: in PyTorch for every device, and by our C kernels for CPUs.
+"""The operations that layers are made of: in PyTorch for every device, by our C kernels for CPUs, by Triton's for GPUs.
 
-Which of the two is chosen once, when a decoder is built.
+Which of them is chosen once, when a decoder is built.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -34,7 +35,7 @@ class TorchCompute:
     """In PyTorch, rounding where Hugging Face transformers does."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
-        """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out]."""
+        """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
         product = F.linear(x, weight, bias)
         return product if addend is None else addend + product
 
@@ -150,8 +151,20 @@ def uses_amx(dtype: torch.dtype, device: torch.device) -> bool:
     return device.type == "cpu" and dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
 
+def triton_interprets() -> bool:
+    """Whether Triton's kernels run on a CPU, in its interpreter, as tests have it.
+
+    Triton itself is not asked: to import it takes 0.3 s that an engine on a CPU need not spend.
+    """
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
 def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> TorchCompute:
     """The quickest way to compute the model of `spec` in `dtype` on `device`."""
+    if device.type == "cuda" or (device.type == "cpu" and triton_interprets()):
+        from octavo_engine.model.layers.triton_compute import TritonCompute
+
+        return TritonCompute()
     if device.type != "cpu" or dtype not in DTYPES:
         return TorchCompute()
     whole_lanes = spec.hidden_size % LANES == spec.intermediate_size % LANES == spec.head_dim % (2 * LANES) == 0
