@@ -14,6 +14,7 @@ from octavo_engine.attention.backend import (
     LayerCache,
     StepInputs,
 )
+from octavo_engine.attention.rotation import Rotation
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,19 @@ def run(backend: AttentionBackend, batch: Batch) -> Tensor:
     """One step of one layer by `backend`."""
     cache = poisoned_cache(backend, batch)
     metadata = backend.prepare(batch.inputs, 0, batch.block_size, batch.group.window)
-    backend.write(cache, batch.step_key, batch.step_value, metadata)
-    return backend.attend(batch.query, cache, metadata, AttentionVariant(batch.group.head_dim**-0.5))
+    query = backend.write(cache, projection(batch), unturned(batch.query), metadata)
+    return backend.attend(query, cache, metadata, AttentionVariant(batch.group.head_dim**-0.5))
+
+
+def projection(batch: Batch) -> Tensor:
+    """Queries, keys and values of the step as a layer's fused projection gives them, [T, H + 2 K, D]."""
+    return torch.cat((batch.query, batch.step_key, batch.step_value), dim=1)
+
+
+def unturned(query: Tensor) -> Rotation:
+    """A rotation that leaves heads [T, H, D] as they are."""
+    angles = torch.zeros(len(query), 1, query.shape[2] // 2, device=query.device)
+    return Rotation(angles.cos(), angles)
 
 
 def plain_attention(batch: Batch) -> Tensor:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.rotation import Rotation, rotated
 from octavo_engine.attention.torch_reference import allocate_blocks
 from octavo_engine.capture import Work
 
@@ -136,9 +137,11 @@ class StaticAttention:
         seen = torch.minimum(inputs.positions + 1, inputs.context_lens[sequence])
         return StaticMetadata(inputs.slot_mapping[group], inputs.block_tables[group][sequence], seen)
 
-    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: StaticMetadata) -> None:
+    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: StaticMetadata) -> Tensor:
+        query, key, value = rotated(heads, cache.key.shape[2], rotation)
         for blocks, new in ((cache.key, key), (cache.value, value)):
             blocks.flatten(0, 1).index_put_((metadata.slots,), new)
+        return query
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: StaticMetadata, variant: AttentionVariant) -> Tensor:
         seen = torch.arange(metadata.blocks.shape[1] * cache.key.shape[1]) < metadata.seen[:, None]

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paging import make_batch, plain_attention, poisoned_cache, run
+from paging import make_batch, plain_attention, poisoned_cache, projection, run, unturned
 from peak_memory import peak_memory
 
 from octavo_engine.attention import torch_reference
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache
-from octavo_engine.attention.cpu import computes
+from octavo_engine.attention.cpu import CPUAttention, computes
+from octavo_engine.attention.rotation import HeadNorms, Rotation, rotate
 from octavo_engine.attention.select import select_backend
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.errors import ConfigurationError
@@ -73,12 +74,45 @@ def test_padding_is_neither_written_nor_attended():
     cache = poisoned_cache(backend, batch)
     untouched = cache.key[0].clone()
     metadata = backend.prepare(padded, 0, batch.block_size, None)
-    extra = torch.full((2, 2, 16), 7.0)
-    backend.write(cache, torch.cat((batch.step_key, extra)), torch.cat((batch.step_value, extra)), metadata)
-    output = backend.attend(torch.cat((batch.query, torch.ones(2, 4, 16))), cache, metadata, AttentionVariant(16**-0.5))
+    heads = torch.cat((projection(batch), torch.full((2, 8, 16), 7.0)))
+    query = backend.write(cache, heads, unturned(heads), metadata)
+    output = backend.attend(query, cache, metadata, AttentionVariant(16**-0.5))
     torch.testing.assert_close(output[:5], expected)
     assert not output[5:].any()
     torch.testing.assert_close(cache.key[0], untouched, equal_nan=True)
+
+
+class _PlainKernels:
+    """What the CPU backend asks of the C kernels before it attends, in PyTorch: they need AVX-512, this does not."""
+
+    def rotate(self, x, cos, sin):
+        x.copy_(rotate(x, cos, sin))
+
+    def write_kv(self, key, value, key_cache, value_cache, slots):
+        assert key.stride() == value.stride() and key.stride()[1:] == (key.shape[2], 1)
+        for cache, new in ((key_cache, key), (value_cache, value)):
+            cache.flatten(0, 1)[slots[slots >= 0]] = new[slots >= 0]
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_the_cpu_backend_turns_and_writes_the_heads_that_torch_does(norm):
+    batch = make_batch([(3, 20), (1, 7)], heads=4, kv_heads=2, head_dim=32)
+    angles = torch.randn(4, 1, 16)
+    norms = HeadNorms(torch.rand(32), torch.rand(32), 1e-6) if norm else None
+    rotation = Rotation(angles.cos(), angles.sin(), norms)
+    found = []
+    for backend in (TorchAttention(), CPUAttention(_PlainKernels())):
+        cache = poisoned_cache(TorchAttention(), batch)
+        query = backend.write(cache, projection(batch), rotation, backend.prepare(batch.inputs, 0, 16, None))
+        slots = batch.inputs.slot_mapping[0]
+        found.append((query, cache.key.flatten(0, 1)[slots], cache.value.flatten(0, 1)[slots]))
+    for expected, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
+    query, key, value = found[0]
+    if not norm:  # turning keeps lengths
+        torch.testing.assert_close(query.norm(dim=-1), batch.query.norm(dim=-1))
+        torch.testing.assert_close(key.norm(dim=-1), batch.step_key.norm(dim=-1))
+    assert torch.equal(value, batch.step_value)
 
 
 def test_a_sequence_does_not_depend_on_its_company():
@@ -130,7 +164,8 @@ def test_fp8_is_written_as_the_nearest_number_there_is():
     cache = replace(backend.allocate(group, 8, 16, FP8, torch.device("cpu"))[0], key_scale=0.01, value_scale=2.0)
     cache.key.fill_(float("nan"))
     batch.inputs.slot_mapping[0][5] = -1
-    backend.write(cache, batch.step_key * 3, batch.step_value, backend.prepare(batch.inputs, 0, 16, None))
+    heads = torch.cat((batch.query, batch.step_key * 3, batch.step_value), dim=1)
+    backend.write(cache, heads, unturned(heads), backend.prepare(batch.inputs, 0, 16, None))
     numbers = torch.arange(256, dtype=torch.uint8).view(FP8).double()
     numbers = numbers[~numbers.isnan()]
     slots = batch.inputs.slot_mapping[0]
@@ -151,11 +186,12 @@ def test_scratch_bytes_bounds_what_a_step_allocates(variant):
         batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
         backend = TorchAttention()
         cache = poisoned_cache(backend, batch)
-        with peak_memory() as peak:
+        with peak_memory() as preparing:
             metadata = backend.prepare(batch.inputs, 0, 16, None)
-            backend.write(cache, batch.step_key, batch.step_value, metadata)
-            backend.attend(batch.query, cache, metadata, variant)
-        used = peak.bytes
+        query = backend.write(cache, projection(batch), unturned(batch.query), metadata)
+        with peak_memory() as attending:
+            backend.attend(query, cache, metadata, variant)
+        used = preparing.bytes + attending.bytes
         bound = backend.scratch_bytes(batch.group, heads, max_tokens, max_seqs, max_context)
         result = batch.query.nbytes
         assert used <= bound + result, f"{lens[:2]} used {used}, bound {bound}"

@@ -17,11 +17,11 @@ from test_attention import BATCHES
 
 from octavo_engine.attention.backend import AttentionTask, KVGroupSpec
 from octavo_engine.attention.cpu import CPUAttention
+from octavo_engine.attention.rotation import rotate
 from octavo_engine.attention.select import select_backend
 from octavo_engine.kernels.cpu import build, library
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.model.layers.compute import CPUCompute, TorchCompute
-from octavo_engine.model.layers.rope import rotate
 
 FLAGS = set(Path("/proc/cpuinfo").read_text().split())
 LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed)]

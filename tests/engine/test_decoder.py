@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import CONFIGURATIONS, reference_model, save
+from checkpoints import CONFIGURATIONS, SIZES, reference_model, save
 from stepper import Sequence, Stepper
+from test_footprint import make_decoder
 
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import read_spec
-from octavo_engine.model.weights import load_model
+from octavo_engine.model.weights import destinations, load_model
 
 CPU = torch.device("cpu")
 
@@ -116,6 +117,24 @@ def test_bfloat16_is_close(tmp_path):
     reference = reference_logits(model, tokens)
     assert logits.dtype == torch.float32
     assert (logits - reference).abs().mean() < 0.05 * reference.abs().mean()
+
+
+def test_heads_are_normalised_as_qwen3_does():
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    sizes = {**SIZES, "num_hidden_layers": 2, "head_dim": 24, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
+    torch.manual_seed(4)
+    model = Qwen3ForCausalLM(Qwen3Config(**sizes, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}))
+    for parameter in model.eval().parameters():
+        parameter.data.normal_(std=0.25).add_(parameter.dim() == 1)
+    shape = {"hidden_size": 64, "intermediate_size": 96, "num_heads": 8, "num_kv_heads": 2, "head_dim": 24}
+    decoder = make_decoder(torch.float32, vocab_size=131, qk_norm=True, **shape)
+    weights = model.state_dict()
+    for name, target in destinations(decoder).items():
+        target.copy_(weights[name])
+    tokens = random_tokens(40, 7)
+    (logits,) = Stepper(decoder).step([(Sequence(tokens), 40)])
+    assert_same(logits, reference_logits(model, tokens))
 
 
 def test_smollm2_has_the_logits_of_transformers():

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from paging import make_batch, plain_attention, poisoned_cache
+from paging import make_batch, plain_attention, poisoned_cache, projection, unturned
 from torch import Tensor
 from torch.nn.attention import varlen
 
@@ -191,7 +191,7 @@ def test_varlen_attends_as_everybody(
     batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=16, window=window)
     writer, backend = TorchAttention(), VarlenAttention()
     cache = poisoned_cache(writer, batch)
-    writer.write(cache, batch.step_key, batch.step_value, writer.prepare(batch.inputs, 0, 16, window))
+    writer.write(cache, projection(batch), unturned(batch.query), writer.prepare(batch.inputs, 0, 16, window))
     metadata = backend.prepare(batch.inputs, 0, 16, window)
     output = backend.attend(batch.query, cache, metadata, AttentionVariant(16**-0.5))
     torch.testing.assert_close(output.double(), plain_attention(batch), rtol=1e-4, atol=1e-5)

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from tests.kernels.check import Check, modules
+from tests.kernels.rounding import round_as_hardware
 
+round_as_hardware()
 ALL = [
     pytest.param(check, id=f"{module.__name__.rpartition('.')[2].removesuffix('_checks')}-{check.name}")
     for module in modules()

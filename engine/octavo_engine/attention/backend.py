@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from octavo_engine.attention.rotation import Rotation
+
 
 @dataclass(frozen=True, slots=True)
 class KVGroupSpec:
@@ -110,8 +112,11 @@ class AttentionBackend(Protocol):
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
         """What is the same for all layers of a group in one step, computed once."""
 
-    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:
-        """Put keys and values [T, K, D] into their slots."""
+    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: Any) -> Tensor:
+        """Turn query and key of the fused projection [T, H + 2 K, D], put keys and values into their slots.
+
+        The turned queries [T, H, D] come back; `heads` may have been overwritten.
+        """
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: Any, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""

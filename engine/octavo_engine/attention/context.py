@@ -1,4 +1,4 @@
-"""What a decoder layer needs to attend: everything but its queries, keys and values."""
+"""What a decoder layer needs to attend: everything but its own projection."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, AttentionVariant, LayerCache
+from octavo_engine.attention.rotation import Rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,11 @@ class AttentionContext:
     """By KV group, as `backend.prepare` gave it."""
     group_of_layer: tuple[int, ...]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, variant: AttentionVariant) -> Tensor:
-        """Write [T, K, D] keys and values of this step, then attend with queries [T, H, D]; [T, H, D]."""
+    def attend(self, layer: int, heads: Tensor, rotation: Rotation, variant: AttentionVariant) -> Tensor:
+        """Attention [T, H, D] of this step's fused projection [T, H + 2 K, D], which may be overwritten.
+
+        Query and key are turned, keys and values written into the cache, then the queries attend.
+        """
         cache, metadata = self.caches[layer], self.metadata[self.group_of_layer[layer]]
-        self.backend.write(cache, key, value, metadata)
+        query = self.backend.write(cache, heads, rotation, metadata)
         return self.backend.attend(query, cache, metadata, variant)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.rotation import Rotation, normalised, split_heads
 from octavo_engine.attention.torch_reference import allocate_blocks
 from octavo_engine.kernels.cpu.library import DTYPES, HEAD_DIMS, LANES, AttentionStep, CPUKernels
 from octavo_engine.kernels.cpu.pages import use_huge_pages
@@ -62,11 +63,14 @@ class CPUAttention:
             window=window,
         )
 
-    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: AttentionStep) -> None:
-        """Put keys and values [T, K, D] into their slots."""
-        if key.stride() != value.stride() or key.stride()[1:] != (key.shape[2], 1):
-            key, value = key.contiguous(), value.contiguous()
+    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: AttentionStep) -> Tensor:
+        """Turn query and key of `heads` [T, H + 2 K, D] in place, put keys and values into their slots."""
+        kv_heads = cache.key.shape[2]
+        heads = normalised(heads, kv_heads, rotation.norms)
+        self._kernels.rotate(heads[:, :-kv_heads], rotation.cos, rotation.sin)
+        query, key, value = split_heads(heads, kv_heads)
         self._kernels.write_kv(key, value, cache.key, cache.value, metadata.slots)
+        return query
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: AttentionStep, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.rotation import Rotation, rotated
 
 _QUERY_TILE = 512
 """Query tokens attended at once in a prefill; bounds the mask."""
@@ -95,8 +96,9 @@ class TorchAttention:
             window=window,
         )
 
-    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: TorchMetadata) -> None:
-        """Put keys and values [T, K, D] into their slots."""
+    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: TorchMetadata) -> Tensor:
+        """Turn query and key of `heads` [T, H + 2 K, D], put keys and values into their slots; queries [T, H, D]."""
+        query, key, value = rotated(heads, cache.key.shape[2], rotation)
         if metadata.slot_rows is not None:
             key, value = key[metadata.slot_rows], value[metadata.slot_rows]
         key, value = (
@@ -109,6 +111,7 @@ class TorchAttention:
             if len(metadata.new_blocks):
                 blocks.index_fill_(0, metadata.new_blocks, 0)
             blocks.flatten(0, 1).index_copy_(0, metadata.slots, new)
+        return query
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: TorchMetadata, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""

@@ -10,8 +10,9 @@ import triton
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.rotation import Rotation
 from octavo_engine.attention.torch_reference import allocate_blocks
-from octavo_engine.kernels.kv_write import write_kv
+from octavo_engine.kernels.kv_write import write_heads
 from octavo_engine.kernels.paged_attention import (
     PagedSequences,
     paged_attention,
@@ -74,9 +75,21 @@ class TritonAttention:
             whole=sum(query_lens) == len(inputs.positions),
         )
 
-    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: TritonMetadata) -> None:
-        """Put keys and values [T, K, D] into their slots."""
-        write_kv(key, value, cache.key, cache.value, metadata.slots, cache.key_scale, cache.value_scale)
+    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: TritonMetadata) -> Tensor:
+        """Turn query and key of `heads` [T, H + 2 K, D], put keys and values into their slots; queries [T, H, D]."""
+        norms = rotation.norms
+        return write_heads(
+            heads,
+            cache.key,
+            cache.value,
+            metadata.slots,
+            rotation.cos,
+            rotation.sin,
+            norms=None if norms is None else (norms.query, norms.key),
+            eps=0.0 if norms is None else norms.eps,
+            key_scale=cache.key_scale,
+            value_scale=cache.value_scale,
+        )
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: TritonMetadata, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""

@@ -1,80 +1,155 @@
-"""Puts a step's keys and values into their slots of the paged cache."""
+"""What becomes of a step's heads before attention, in one pass over the fused projection.
+
+Heads of query and key are normalised (Qwen3), then turned (rope.py); queries stay where they are, keys and values go
+into their slots of the paged cache, as FP8 if that is what it holds.
+
+Moves 2 (H + 2 K) D s bytes a token, and 4 D for its angles: 24.5 KiB for Llama-8B in bfloat16. A token's heads are cut
+among programs of one warp, 12 for Llama-8B, so that a decode step of one token takes little more than a launch.
+"""
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from octavo_engine.kernels.quantize import to_fp8
+from octavo_engine.kernels.rope import for_each_head, tile_of_heads, tile_shape, turned
 
 
 @triton.jit
-def to_cache(x, inverse_scale, element: tl.constexpr):
-    """`x` as a cache of type `element` holds it: FP8 (e4m3) scaled and saturated, where a cast alone may give NaN."""
-    if element == tl.float8e4nv:
-        x = tl.clamp(x.to(tl.float32) * inverse_scale, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
-    return x.to(element)
+def normalised(first, second, weight, eps, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TILE: tl.constexpr):
+    """Both halves of TILE heads, each head divided by its root mean square, times `weight` [2 * HALF].
+
+    Rounded where Hugging Face's Qwen3 does: normalised, and multiplied.
+    """
+    first_weight = for_each_head(weight, HALF, HALF_PADDED, TILE)
+    second_weight = for_each_head(weight + HALF, HALF, HALF_PADDED, TILE)
+    a, b = first.to(tl.float32), second.to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(a * a + b * b, axis=1) / (2 * HALF) + eps)[:, None]
+    a, b = (a * inverse).to(first.dtype).to(tl.float32), (b * inverse).to(first.dtype).to(tl.float32)
+    return (a * first_weight).to(first.dtype), (b * second_weight).to(first.dtype)
 
 
 @triton.jit
-def kv_write_kernel(
-    key,  # [T, K, D], heads contiguous
-    value,
-    key_cache,  # [num_blocks, B, K, D], contiguous
+def cached(x, cache, scale):
+    """x as the cache holds it: rounded to its type, or divided by `scale` and rounded to e4m3."""
+    if cache.dtype.element_ty == tl.float8e4nv:
+        result = to_fp8(tl.div_rn(x.to(tl.float32), scale))
+    else:
+        result = x.to(cache.dtype.element_ty)
+    return result
+
+
+@triton.jit
+def write_heads_kernel(
+    heads,  # [T, H + 2 K, D]: queries, keys, values of a token in one piece
+    key_cache,  # [num_blocks, B, K, D], contiguous; the type of heads or e4m3
     value_cache,
     slots,  # [T] int64, -1: nowhere
-    key_stride,
-    value_stride,
-    inverse_key_scale,
-    inverse_value_scale,
-    ROW: tl.constexpr,  # K * D
-    ROW_PADDED: tl.constexpr,
+    cos,  # [T, D / 2] float32
+    sin,
+    query_norm,  # [D]
+    key_norm,
+    eps,
+    key_scale,
+    value_scale,
+    token_stride,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,  # D / 2
+    HALF_PADDED: tl.constexpr,
+    TILE: tl.constexpr,
+    NORM: tl.constexpr,
 ):
-    """One program copies one token."""
+    """One program takes TILE heads of one token, all of the query, of the key or of the value."""
+    QUERY_TILES: tl.constexpr = (HEADS + TILE - 1) // TILE
+    KEY_TILES: tl.constexpr = (KV_HEADS + TILE - 1) // TILE
+    ROW: tl.constexpr = KV_HEADS * 2 * HALF
     token = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(1)
+    source = heads + token * token_stride
+    if tile < QUERY_TILES:
+        offsets, inside = tile_of_heads(tile, HEADS, HALF, HALF_PADDED, TILE)
+        first = tl.load(source + offsets, mask=inside, other=0.0)
+        second = tl.load(source + offsets + HALF, mask=inside, other=0.0)
+        if NORM:
+            first, second = normalised(first, second, query_norm, eps, HALF, HALF_PADDED, TILE)
+        a, b = turned(first, second, cos + token * HALF, sin + token * HALF, HALF, HALF_PADDED, TILE)
+        tl.store(source + offsets, a.to(first.dtype), mask=inside)
+        tl.store(source + offsets + HALF, b.to(first.dtype), mask=inside)
+        return
     slot = tl.load(slots + token).to(tl.int64)
-    columns = tl.arange(0, ROW_PADDED)
-    inside = columns < tl.where(slot >= 0, ROW, 0)
-    new_key = tl.load(key + token * key_stride + columns, mask=inside)
-    new_value = tl.load(value + token * value_stride + columns, mask=inside)
-    new_key = to_cache(new_key, inverse_key_scale, key_cache.dtype.element_ty)
-    new_value = to_cache(new_value, inverse_value_scale, value_cache.dtype.element_ty)
-    tl.store(key_cache + slot * ROW + columns, new_key, mask=inside)
-    tl.store(value_cache + slot * ROW + columns, new_value, mask=inside)
+    if slot < 0:
+        return
+    source += HEADS * 2 * HALF
+    if tile < QUERY_TILES + KEY_TILES:
+        offsets, inside = tile_of_heads(tile - QUERY_TILES, KV_HEADS, HALF, HALF_PADDED, TILE)
+        first = tl.load(source + offsets, mask=inside, other=0.0)
+        second = tl.load(source + offsets + HALF, mask=inside, other=0.0)
+        if NORM:
+            first, second = normalised(first, second, key_norm, eps, HALF, HALF_PADDED, TILE)
+        a, b = turned(first, second, cos + token * HALF, sin + token * HALF, HALF, HALF_PADDED, TILE)
+        place = key_cache + slot * ROW + offsets
+        tl.store(place, cached(a.to(first.dtype), key_cache, key_scale), mask=inside)
+        tl.store(place + HALF, cached(b.to(first.dtype), key_cache, key_scale), mask=inside)
+    else:
+        source += ROW
+        offsets, inside = tile_of_heads(tile - QUERY_TILES - KEY_TILES, KV_HEADS, HALF, HALF_PADDED, TILE)
+        first = tl.load(source + offsets, mask=inside)
+        second = tl.load(source + offsets + HALF, mask=inside)
+        place = value_cache + slot * ROW + offsets
+        tl.store(place, cached(first, value_cache, value_scale), mask=inside)
+        tl.store(place + HALF, cached(second, value_cache, value_scale), mask=inside)
 
 
-def write_kv(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slots: torch.Tensor,
+def write_heads(
+    heads: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slots: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    norms: tuple[Tensor, Tensor] | None = None,
+    eps: float = 0.0,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
-) -> None:
-    """Copy keys and values [T, K, D] to `slots` [T] of caches [num_blocks, B, K, D]; slot -1 is skipped.
+) -> Tensor:
+    """Turn the queries and keys of `heads` [T, H + 2 K, D], write keys and values to `slots` [T]; queries [T, H, D].
 
-    Caches in FP8 (torch.float8_e4m3fn) get key / key_scale and value / value_scale, what is above 448 as 448.
+    The queries returned are a view of `heads`, turned in place; keys and values in it are left as they were. Caches
+    [num_blocks, B, K, D] are of heads' type, or float8_e4m3fn holding what was divided by the scales. Slot -1 is
+    nowhere. cos and sin are float32, contiguous, T * D/2 elements; `norms` the weights [D] of query and key by which
+    each head is normalised first, with `eps`. A token's heads lie in one piece, tokens any distance apart.
     """
-    tokens, heads, head_dim = key.shape
+    tokens, count, head_dim = heads.shape
+    kv_heads = key_cache.shape[2]
+    num_heads = count - 2 * kv_heads
+    query = heads[:, :num_heads]
     if not tokens:
-        return
-    key, value = _heads_contiguous(key), _heads_contiguous(value)
-    row = heads * head_dim
-    kv_write_kernel[(tokens,)](
-        key,
-        value,
+        return query
+    padded, tile = tile_shape(head_dim)
+    query_norm, key_norm = norms or (None, None)
+    write_heads_kernel[(tokens, triton.cdiv(num_heads, tile) + 2 * triton.cdiv(kv_heads, tile))](
+        heads,
         key_cache,
         value_cache,
         slots,
-        key.stride(0),
-        value.stride(0),
-        1 / key_scale,
-        1 / value_scale,
-        ROW=row,
-        ROW_PADDED=triton.next_power_of_2(row),
+        cos,
+        sin,
+        query_norm,
+        key_norm,
+        eps,
+        key_scale,
+        value_scale,
+        heads.stride(0),
+        HEADS=num_heads,
+        KV_HEADS=kv_heads,
+        HALF=head_dim // 2,
+        HALF_PADDED=padded,
+        TILE=tile,
+        NORM=norms is not None,
+        num_warps=1,
     )
-
-
-def _heads_contiguous(x: torch.Tensor) -> torch.Tensor:
-    """`x` itself if each token's heads lie in one piece, as they do in a slice of the fused projection."""
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+    return query

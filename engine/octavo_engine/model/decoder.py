@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.backend import AttentionVariant, StepInputs
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rotation import HeadNorms, Rotation
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.compute import TorchCompute, choose_compute
 from octavo_engine.model.layers.linear import Linear
@@ -40,19 +41,24 @@ class Attention(nn.Module):
         super().__init__()
         self.ranks, self.compute = ranks, compute
         self.layer, self.head_dim, self.variant = layer, spec.head_dim, AttentionVariant(spec.head_dim**-0.5)
-        self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
         query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         linear = partial(Linear, compute=compute, dtype=dtype, device=device)
         self.qkv = linear(spec.hidden_size, (query, key, key), bias=spec.attention_bias)
         self.output = linear(query, (spec.hidden_size,), bias=spec.attention_output_bias)
+        norm = partial(RMSNorm, spec.head_dim, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
+        self.query_norm = norm() if spec.qk_norm else None
+        self.key_norm = norm() if spec.qk_norm else None
+
+    @property
+    def norms(self) -> HeadNorms | None:
+        """By what heads are normalised, if they are."""
+        query, key = self.query_norm, self.key_norm
+        return None if query is None or key is None else HeadNorms(query.weight, key.weight, query.eps)
 
     def forward(self, x: Tensor, addend: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
-        """[T, hidden] to the same, added to `addend`."""
+        """[T, hidden] to the same, added to `addend`, which may be overwritten."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        turned = self.compute.rotate(heads[:, : self.num_heads + self.num_kv_heads], cos, sin)
-        query, key = turned[:, : self.num_heads], turned[:, self.num_heads :]
-        value = heads[:, self.num_heads + self.num_kv_heads :]
-        attended = attention.attend(self.layer, query, key, value, self.variant)
+        attended = attention.attend(self.layer, heads, Rotation(cos, sin, self.norms), self.variant)
         return self.ranks.add_up(self.output(attended.reshape(x.shape[0], -1), self.ranks.once(addend)))
 
 

@@ -34,6 +34,7 @@ def num_parameters(spec: ModelSpec) -> int:
     hidden, inner = spec.hidden_size, spec.intermediate_size
     attention = hidden * (query + 2 * key) + query * hidden
     attention += (query + 2 * key) * spec.attention_bias + hidden * spec.attention_output_bias
+    attention += 2 * spec.head_dim * spec.qk_norm
     mlp = 3 * hidden * inner + 2 * inner * spec.mlp_bias + hidden * spec.mlp_output_bias
     embeddings = spec.vocab_size * hidden * (1 if spec.tie_word_embeddings else 2)
     return spec.num_layers * (attention + mlp + 2 * hidden) + hidden + embeddings

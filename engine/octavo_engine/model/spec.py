@@ -66,6 +66,8 @@ class ModelSpec:
     """Whether gate and up have biases."""
     mlp_output_bias: bool
     hidden_act: str
+    qk_norm: bool = False
+    """Whether each head of query and key is normalised before it is turned (Qwen3)."""
     dtype: torch.dtype
     """The checkpoint's own type: what `--dtype auto` means."""
     eos_token_ids: tuple[int, ...]

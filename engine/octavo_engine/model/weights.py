@@ -98,6 +98,9 @@ def destinations(decoder: Decoder) -> dict[str, Tensor]:
         prefix = f"model.layers.{index}"
         targets[f"{prefix}.input_layernorm.weight"] = layer.attention_norm.weight
         targets[f"{prefix}.post_attention_layernorm.weight"] = layer.mlp_norm.weight
+        if (norms := layer.attention.norms) is not None:
+            targets[f"{prefix}.self_attn.q_norm.weight"] = norms.query
+            targets[f"{prefix}.self_attn.k_norm.weight"] = norms.key
         for names, linear in (
             (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), layer.attention.qkv),
             (("self_attn.o_proj",), layer.attention.output),

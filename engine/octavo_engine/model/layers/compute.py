@@ -1,6 +1,6 @@
-"""The operations that layers are made of: in PyTorch for every device, and by our C kernels for CPUs.
+"""The operations that layers are made of: in PyTorch for every device, by our C kernels for CPUs, by Triton's for GPUs.
 
-Which of the two is chosen once, when a decoder is built.
+Which of them is chosen once, when a decoder is built.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rotation import rms_norm
 from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels, cpu_kernels
+from octavo_engine.kernels.where import triton_runs_on
 from octavo_engine.model.layers.fused import FusedLayers, can_fuse
-from octavo_engine.model.layers.rope import rotate
 from octavo_engine.model.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class TorchCompute:
     """In PyTorch, rounding where Hugging Face transformers does."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
-        """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out]."""
+        """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
         product = self.multiply(x, weight, bias)
         return product if addend is None else addend + product
 
@@ -45,7 +46,11 @@ class TorchCompute:
 
     def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         """act(gate) * up [T, inner], where [gate up] are x times the two halves of weight [2 * inner, in]."""
-        gate, up = self.multiply(x, weight, bias).chunk(2, dim=-1)
+        return self.gate(self.multiply(x, weight, bias), activation)
+
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
+        """act(gate) * up [T, inner] of [gate up] [T, 2 * inner]."""
+        gate, up = gate_up.chunk(2, dim=-1)
         return _ACTIVATIONS[activation](gate).mul_(up)
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -54,9 +59,7 @@ class TorchCompute:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / rms(x) * weight, the first part in float32, then cast, as Hugging Face's Llama does it."""
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return weight * (wide * scale).to(x.dtype)
+        return rms_norm(x, weight, eps)
 
     def prepare(self, weights: Iterable[Tensor]) -> None:
         """The weights of all linears are in place now."""
@@ -68,10 +71,6 @@ class TorchCompute:
         for layer in layers:
             x = layer(x, cos, sin, attention)
         return x
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """The heads of x [T, heads, D] turned by `RotaryEmbedding`'s angles; x itself may be what is turned."""
-        return rotate(x, cos, sin)
 
 
 def multiply_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -133,11 +132,6 @@ class CPUCompute(TorchCompute):
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """As in PyTorch."""
         return self._kernels.rms_norm(x, weight, eps)
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """In place."""
-        self._kernels.rotate(x, cos, sin)
-        return x
 
 
 class FewTokensCompute(CPUCompute):
@@ -219,7 +213,11 @@ def widens(dtype: torch.dtype, device: torch.device) -> bool:
 def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> TorchCompute:
     """The quickest way to compute the model of `spec` in `dtype` on `device`."""
     plain = WideningCompute() if widens(dtype, device) else TorchCompute()
-    if device.type != "cpu" or dtype not in DTYPES:
+    if triton_runs_on(device):
+        from octavo_engine.model.layers.triton_compute import TritonCompute
+
+        return TritonCompute()
+    if dtype not in DTYPES:
         return plain
     whole_lanes = spec.hidden_size % LANES == spec.intermediate_size % LANES == spec.head_dim % (2 * LANES) == 0
     kernels = cpu_kernels() if whole_lanes else None

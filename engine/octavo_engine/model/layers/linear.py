@@ -32,5 +32,5 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(rows, dtype=dtype, device=device), requires_grad=False) if bias else None
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
-        """[T, in] to [T, sum(parts)], added to `addend` of that shape."""
+        """[T, in] to [T, sum(parts)], added to `addend` of that shape, which may be overwritten."""
         return self.compute.linear(x, self.weight, self.bias, addend)

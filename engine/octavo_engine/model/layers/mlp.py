@@ -28,6 +28,6 @@ class GatedMLP(nn.Module):
         self.activation = spec.hidden_act
 
     def forward(self, x: Tensor, addend: Tensor) -> Tensor:
-        """[T, hidden] to the same, added to `addend`."""
+        """[T, hidden] to the same, added to `addend`, which may be overwritten."""
         inner = self.compute.gated(x, self.gate_up.weight, self.gate_up.bias, self.activation)
         return self.ranks.add_up(self.down(inner, self.ranks.once(addend)))

@@ -49,9 +49,3 @@ class RotaryEmbedding(nn.Module):
         """Positions [T] to cosines and sines, float32 [T, 1, head_dim / 2]."""
         angles = positions.to(torch.float32)[:, None, None] * self.inv_freq
         return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the heads of x [T, heads, D] by the angles of `RotaryEmbedding`, in float32, back in x's dtype."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)

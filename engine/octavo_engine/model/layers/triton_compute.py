@@ -1,0 +1,44 @@
+"""The operations that layers are made of, for GPUs: cuBLAS multiplies, our Triton kernels do what is between."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo_engine.kernels.activation import act_mul
+from octavo_engine.kernels.norm import rms_norm
+from octavo_engine.model.layers.compute import TorchCompute
+
+
+class TritonCompute(TorchCompute):
+    """A layer is norm, GEMM, rotation with the cache's write, attention, GEMM, norm, GEMM, gate, GEMM: eight launches
+    beside attention's.
+
+    Rounds where Hugging Face transformers does but for two places: what a linear adds is added to the product before
+    both are rounded, once; and angles stay float32 (kernels/rope.py).
+
+    The residual is added in the GEMM's epilogue, not by the norm after it. In passes over [T, hidden] from one linear
+    to the next, the first reads the residual, writes the sum, reads that and writes what is normalised: 4. The second
+    writes the product, reads it and the residual, writes both sums: 5, in as many launches. A linear that has no such
+    epilogue (scaled_mm in FP8) takes the second way, `kernels.norm.rms_norm` with a residual. Under tensor parallelism
+    both are as quick, and the first needs no second rule: the first rank's linear adds, then the ranks' are summed.
+    """
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
+        """As in PyTorch, but the sum is in `addend`: a result of its own would begin as a copy of it, two passes more.
+
+        With a bias, which takes the epilogue's place, it is added after it.
+        """
+        if addend is None:
+            return F.linear(x, weight, bias)
+        if bias is not None:
+            return addend.add_(F.linear(x, weight, bias))
+        return addend.addmm_(x, weight.t())
+
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
+        """As in PyTorch."""
+        return act_mul(gate_up, activation)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """As in PyTorch."""
+        return rms_norm(x, weight, eps).output

@@ -1,0 +1,65 @@
+"""How numbers are rounded: by the interpreter as on a device, and compared no more loosely than that allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FP8 = torch.float8_e4m3fn
+_STEPS = {
+    FP8: (1.01 * 2**-3, 1.01 * 2**-9),
+    torch.bfloat16: (2**-6, 4e-6),
+    torch.float16: (2**-9, 4e-6),
+    torch.float32: (4e-6, 4e-6),
+}
+"""What one rounding the other way makes, of a number and at least; two of them in 16 bits."""
+
+
+def assert_rounded_alike(found: Tensor, expected: Tensor) -> None:
+    """`expected`, in float64 or the type of `found`, with the same roundings made on the way.
+
+    Where the last digits of a sum are others a number can be rounded the other way; that is seldom, and one step.
+    """
+    assert found.shape == expected.shape
+    rtol, atol = _STEPS[found.dtype]
+    wide, expected = found.double(), expected.to(found.dtype).double()
+    torch.testing.assert_close(wide, expected, rtol=rtol, atol=atol, equal_nan=True)
+    if found.dtype != torch.float32:
+        assert float((wide == expected).double().mean()) > 0.97
+
+
+def assert_quantized(quantized: Tensor, scale: Tensor, expected: Tensor) -> None:
+    """Rows of e4m3 times their scales [T, 1] are `expected` [T, N] to the nearest of e4m3; the largest is 448."""
+    assert (quantized.dtype, scale.shape) == (FP8, (len(expected), 1))
+    wide = expected.double()
+    torch.testing.assert_close(scale.double(), wide.abs().amax(1, keepdim=True) / 448, rtol=1e-5, atol=0)
+    assert_rounded_alike(quantized, to_fp8(wide / scale.double()))
+
+
+def to_fp8(x: Tensor) -> Tensor:
+    """The nearest of e4m3, the largest there is beyond that; as float64, by arithmetic: steps of 2^-3 of the binade."""
+    step = torch.maximum(x.double().abs().log2().floor() - 3, torch.tensor(-9.0, dtype=torch.float64)).exp2()
+    return (x.double() / step).round().mul(step).clamp(-448, 448)
+
+
+def round_as_hardware() -> None:
+    """Have Triton's interpreter round float32 to bfloat16 and FP8 as a device does.
+
+    By itself (3.6 to 3.9) it cuts bfloat16 off, loses the carry in FP8 (1.97 becomes 1), and makes NaN 384 there.
+    """
+    from triton.runtime import interpreter
+
+    convert = interpreter._convert_float
+    types = {"bf16": (torch.bfloat16, torch.int16), "fp8e4nv": (FP8, torch.uint8)}
+
+    def rounded(values: Any, source: Any, target: Any, mode: Any) -> Any:
+        if str(source) != "fp32" or str(target) not in types:
+            return convert(values, source, target, mode)
+        dtype, bits = types[str(target)]
+        result = torch.from_numpy(np.array(values, dtype=np.float32)).to(dtype).view(bits).numpy()
+        return result.view(np.uint16) if bits == torch.int16 else result
+
+    interpreter._convert_float = rounded
