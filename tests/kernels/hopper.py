@@ -32,12 +32,13 @@ class Resources:
 
 
 def compiled(build: Build) -> Resources:
-    """Compiles `build` for Hopper; not to be called where Triton interprets."""
+    """Compiles `build` for Hopper, of tensors aligned to 16 bytes; not to be called where Triton interprets."""
     types = {name: build.signature.get(name, "constexpr") for name in build.kernel.arg_names}
     missing = [name for name, kind in types.items() if kind == "constexpr" and name not in build.constants]
     if missing:
         raise TypeError(f"{build.name}: neither types nor constants of {', '.join(missing)}")
-    source = ASTSource(fn=build.kernel, signature=types, constexprs=dict(build.constants))
+    aligned = {(place,): [["tt.divisibility", 16]] for place, kind in enumerate(types.values()) if kind[0] == "*"}
+    source = ASTSource(fn=build.kernel, signature=types, constexprs=dict(build.constants), attrs=aligned)
     result = triton.compile(source, target=HOPPER, options={"num_warps": build.warps, "num_stages": build.stages})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(result.asm["cubin"])
