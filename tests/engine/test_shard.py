@@ -45,18 +45,23 @@ def expected(checkpoints: list[Path]) -> dict[str, torch.Tensor]:
     return found
 
 
+def group_logits(size: int, checkpoints: list[Path], results: Path) -> None:
+    """Have `size` ranks compute the logits of each checkpoint, into a file of its name in `results`."""
+    script = [sys.executable, str(Path(__file__).with_name("rank_logits.py"))]
+    processes = [
+        subprocess.Popen([*script, str(rank), str(size), str(results / "meeting"), str(results), *checkpoints])
+        for rank in range(size)
+    ]
+    assert [process.wait(200) for process in processes] == [0] * size
+
+
 @pytest.mark.parametrize(
     ("size", "names"), [(2, [*CONFIGURATIONS, "gguf"]), (4, ["tied", "gqa4", "gqa8", "attention_bias", "gguf"])]
 )
 def test_ranks_compute_what_one_computes(size, names, checkpoints, expected, tmp_path):
     """KV heads fewer than ranks (gqa8: one), and a vocabulary of 131 tokens that no size divides."""
     checkpoints = [path for path in checkpoints if path.stem in names]
-    script = [sys.executable, str(Path(__file__).with_name("rank_logits.py"))]
-    processes = [
-        subprocess.Popen([*script, str(rank), str(size), str(tmp_path / "meeting"), str(tmp_path), *checkpoints])
-        for rank in range(size)
-    ]
-    assert [process.wait(200) for process in processes] == [0] * size
+    group_logits(size, checkpoints, tmp_path)
     for path in checkpoints:
         logits = torch.load(tmp_path / f"{path.stem}.pt")
         torch.testing.assert_close(logits, expected[path.stem], rtol=1e-4, atol=1e-4)

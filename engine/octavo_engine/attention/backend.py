@@ -36,6 +36,8 @@ class AttentionTask:
     groups: tuple[KVGroupSpec, ...]
     block_size: int
     dtype: torch.dtype
+    kv_dtype: torch.dtype
+    """Of the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,9 @@ class LayerCache:
 
     key: Tensor
     value: Tensor
+    key_scale: float = 1.0
+    """What one number of `key` is worth, where it is e4m3."""
+    value_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class CPUAttention:
 def computes(task: AttentionTask) -> bool:
     """Whether the kernels can do it."""
     known_heads = all(group.head_dim in HEAD_DIMS for group in task.groups)
-    return known_heads and task.block_size % LANES == 0 and task.dtype in DTYPES
+    return known_heads and task.block_size % LANES == 0 and task.kv_dtype == task.dtype in DTYPES
 
 
 def _part_size(contexts: Tensor) -> Tensor:

@@ -98,7 +98,10 @@ class TorchAttention:
         """Put keys and values [T, K, D] into their slots."""
         if metadata.slot_rows is not None:
             key, value = key[metadata.slot_rows], value[metadata.slot_rows]
-        for blocks, new in ((cache.key, key), (cache.value, value)):
+        for blocks, new in (
+            _as_stored(cache.key, key, cache.key_scale),
+            _as_stored(cache.value, value, cache.value_scale),
+        ):
             # What an earlier owner left must not be read: a masked NaN is a NaN still.
             if len(metadata.new_blocks):
                 blocks.index_fill_(0, metadata.new_blocks, 0)
@@ -207,9 +210,17 @@ class _Plan:
         return tiles
 
 
-def _gather(blocks: Tensor, indices: Tensor) -> Tensor:
-    """[len(indices), B, K, D]; whole blocks are copied, which is as quick as memory."""
-    return blocks.flatten(1).index_select(0, indices).view(-1, *blocks.shape[1:])
+def _as_stored(blocks: Tensor, new: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """The cache, and what is to be written there: of e4m3 their bytes, as PyTorch does not index its numbers."""
+    if blocks.dtype != torch.float8_e4m3fn:
+        return blocks, new
+    return blocks.view(torch.uint8), (new.float() / scale).clamp_(-448, 448).to(blocks.dtype).view(torch.uint8)
+
+
+def _gather(blocks: Tensor, indices: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """[len(indices), B, K, D] in `dtype`; whole blocks are copied, which is as quick as memory."""
+    found = blocks.flatten(1).index_select(0, indices).view(-1, *blocks.shape[1:])
+    return found if found.dtype == dtype else found.to(dtype).mul_(scale)
 
 
 def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, scale: float) -> Tensor:
@@ -217,8 +228,8 @@ def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, scale: float
     count, heads, head_dim = query.shape
     kv_heads = cache.key.shape[2]
     key, value = (
-        _gather(blocks, bucket.blocks).view(count, -1, kv_heads, head_dim).transpose(1, 2)
-        for blocks in (cache.key, cache.value)
+        _gather(blocks, bucket.blocks, worth, query.dtype).view(count, -1, kv_heads, head_dim).transpose(1, 2)
+        for blocks, worth in ((cache.key, cache.key_scale), (cache.value, cache.value_scale))
     )
     stacked = query.view(count, kv_heads, heads // kv_heads, head_dim)
     output = F.scaled_dot_product_attention(stacked, key, value, attn_mask=bucket.mask, scale=scale)
@@ -230,7 +241,8 @@ def _attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, window: in
     count, heads, kv_heads = *query.shape[:2], cache.key.shape[2]
     length = tile.query_offset + count
     key, value = (
-        _gather(blocks, tile.blocks).flatten(0, 1)[:length].transpose(0, 1)[None] for blocks in (cache.key, cache.value)
+        _gather(blocks, tile.blocks, worth, query.dtype).flatten(0, 1)[:length].transpose(0, 1)[None]
+        for blocks, worth in ((cache.key, cache.key_scale), (cache.value, cache.value_scale))
     )
     causal = tile.query_offset == 0 and window is None
     mask = None if causal else _tile_mask(tile, count, length, window, query.device)

@@ -12,6 +12,8 @@ from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
 from octavo_engine.engine.target import Target
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.collectives import ALONE, connect
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.quantization import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, Progress
 from octavo_engine.model.weights import load_model
@@ -42,7 +44,7 @@ def load_worker(loading: Loading, report: Progress) -> tuple[Worker, float]:
     ranks = connect(loading.shard, loading.meeting, target.device) if loading.shard.size > 1 else ALONE
     try:
         decoder = load_model(loading.files, target.spec, target.device, target.dtype, report, ranks)
-        cache = _allocate(loading)
+        cache = _allocate(loading, decoder)
         table = StateTable(
             config.max_num_seqs, plan.max_model_len, config.block_size, groups, target.device, config.seed
         )
@@ -58,17 +60,18 @@ def load_worker(loading: Loading, report: Progress) -> tuple[Worker, float]:
     return worker, measure_swap(cache)
 
 
-def _allocate(loading: Loading) -> KVCache:
+def _allocate(loading: Loading, decoder: Decoder) -> KVCache:
     target = loading.target
-    return allocate_cache(
+    cache = allocate_cache(
         target.backend,
         target.shard_spec.kv_groups,
         num_blocks=loading.plan.num_kv_blocks,
         swap_blocks=loading.plan.swap_blocks,
         block_size=loading.config.block_size,
-        dtype=target.dtype,
+        dtype=target.kv_dtype,
         device=target.device,
     )
+    return cache.scaled(decoder.kv_scales()) if target.kv_dtype == FP8 else cache
 
 
 def _warm_up(worker: Worker, tokens: int, num_groups: int) -> None:

@@ -41,8 +41,10 @@ class Attention(nn.Module):
         self.ranks, self.compute = ranks, compute
         self.layer, self.head_dim, self.scale = layer, spec.head_dim, spec.head_dim**-0.5
         self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
+        self.key_scale = self.value_scale = 1.0
+        """What a checkpoint says one e4m3 number of the KV cache is worth."""
         query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        linear = partial(Linear, compute=compute, dtype=dtype, device=device)
+        linear = partial(Linear, compute=compute, dtype=dtype, device=device, quantization=spec.quantization)
         self.qkv = linear(spec.hidden_size, (query, key, key), bias=spec.attention_bias)
         self.output = linear(query, (spec.hidden_size,), bias=spec.attention_output_bias)
 
@@ -128,6 +130,11 @@ class Decoder(nn.Module):
     def matrices(self) -> list[Tensor]:
         """The weights that activations are multiplied with, [out, in]."""
         return [module.weight for module in self.modules() if isinstance(module, Linear)]
+
+    def kv_scales(self) -> dict[int, tuple[float, float]]:
+        """By layer, what one e4m3 number of its cached keys and of its cached values is worth."""
+        layers = cast("list[DecoderLayer]", self.layers)
+        return {layer.attention.layer: (layer.attention.key_scale, layer.attention.value_scale) for layer in layers}
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]; on the first rank only."""

@@ -40,7 +40,11 @@ class TorchCompute:
 
     def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         """act(gate) * up [T, inner], where [gate up] are x times the two halves of weight [2 * inner, in]."""
-        gate, up = F.linear(x, weight, bias).chunk(2, dim=-1)
+        return self.gate(F.linear(x, weight, bias), activation)
+
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
+        """act(gate) * up [T, inner] of [gate up] [T, 2 * inner]."""
+        gate, up = gate_up.chunk(2, dim=-1)
         return _ACTIVATIONS[activation](gate).mul_(up)
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -152,9 +156,10 @@ class AMXCompute(CPUCompute):
         return self._kernels.silu_mul(self.linear(x, weight, bias))
 
 
-def uses_amx(dtype: torch.dtype, device: torch.device) -> bool:
+def uses_amx(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether linears want a second copy of their weights."""
-    return device.type == "cpu" and dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+    possible = device.type == "cpu" and dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+    return possible and spec.quantization is None
 
 
 def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> TorchCompute:
@@ -165,4 +170,4 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) ->
     kernels = cpu_kernels() if whole_lanes else None
     if kernels is None:
         return TorchCompute()
-    return AMXCompute(kernels) if uses_amx(dtype, device) else CPUCompute(kernels)
+    return AMXCompute(kernels) if uses_amx(spec, dtype, device) else CPUCompute(kernels)
