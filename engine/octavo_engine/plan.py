@@ -6,16 +6,13 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-import torch
-
-from octavo_engine.attention.select import select_backend
 from octavo_engine.cli_config import read_engine_config
 from octavo_engine.config import EngineConfig, Setting, format_size
 from octavo_engine.engine.startup import memory_limits, memory_need
-from octavo_engine.engine.target import choose_dtype
+from octavo_engine.engine.target import Target, planned_target
 from octavo_engine.model.footprint import checkpoint_bytes
+from octavo_engine.model.quantization import FP8
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.percent_bar import percent_bar
 from octavo_engine.runner.memory import DeviceMemory, MemoryPlan, plan_memory
 
@@ -26,33 +23,33 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     config = read_engine_config(args, environ)
     with percent_bar(f"pulling {config.model}") as progress:
         files = resolve_model(config.model, config.revision, progress, weights=False)
-    spec = read_spec(files)
-    plan = make_plan(config, spec, size)
-    sys.stdout.write(_table(config, files, spec, plan))
+    target = planned_target(config, files)
+    plan = make_plan(config, target, size)
+    sys.stdout.write(_table(config, files, target, plan))
     return 0
 
 
-def make_plan(config: EngineConfig, spec: ModelSpec, gpu_memory: int) -> MemoryPlan:
+def make_plan(config: EngineConfig, target: Target, gpu_memory: int) -> MemoryPlan:
     """The memory plan on each of --tensor-parallel-size GPUs of `gpu_memory` bytes that nobody else uses."""
-    device = torch.device("cuda")
-    backend = select_backend("triton", device)
-    need = memory_need(spec, choose_dtype(config.dtype, spec, device), config, backend, device)
+    need = memory_need(target, config)
     memory = DeviceMemory(gpu_memory, gpu_memory, f"a GPU of {format_size(gpu_memory)}")
-    limits = memory_limits(config, spec, device)
+    limits = memory_limits(config, target.spec, target.device)
     return plan_memory(need, memory, limits)
 
 
-def _table(config: EngineConfig, files: ModelFiles, spec: ModelSpec, plan: MemoryPlan) -> str:
-    need, stored, ranks = plan.need, checkpoint_bytes(files), config.tensor_parallel_size
+def _table(config: EngineConfig, files: ModelFiles, target: Target, plan: MemoryPlan) -> str:
+    need, stored, ranks, spec = plan.need, checkpoint_bytes(files), config.tensor_parallel_size, target.spec
+    quantized = "" if spec.quantization is None else " (linear layers in fp8)"
+    cached = " (fp8)" if target.kv_dtype == FP8 else ""
     rows = [
         ("model", f"{config.model} ({spec.architecture}, {spec.num_layers} layers)"),
         ("checkpoint", "weights not here yet" if stored is None else format_size(stored)),
         ("on", f"{ranks} GPU{'s' * (ranks > 1)}; what follows is for each"),
-        ("weights", format_size(need.weights)),
+        ("weights", format_size(need.weights) + quantized),
         ("one step", f"{format_size(need.step)} at --max-num-batched-tokens {config.max_num_batched_tokens}"),
         ("CUDA graphs", f"about {format_size(need.graphs)}" if need.graphs else "none (--enforce-eager)"),
         ("KV cache", f"{format_size(plan.kv_bytes)} in {plan.num_kv_blocks:,} blocks of {plan.block_size} tokens"),
-        ("KV per token", format_size(need.kv_per_token)),
+        ("KV per token", format_size(need.kv_per_token) + cached),
         ("context", f"{plan.max_model_len:,} tokens (--max-model-len)"),
         ("sequences", f"{plan.kv_tokens / plan.max_model_len:.1f} of full length at a time"),
         ("fits", f"yes, into {format_size(plan.budget)} (--gpu-memory-utilization {config.gpu_memory_utilization:g})"),

@@ -263,7 +263,7 @@ def test_metrics_exist_from_the_start_and_their_labels_are_closed(start: Callabl
         server.http.post("/v1/completions", json={"prompt": "x", "model": f"m{index}"})
     assert series(server.http.get("/metrics").text) == series(after)
     assert series(after) - series(before) == {
-        'vllm:cache_config_info{block_size="16",engine="0",model_name="smollm2",num_gpu_blocks="64"}'
+        'vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",model_name="smollm2",num_gpu_blocks="64"}'
     }
 
 

@@ -153,9 +153,9 @@ def test_scaling_by_hand_reaches_the_pods(operator: Client, namespace: Client) -
 def test_a_field_without_which_no_pod_could_run_and_that_does_not_act_yet_makes_none(
     operator: Client, namespace: Client
 ) -> None:
-    namespace.apply(llmservice(engine={"extraArgs": ["--kv-cache-dtype=fp8"]}))
+    namespace.apply(llmservice(engine={"extraArgs": ["--speculative-config={}"]}))
     service = wait_for_condition(namespace, "model", "Ready", "FieldsNotYetActedOn")
-    assert "--kv-cache-dtype" in condition(service, "Degraded")["message"]
+    assert "--speculative-config" in condition(service, "Degraded")["message"]
     assert not namespace.exists("deployment", "model")
 
 

@@ -209,9 +209,9 @@ def test_auto_takes_torch_on_cpus_and_triton_on_gpus_only():
 
 def test_the_cpu_kernels_are_not_taken_for_what_they_cannot_compute():
     group = KVGroupSpec("full", (0,), 2, 64)
-    assert computes(AttentionTask((group,), 16, torch.float32))
-    assert not computes(AttentionTask((group,), 16, torch.float32, plain=False))
-    assert not computes(AttentionTask((group,), 16, FP8))
+    assert computes(AttentionTask((group,), 16, torch.float32, torch.float32, 4))
+    assert not computes(AttentionTask((group,), 16, torch.float32, torch.float32, 4, plain=False))
+    assert not computes(AttentionTask((group,), 16, torch.float32, FP8, 4))
 
 
 def test_bytes_per_token_counts_keys_and_values_of_all_layers():

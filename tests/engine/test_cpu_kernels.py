@@ -133,15 +133,16 @@ def test_long_contexts_in_parts(kernels: CPUKernels, block_size: int, dtype: tor
 def test_auto_takes_the_kernels_for_what_they_compute() -> None:
     cpu = torch.device("cpu")
 
-    def chosen(head_dim: int, block_size: int, dtype: torch.dtype) -> str:
-        task = AttentionTask((KVGroupSpec("full", (0,), 2, head_dim),), block_size, dtype, 4)
+    def chosen(head_dim: int, block_size: int, dtype: torch.dtype, kv_dtype: torch.dtype | None = None) -> str:
+        task = AttentionTask((KVGroupSpec("full", (0,), 2, head_dim),), block_size, dtype, kv_dtype or dtype, 4)
         return select_backend("auto", cpu, task).name
 
     assert chosen(64, 16, torch.bfloat16) == "cpu"
     assert chosen(24, 16, torch.bfloat16) == "torch"
     assert chosen(64, 8, torch.bfloat16) == "torch"
     assert chosen(64, 16, torch.float16) == "torch"
-    task = AttentionTask((KVGroupSpec("full", (0,), 2, 64),), 16, torch.float32, 4)
+    assert chosen(64, 16, torch.bfloat16, torch.float8_e4m3fn) == "torch"
+    task = AttentionTask((KVGroupSpec("full", (0,), 2, 64),), 16, torch.float32, torch.float32, 4)
     assert select_backend("torch", cpu, task).name == "torch"
 
 

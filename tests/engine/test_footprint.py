@@ -14,6 +14,7 @@ from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import TorchCompute, WideningCompute
+from octavo_engine.model.quantization import FP8Scheme
 from octavo_engine.model.spec import ModelSpec, RopeSpec
 from octavo_engine.runner.adjust import SampleRow
 from octavo_engine.runner.inputs import gather_inputs
@@ -29,7 +30,7 @@ SHAPES = {
 }
 
 
-def make_decoder(dtype: torch.dtype, **changes: int) -> Decoder:
+def make_decoder(dtype: torch.dtype, quantization: FP8Scheme | None = None, **changes: int) -> Decoder:
     sizes = {"vocab_size": 300, "num_layers": 2, **changes}
     spec = ModelSpec(
         architecture="LlamaForCausalLM",
@@ -45,11 +46,12 @@ def make_decoder(dtype: torch.dtype, **changes: int) -> Decoder:
         dtype=dtype,
         eos_token_ids=(),
         kv_groups=(KVGroupSpec("full", (0, 1), sizes["num_kv_heads"], sizes["head_dim"]),),
+        quantization=quantization,
         **sizes,
     )
     decoder = Decoder(spec, dtype=dtype, device=torch.device("cpu"))
     for parameter in decoder.parameters():
-        parameter.normal_(std=0.02)
+        parameter.copy_(torch.randn(parameter.shape) * 0.02)
     return decoder
 
 
@@ -78,6 +80,23 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, compute, monkeyp
     assert peak.bytes <= bound
     if compute:  # kernels of our own need less
         assert peak.bytes > bound / 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("granularity", ["channel", "block"])
+@pytest.mark.parametrize("lens", [(600,), (3, 2)], ids=["many tokens", "few tokens"])
+def test_step_bytes_bounds_a_step_that_dequantizes(lens, granularity, dtype):
+    shape = {"hidden_size": 256, "intermediate_size": 1024, "num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
+    decoder = make_decoder(dtype, FP8Scheme(granularity), **shape)
+    stepper = Stepper(decoder, num_blocks=64)
+    (group,) = decoder.spec.kv_groups
+    stepper.caches = stepper.backend.allocate(group, 64, 16, torch.float8_e4m3fn, torch.device("cpu"))
+    with peak_memory() as peak:
+        stepper.step([(Sequence([7] * count), count) for count in lens], sample=[0])
+    scratch = stepper.backend.scratch_bytes(group, decoder.spec.num_heads, sum(lens), len(lens), max(lens))
+    scratch += footprint.dequantized_bytes(decoder.spec, dtype)
+    bound = footprint.step_bytes(decoder.spec, dtype, sum(lens), len(lens), scratch)
+    assert bound / 8 < peak.bytes <= bound
 
 
 EVERYTHING = {"top_p": 0.9, "min_p": 0.01, "logprobs": 20, "repetition_penalty": 1.2, "frequency_penalty": 0.1}

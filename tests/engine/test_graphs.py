@@ -284,19 +284,23 @@ def test_graphs_are_for_gpus_and_backends_that_can_and_can_be_turned_off() -> No
     assert not uses_graphs(config, CPU, StaticAttention())
 
 
+def target_of(spec: ModelSpec, device: torch.device, backend: AttentionBackend) -> Target:
+    return Target(device, spec, spec, torch.float32, torch.float32, backend, multiplies_fp8=False)
+
+
 def test_what_graphs_may_take_is_planned_before_anything_is_loaded(model: tuple[Decoder, ModelSpec]) -> None:
     spec, cuda = model[1], torch.device("cuda")
 
     def need(**settings: object) -> int:
         config = EngineConfig(model="x", max_model_len=512, **settings)  # type: ignore[arg-type]
-        return memory_need(spec, torch.float32, config, StaticAttention(), cuda).graphs
+        return memory_need(target_of(spec, cuda, StaticAttention()), config).graphs
 
     assert need(enforce_eager=True) == 0
     few, many = need(max_num_seqs=8), need(max_num_seqs=64)
     logits, nodes = 4 * spec.vocab_size, spec.num_layers * 4096
     assert few > 8 * logits + len(ladder(8)) * nodes
     assert many > few + 56 * logits + (len(ladder(64)) - len(ladder(8))) * nodes
-    assert memory_need(spec, torch.float32, EngineConfig(model="x"), StaticAttention(), CPU).graphs == 0
+    assert memory_need(target_of(spec, CPU, StaticAttention()), EngineConfig(model="x")).graphs == 0
 
 
 def test_memory_of_graphs_is_not_the_caches() -> None:
@@ -354,7 +358,7 @@ def loading_of(
     spec: ModelSpec, device: str, backend: AttentionBackend, plan: MemoryPlan, **settings: object
 ) -> Loading:
     config = EngineConfig(model="x", **settings)  # type: ignore[arg-type]
-    where = Target(torch.device(device), spec, spec, torch.float32, backend)
+    where = target_of(spec, torch.device(device), backend)
     return Loading(config, resolve_model, where, plan, Shard(1, 2))  # type: ignore[arg-type]
 
 

@@ -136,3 +136,15 @@ def test_a_plan_pulls_no_weights_and_pull_does(tmp_path):
     weights = {file.name for file in repository.glob("*.safetensors")}
     assert len(weights) > 1
     assert {file.name for file in place.glob("*.safetensors")} == weights
+
+
+def test_fp8_halves_weights_and_cache(llama_70b, capsys):
+    """Embedding and head stay: 2 * 128256 * 8192 numbers of 2 bytes on each of 4 GPUs a quarter."""
+    arguments = ["plan", llama_70b, "--gpu-memory", "80GiB", "--tensor-parallel-size", "4"]
+    assert main([*arguments, "--quantization", "fp8", "--kv-cache-dtype", "fp8"]) == 0
+    table = rows(capsys.readouterr().out)
+    assert table["weights"] == "16.9 GiB (linear layers in fp8)"  # 32.9 without
+    assert table["KV per token"] == "40.0 KiB (fp8)"
+    alone = ["plan", llama_70b, "--gpu-memory", "80GiB", "--max-model-len", "4096", "--quantization", "fp8"]
+    assert main(alone) == 0
+    assert rows(capsys.readouterr().out)["weights"] == "67.7 GiB (linear layers in fp8)"  # 131.4 without

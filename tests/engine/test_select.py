@@ -27,7 +27,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import ConfigurationError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-TASK = AttentionTask((KVGroupSpec("full", (0, 1), 2, 16),), 16, torch.float32, 4)
+TASK = AttentionTask((KVGroupSpec("full", (0, 1), 2, 16),), 16, torch.float32, torch.float32, 4)
 
 
 class Named(TorchAttention):

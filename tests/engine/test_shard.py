@@ -61,6 +61,16 @@ def expected(checkpoints: list[Path]) -> dict[str, torch.Tensor]:
     return found
 
 
+def group_logits(size: int, checkpoints: list[Path], results: Path) -> None:
+    """Have `size` ranks compute the logits of each checkpoint, into a file of its name in `results`."""
+    script = [sys.executable, str(Path(__file__).with_name("rank_logits.py"))]
+    processes = [
+        subprocess.Popen([*script, str(rank), str(size), str(results / "meeting"), str(results), *checkpoints])
+        for rank in range(size)
+    ]
+    assert [process.wait(200) for process in processes] == [0] * size
+
+
 @pytest.mark.parametrize(
     ("size", "names"),
     [
@@ -71,12 +81,7 @@ def expected(checkpoints: list[Path]) -> dict[str, torch.Tensor]:
 def test_ranks_compute_what_one_computes(size, names, checkpoints, expected, tmp_path):
     """KV heads fewer than ranks (gqa8: one; uneven: three for four), and 131 tokens, which no size divides."""
     checkpoints = [path for path in checkpoints if path.stem in names]
-    script = [sys.executable, str(Path(__file__).with_name("rank_logits.py"))]
-    processes = [
-        subprocess.Popen([*script, str(rank), str(size), str(tmp_path / "meeting"), str(tmp_path), *checkpoints])
-        for rank in range(size)
-    ]
-    assert [process.wait(200) for process in processes] == [0] * size
+    group_logits(size, checkpoints, tmp_path)
     for path in checkpoints:
         logits = torch.load(tmp_path / f"{path.stem}.pt")
         torch.testing.assert_close(logits, expected[path.stem], rtol=1e-4, atol=1e-4)

@@ -118,6 +118,7 @@ def test_code_in_the_repository_is_never_looked_at(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "float-quantized"}
 WRONG = {
     "hidden_size missing": ({"hidden_size": None}, "hidden_size is missing"),
     "layers in words": ({"num_hidden_layers": "many"}, "num_hidden_layers 'many' is not a whole number"),
@@ -157,6 +158,32 @@ WRONG = {
     "half turned": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
     "eos in words": ({"eos_token_id": "end"}, "eos_token_id 'end' is neither a whole number nor a list"),
     "quantized": ({"quantization_config": {"quant_method": "gptq"}}, "quantized (gptq)"),
+    "quantized somehow": ({"quantization_config": {}}, "quantized (?), which this version of Octavo does not compute"),
+    "e5m2": ({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "fp8 weights of another form than e4m3"),
+    "other blocks": (
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
+        "fp8 blocks other than 128 x 128, or with static activation scales; supported are float8 e4m3",
+    ),
+    "int8": (
+        {"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"}},
+        "compressed-tensors other than float-quantized",
+    ),
+    "weights alone": (
+        {"quantization_config": {**COMPRESSED, "config_groups": {"group_0": {"weights": {"strategy": "channel"}}}}},
+        "one group, weights and activations",
+    ),
+    "two groups": (
+        {"quantization_config": {**COMPRESSED, "config_groups": {"a": {}, "b": {}}}},
+        "one group, weights and activations",
+    ),
+    "nvfp4": (
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
+        "other than quant_algo FP8",
+    ),
+    "half quantized": (
+        {"quantization_config": {"quant_method": "fp8", "ignored_layers": ["lm_head", "model.layers.3.mlp.down_proj"]}},
+        "model.layers.3.mlp.down_proj is not quantized while other layers are",
+    ),
     "another architecture": (
         {"architectures": ["LlamaForSequenceClassification"]},
         "'LlamaForSequenceClassification' is not supported; the nearest supported is LlamaForCausalLM",

@@ -170,7 +170,7 @@ def test_what_is_suspended_is_rendered_also_where_no_pod_could_run(
     suspend: bool, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "later.yaml"
-    later = {"engine": {"extraArgs": ["--kv-cache-dtype=fp8"]}, "suspend": suspend}
+    later = {"engine": {"extraArgs": ["--speculative-config={}"]}, "suspend": suspend}
     file.write_text(yaml.safe_dump(merged(VALID, {"spec": later})))
     assert main(["render", str(file)]) == code
     assert ("replicas: 0" in capsys.readouterr().out) == suspend

@@ -278,7 +278,7 @@ async def test_what_is_due_is_not_lost_by_a_failure(status: int) -> None:
 async def test_a_field_that_makes_no_pod_keeps_none_from_ending() -> None:
     server = Server()
     operator = await settled(server)
-    server.service["spec"].update(engine={"extraArgs": ["--kv-cache-dtype=fp8"]}, suspend=True)
+    server.service["spec"].update(engine={"extraArgs": ["--speculative-config={}"]}, suspend=True)
     await operator.reconcile(KEY)
     assert server.live["Deployment"]["spec"]["replicas"] == 0
     assert (server.reason("Ready"), server.reason("Degraded")) == ("Suspended", "FieldsNotYetActedOn")

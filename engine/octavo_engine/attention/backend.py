@@ -38,9 +38,10 @@ class AttentionTask:
     groups: tuple[KVGroupSpec, ...]
     block_size: int
     dtype: torch.dtype
+    kv_dtype: torch.dtype
+    """Of the cache."""
     num_heads: int
     """Query heads."""
-
     plain: bool = True
     """Whether every layer's AttentionVariant has neither softcap nor sinks."""
 

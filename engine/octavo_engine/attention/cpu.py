@@ -96,7 +96,8 @@ class CPUAttention:
 def computes(task: AttentionTask) -> bool:
     """Whether the kernels can do it."""
     known_heads = all(group.head_dim in HEAD_DIMS for group in task.groups)
-    return task.plain and known_heads and task.block_size % LANES == 0 and task.dtype in DTYPES
+    known_types = task.kv_dtype == task.dtype in DTYPES
+    return task.plain and known_heads and known_types and task.block_size % LANES == 0
 
 
 def _part_size(contexts: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ def attention_work(
     inputs = step_of(lens, task.block_size, device)
     num_blocks = sum(-(-context // task.block_size) for _, context in lens)
     one_layer = replace(group, layers=(0,))
-    cache = backend.allocate(one_layer, num_blocks, task.block_size, task.dtype, device)[0]
+    cache = backend.allocate(one_layer, num_blocks, task.block_size, task.kv_dtype, device)[0]
     variant = AttentionVariant(group.head_dim**-0.5)
     query: Tensor = torch.zeros(len(inputs.positions), task.num_heads, group.head_dim, dtype=task.dtype, device=device)
 

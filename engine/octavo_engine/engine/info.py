@@ -52,6 +52,8 @@ class EngineInfo:
     num_kv_blocks: int
     max_num_seqs: int
     dtype: str
+    kv_cache_dtype: str = "auto"
+    """`auto`, as vLLM says it, for keys and values in `dtype`."""
     device: str
     attention_backend: str
     load_seconds: float

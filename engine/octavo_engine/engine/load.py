@@ -16,6 +16,7 @@ from octavo_engine.engine.target import Target
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.quantization import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, Progress
 from octavo_engine.model.weights import load_model
@@ -131,23 +132,24 @@ def _agreed(loading: Loading, graphs: int, ranks: Collectives) -> MemoryPlan:
 
 def _make_worker(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> tuple[Worker, KVCache]:
     target, config = loading.target, loading.config
-    cache = _allocate(loading, plan)
+    cache = _allocate(loading, decoder, plan)
     groups = len(target.spec.kv_groups)
     table = StateTable(config.max_num_seqs, plan.max_model_len, config.block_size, groups, target.device, config.seed)
     return Worker(decoder, target.backend, cache, table), cache
 
 
-def _allocate(loading: Loading, plan: MemoryPlan) -> KVCache:
+def _allocate(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> KVCache:
     target = loading.target
-    return allocate_cache(
+    cache = allocate_cache(
         target.backend,
         target.shard_spec.kv_groups,
         num_blocks=plan.num_kv_blocks,
         swap_blocks=plan.swap_blocks,
         block_size=loading.config.block_size,
-        dtype=target.dtype,
+        dtype=target.kv_dtype,
         device=target.device,
     )
+    return cache.scaled(decoder.kv_scales()) if target.kv_dtype == FP8 else cache
 
 
 def _warm_up(worker: Worker, loading: Loading, plan: MemoryPlan) -> None:

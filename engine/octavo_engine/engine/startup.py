@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import torch
 
-from octavo_engine.attention.backend import AttentionBackend
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.kv_groups import KVGroup
@@ -26,6 +25,7 @@ from octavo_engine.engine.rank import encode_job, encode_memory_plan
 from octavo_engine.engine.target import Target, choose_target
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.footprint import (
+    dequantized_bytes,
     graph_bytes,
     kv_bytes_per_token,
     logits_bytes,
@@ -37,7 +37,7 @@ from octavo_engine.model.footprint import (
 )
 from octavo_engine.model.layers.compute import uses_amx, widens
 from octavo_engine.model.origin import commit_of, size_of
-from octavo_engine.model.shard import Shard, sharded
+from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import use_cores
@@ -92,6 +92,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
         num_kv_blocks=plan.num_kv_blocks,
         max_num_seqs=config.max_num_seqs,
         dtype=str(target.dtype).removeprefix("torch."),
+        kv_cache_dtype="auto" if target.kv_dtype == target.dtype else "fp8_e4m3",
         device=str(target.device),
         attention_backend=target.backend.name,
         eos_token_ids=target.spec.eos_token_ids,
@@ -173,8 +174,8 @@ def size_engine(config: EngineConfig, files: ModelFiles, others: Sequence[Device
     ranks = config.tensor_parallel_size
     target = choose_target(config, files, Shard(0, ranks))
     device = target.device
-    need = memory_need(target.spec, target.dtype, config, target.backend, device)
-    if uses_amx(target.dtype, device):
+    need = memory_need(target, config)
+    if uses_amx(target.spec, target.dtype, device):
         need = replace(need, weights=2 * need.weights)
     if widens(target.dtype, device):
         need = replace(need, step=need.step + widening_bytes(target.shard_spec, config.max_num_batched_tokens))
@@ -201,28 +202,28 @@ def _overall(progress: LoadProgress) -> LoadProgress:
     return report
 
 
-def memory_need(
-    spec: ModelSpec, dtype: torch.dtype, config: EngineConfig, backend: AttentionBackend, device: torch.device
-) -> MemoryNeed:
+def memory_need(target: Target, config: EngineConfig) -> MemoryNeed:
     """What the first rank takes of the model with these settings; `step` is one step's peak and what steps keep.
 
     No other rank takes more: this one has its part of the logits, then all of them, which it samples from.
     """
-    part = sharded(spec, Shard(0, config.tensor_parallel_size))
+    spec, part, dtype = target.spec, target.shard_spec, target.dtype
     tokens, seqs = config.max_num_batched_tokens, config.max_num_seqs
     length = config.max_model_len or spec.max_position
 
     def scratch(tokens: int, seqs: int) -> int:
-        return max(backend.scratch_bytes(group, part.num_heads, tokens, seqs, length) for group in part.kv_groups)
+        backend = target.backend
+        attention = (backend.scratch_bytes(group, part.num_heads, tokens, seqs, length) for group in part.kv_groups)
+        return max(attention) + (0 if target.multiplies_fp8 else dequantized_bytes(part, dtype))
 
     sampling = logits_bytes(spec, dtype, seqs) + sampler_bytes(spec.vocab_size, seqs)
     peak = max(step_bytes(part, dtype, tokens, seqs, scratch(tokens, seqs)), sampling)
     state = state_table_bytes(seqs, length, config.block_size, len(spec.kv_groups))
     graphs = 0
-    if uses_graphs(config, device, backend):
+    if uses_graphs(config, target.device, target.backend):
         sizes = ladder(seqs)
         graphs = graph_bytes(part, dtype, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
-    return MemoryNeed(weight_bytes(part, dtype), peak + state, kv_bytes_per_token(part, dtype), graphs)
+    return MemoryNeed(weight_bytes(part, dtype), peak + state, kv_bytes_per_token(part, target.kv_dtype), graphs)
 
 
 def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> MemoryLimits:

@@ -41,8 +41,10 @@ class Attention(nn.Module):
         super().__init__()
         self.ranks, self.compute = ranks, compute
         self.layer, self.head_dim, self.variant = layer, spec.head_dim, AttentionVariant(spec.head_dim**-0.5)
+        self.key_scale = self.value_scale = 1.0
+        """What a checkpoint says one e4m3 number of the KV cache is worth."""
         query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        linear = partial(Linear, compute=compute, dtype=dtype, device=device)
+        linear = partial(Linear, compute=compute, dtype=dtype, device=device, quantization=spec.quantization)
         self.qkv = linear(spec.hidden_size, (query, key, key), bias=spec.attention_bias)
         self.output = linear(query, (spec.hidden_size,), bias=spec.attention_output_bias)
         norm = partial(RMSNorm, spec.head_dim, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
@@ -134,6 +136,11 @@ class Decoder(nn.Module):
     def matrices(self) -> list[Tensor]:
         """The weights that activations are multiplied with, [out, in]."""
         return [module.weight for module in self.modules() if isinstance(module, Linear)]
+
+    def kv_scales(self) -> dict[int, tuple[float, float]]:
+        """By layer, what one e4m3 number of its cached keys and of its cached values is worth."""
+        layers = cast("list[DecoderLayer]", self.layers)
+        return {layer.attention.layer: (layer.attention.key_scale, layer.attention.value_scale) for layer in layers}
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]; on the first rank only.

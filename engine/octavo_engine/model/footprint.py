@@ -5,11 +5,13 @@ These are the numbers behind the sizing at start, behind `plan`, and behind the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from octavo_engine.model.gguf_file import read_gguf
+from octavo_engine.model.quantization import FP8
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
@@ -29,20 +31,41 @@ anything is loaded. At start graphs are measured."""
 
 
 def num_parameters(spec: ModelSpec) -> int:
-    """Weights of the model, a tied embedding counted once."""
+    """Weights of the model, a tied embedding counted once; scales of quantized ones are not counted."""
     query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     hidden, inner = spec.hidden_size, spec.intermediate_size
-    attention = hidden * (query + 2 * key) + query * hidden
-    attention += (query + 2 * key) * spec.attention_bias + hidden * spec.attention_output_bias
-    attention += 2 * spec.head_dim * spec.qk_norm
-    mlp = 3 * hidden * inner + 2 * inner * spec.mlp_bias + hidden * spec.mlp_output_bias
+    biases = (query + 2 * key) * spec.attention_bias + hidden * spec.attention_output_bias
+    biases += 2 * inner * spec.mlp_bias + hidden * spec.mlp_output_bias
+    linears = sum(rows * columns for rows, columns in _linear_shapes(spec))
     embeddings = spec.vocab_size * hidden * (1 if spec.tie_word_embeddings else 2)
-    return spec.num_layers * (attention + mlp + 2 * hidden) + hidden + embeddings
+    norms = 2 * hidden + 2 * spec.head_dim * spec.qk_norm
+    return spec.num_layers * (linears + biases + norms) + hidden + embeddings
+
+
+def _linear_shapes(spec: ModelSpec) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of the linear layers' weights in one decoder layer."""
+    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    return (query + 2 * key, hidden), (hidden, query), (2 * inner, hidden), (hidden, inner)
 
 
 def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of the loaded weights in `dtype`."""
-    return num_parameters(spec) * dtype.itemsize
+    """Bytes of the loaded weights: what is quantized in its own type with its scales, all other in `dtype`."""
+    scheme, total = spec.quantization, num_parameters(spec) * dtype.itemsize
+    if scheme is None:
+        return total
+    for shape in _linear_shapes(spec):
+        scales = math.prod(scheme.scale_shape(*shape)) + (scheme.activation == "static")
+        saved = math.prod(shape) * (dtype.itemsize - FP8.itemsize) - scales * _FLOAT32_BYTES
+        total -= spec.num_layers * saved
+    return total
+
+
+def dequantized_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes that a device without 8-bit products needs in a step for the largest weight in float32 and `dtype`."""
+    if spec.quantization is None:
+        return 0
+    return max(rows * columns for rows, columns in _linear_shapes(spec)) * (_FLOAT32_BYTES + dtype.itemsize)
 
 
 def checkpoint_bytes(files: ModelFiles) -> int | None:
@@ -79,6 +102,8 @@ def step_bytes(spec: ModelSpec, dtype: torch.dtype, max_tokens: int, max_seqs: i
     turned = 4 * (query + key) * _FLOAT32_BYTES  # rotation works in float32: the halves, products and their sum
     attention = (hidden + 2 * (query + 2 * key) + 2 * query) * size + turned
     mlp = (hidden + 3 * inner) * size
+    if spec.quantization is not None:  # a linear layer's input in 8 bits, scales, and its product before it is added
+        attention, mlp = (part + max(query, inner, hidden) + hidden * size for part in (attention, mlp))
     angles = 4 * spec.head_dim * _FLOAT32_BYTES
     per_token = stream + max(norm, attention, mlp) + angles + input_bytes(len(spec.kv_groups))
     return max_tokens * per_token + attention_scratch + logits_bytes(spec, dtype, max_seqs)

@@ -16,6 +16,7 @@ from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization import FP8Scheme, read_scheme
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 
@@ -72,6 +73,8 @@ class ModelSpec:
     """The checkpoint's own type: what `--dtype auto` means."""
     eos_token_ids: tuple[int, ...]
     kv_groups: tuple[KVGroupSpec, ...]
+    quantization: FP8Scheme | None = None
+    """How linear layers' weights are stored; None: in the type that is computed in."""
 
 
 def read_spec(files: ModelFiles) -> ModelSpec:
@@ -119,7 +122,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
     family = find_family(config.get("architectures"), path)
     fields = Fields(str(path), {**family.defaults, **{k: v for k, v in config.items() if v is not None}})
-    _refuse_quantized(fields)
     hidden = fields.integer("hidden_size", 1, 1 << 20)
     heads, kv_heads, head_dim = _heads(fields, hidden)
     layers = fields.integer("num_hidden_layers", 1, 4096)
@@ -148,17 +150,8 @@ def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
         dtype=_dtype(fields),
         eos_token_ids=_eos_token_ids(fields, vocab_size),
         kv_groups=(KVGroupSpec("full", tuple(range(layers)), kv_heads, head_dim),),
+        quantization=read_scheme(fields),
     )
-
-
-def _refuse_quantized(fields: Fields) -> None:
-    if fields.has("quantization_config"):
-        method = fields.values["quantization_config"]
-        method = method.get("quant_method", "?") if isinstance(method, dict) else method
-        raise ModelLoadError(
-            f"{fields.origin}: the weights are quantized ({method}), which this version of Octavo does not compute "
-            "yet; use an unquantized checkpoint of the model, or a .gguf file"
-        )
 
 
 def _heads(fields: Fields, hidden: int) -> tuple[int, int, int]:
@@ -257,6 +250,7 @@ def _most_common_dtype(directory: Path) -> str:
     counts: Counter[str] = Counter()
     for header in read_headers(directory):
         for tensor in header.tensors.values():
-            counts[tensor.dtype] += tensor.num_bytes
+            if tensor.dtype != "F8_E4M3":  # nothing is computed in it alone
+                counts[tensor.dtype] += tensor.num_bytes
     name = counts.most_common(1)[0][0] if counts else "F32"
     return str(_SAFETENSORS_DTYPES.get(name, torch.float32))

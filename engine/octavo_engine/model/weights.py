@@ -21,7 +21,18 @@ from octavo_engine.model.decoder import Decoder, DecoderLayer
 from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.gguf_file import GGUFFile, GGUFTensor, dequantize_rows, read_gguf, row_pieces
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.quantization import FP8, quantize_into, quantize_rows
 from octavo_engine.model.safetensors_file import SafetensorsHeader, read_headers
+from octavo_engine.model.scales import (
+    KV_SCALE,
+    clear_input_scales,
+    computed_scales,
+    is_scale,
+    linears,
+    read_kv_scale,
+    read_scale,
+    scale_parts,
+)
 from octavo_engine.model.shard import cut_of
 from octavo_engine.model.source import ModelFiles, Progress
 from octavo_engine.model.spec import ModelSpec
@@ -45,7 +56,7 @@ def load_model(
     Nothing is allocated before the headers agree with the spec. ModelLoadError names the tensors that do not.
     """
     blueprint = Decoder(spec, dtype=dtype, device=torch.device("meta"))
-    expected = {name: tuple(target.shape) for name, target in destinations(blueprint).items()}
+    expected = {name: _stored_shape(name, target, spec) for name, target in destinations(blueprint).items()}
     if files.gguf is not None:
         source = read_gguf(files.gguf)
         names = _gguf_names(spec, expected)
@@ -78,7 +89,7 @@ def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, ra
     whole = torch.empty(starts[-1], dtype=torch.uint8)
     use_huge_pages(whole)
     for parameter, start in zip(parameters, starts[:-1], strict=True):
-        parameter.data = whole[start : start + parameter.nbytes].view(dtype).view(parameter.shape)
+        parameter.data = whole[start : start + parameter.nbytes].view(parameter.dtype).view(parameter.shape)
     return decoder
 
 
@@ -101,27 +112,39 @@ def destinations(decoder: Decoder) -> dict[str, Tensor]:
         if (norms := layer.attention.norms) is not None:
             targets[f"{prefix}.self_attn.q_norm.weight"] = norms.query
             targets[f"{prefix}.self_attn.k_norm.weight"] = norms.key
-        for names, linear in (
-            (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), layer.attention.qkv),
-            (("self_attn.o_proj",), layer.attention.output),
-            (("mlp.gate_proj", "mlp.up_proj"), layer.mlp.gate_up),
-            (("mlp.down_proj",), layer.mlp.down),
-        ):
-            targets.update(_parts(prefix, names, linear))
+    for names, linear in linears(decoder):
+        targets.update(_parts(names, linear))
     return targets
 
 
-def _parts(prefix: str, names: tuple[str, ...], linear: Linear) -> Iterator[tuple[str, Tensor]]:
+def _parts(names: tuple[str, ...], linear: Linear) -> Iterator[tuple[str, Tensor]]:
     for kind, parameter in (("weight", linear.weight), ("bias", linear.bias)):
         if parameter is not None:
             for name, part in zip(names, torch.split(parameter, list(linear.parts)), strict=True):
-                yield f"{prefix}.{name}.{kind}", part
+                yield f"{name}.{kind}", part
+    scheme = linear.quantization
+    if scheme is not None and scheme.scale_name is not None:
+        for name, part in zip(names, scale_parts(linear), strict=True):
+            yield f"{name}.{scheme.scale_name}", part
+            if linear.input_scale is not None:
+                yield f"{name}.input_scale", linear.input_scale
+
+
+def _stored_shape(name: str, target: Tensor, spec: ModelSpec) -> tuple[int, ...]:
+    """The shape that a tensor has in the checkpoint; of scales, ones do not count."""
+    single = spec.quantization is not None and spec.quantization.granularity == "tensor"
+    if name.endswith(".input_scale") or (is_scale(name) and single):
+        return ()
+    return tuple(size for size in target.shape if size != 1) if is_scale(name) else tuple(target.shape)
 
 
 def _check_names(
     where: Path, spec: ModelSpec, expected: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
 ) -> None:
     """ModelLoadError unless the checkpoint holds exactly the expected tensors, in the expected shapes."""
+    found = {
+        name: tuple(size for size in shape if size != 1) if is_scale(name) else shape for name, shape in found.items()
+    }
     wrong = [
         f"{name} is {list(found[name])}, expected {list(shape)}"
         for name, shape in expected.items()
@@ -139,8 +162,9 @@ def _check_names(
 
 
 def _ignorable(name: str, spec: ModelSpec) -> bool:
-    """Tables older checkpoints carry, and a copy of the embedding that is tied to it anyway."""
-    return name.endswith("rotary_emb.inv_freq") or (spec.tie_word_embeddings and name == "lm_head.weight")
+    """Tables older checkpoints carry, a copy of the embedding that is tied to it anyway, and the KV cache's scales."""
+    tied = spec.tie_word_embeddings and name == "lm_head.weight"
+    return tied or name.endswith("rotary_emb.inv_freq") or KV_SCALE.fullmatch(name) is not None
 
 
 def _some(items: list[str]) -> str:
@@ -165,7 +189,8 @@ class _Meter:
 def _load_safetensors(headers: tuple[SafetensorsHeader, ...], decoder: Decoder, progress: Progress) -> None:
     from safetensors import SafetensorError, safe_open
 
-    targets = destinations(decoder)
+    targets, scales = destinations(decoder), computed_scales(decoder)
+    clear_input_scales(decoder)
     meter = _Meter(sum(t.num_bytes for header in headers for t in header.tensors.values()), progress)
     meter.add(0)
     for header in headers:
@@ -173,24 +198,37 @@ def _load_safetensors(headers: tuple[SafetensorsHeader, ...], decoder: Decoder, 
             with safe_open(header.path, framework="pt", device="cpu") as file:
                 for name, tensor in header.tensors.items():
                     if name in targets:
-                        if tensor.dtype not in _FLOATS:
-                            raise ModelLoadError(
-                                f"{header.path}: tensor {name!r} is {tensor.dtype}, not floating point"
-                            )
-                        _read_part(file, name, decoder, targets[name])
+                        as_stored = targets[name].dtype == FP8 and name not in scales
+                        _check_type(header.path, name, tensor.dtype, fp8=as_stored)
+                        if is_scale(name):
+                            read_scale(file, name, decoder, targets[name])
+                        else:
+                            _read_part(file, name, decoder, targets[name], scales.get(name))
+                    elif found := KV_SCALE.fullmatch(name):
+                        read_kv_scale(header.path, file.get_tensor(name), found, decoder)
                     meter.add(tensor.num_bytes)
         except (SafetensorError, OSError) as error:
             raise ModelLoadError(f"{header.path}: cannot be read: {error}") from None
 
 
-def _read_part(file: Any, name: str, decoder: Decoder, target: Tensor) -> None:
-    """Fill `target` from an open safetensors file, of which no more is read than that."""
+def _check_type(path: Path, name: str, dtype: str, *, fp8: bool) -> None:
+    """ModelLoadError unless the tensor is of the type, or one of those, that is read into its place."""
+    if dtype not in (("F8_E4M3",) if fp8 else _FLOATS):
+        raise ModelLoadError(f"{path}: tensor {name!r} is {dtype}, not {'F8_E4M3' if fp8 else 'floating point'}")
+
+
+def _read_part(file: Any, name: str, decoder: Decoder, target: Tensor, scale: Tensor | None) -> None:
+    """Fill `target` from an open safetensors file, of which no more is read; quantized if there is a `scale`."""
     if decoder.ranks.alone:
-        target.copy_(file.get_tensor(name))
-        return
-    cut = cut_of(name, decoder.whole, decoder.ranks.shard)
-    part = slice(cut.start, cut.start + target.shape[cut.dim])
-    target.copy_(file.get_slice(name)[part] if cut.dim == 0 else file.get_slice(name)[:, part])
+        values = file.get_tensor(name)
+    else:
+        cut = cut_of(name, decoder.whole, decoder.ranks.shard)
+        part = slice(cut.start, cut.start + target.shape[cut.dim])
+        values = file.get_slice(name)[part] if cut.dim == 0 else file.get_slice(name)[:, part]
+    if scale is None:
+        target.copy_(values)
+    else:
+        quantize_into(target, scale, values)
 
 
 def _gguf_names(spec: ModelSpec, expected: dict[str, tuple[int, ...]]) -> dict[str, str]:
@@ -206,7 +244,7 @@ def _gguf_names(spec: ModelSpec, expected: dict[str, tuple[int, ...]]) -> dict[s
 def _load_gguf(source: GGUFFile, names: dict[str, str], decoder: Decoder, progress: Progress) -> None:
     """Dequantize piece by piece on a few threads (numpy lets go of the interpreter), each piece straight into place."""
     data = np.memmap(source.path, mode="r", dtype=np.uint8)
-    targets = destinations(decoder)
+    targets, scales = destinations(decoder), computed_scales(decoder)
     wanted = [tensor for name, tensor in source.tensors.items() if names.get(name) in targets]
     cuts = {tensor.name: cut_of(names[tensor.name], decoder.whole, decoder.ranks.shard) for tensor in wanted}
     meter = _Meter(sum(tensor.num_bytes for tensor in wanted), progress)
@@ -222,11 +260,12 @@ def _load_gguf(source: GGUFFile, names: dict[str, str], decoder: Decoder, progre
         else:
             values = values[:, cut.start : cut.start + target.shape[1]]
         order = _row_order(name, decoder.spec)
-        if order is None:
-            target[first:last].copy_(values)
-        else:
-            # `order` is a bijection of rows, so pieces never write the same one.
-            target[order[first:last].to(target.device)] = values.to(target)
+        # `order` is a bijection of rows, so pieces never write the same one.
+        rows = slice(first, last) if order is None else order[first:last].to(target.device)
+        if name in scales:
+            values, scales[name][rows] = quantize_rows(values.to(target.device))
+            target, values = target.view(torch.uint8), values.view(torch.uint8)  # PyTorch indexes no e4m3 on the CPU
+        target[rows] = values.to(target)
         return tensor.num_bytes * (last - first) // len(target)
 
     def pieces_of(tensor: GGUFTensor) -> Iterator[tuple[int, int]]:

@@ -61,6 +61,8 @@ def _move(sources: list[Tensor], targets: list[Tensor], move: BlockMove) -> None
             for first, second in zip(move.sources, move.targets, strict=True):
                 target[second].copy_(source[first], non_blocking=True)
         return
+    if sources[0].dtype == torch.float8_e4m3fn:  # not every device of PyTorch's indexes its numbers
+        sources, targets = ([tensor.view(torch.uint8) for tensor in tensors] for tensors in (sources, targets))
     chosen = to_device(move.sources, sources[0].device)
     places = to_device(move.targets, sources[0].device)
     for source, target in zip(sources, targets, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,14 @@ class KVCache:
         """The index of each layer's group."""
         owner = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
         return tuple(owner[layer] for layer in sorted(owner))
+
+    def scaled(self, scales: Mapping[int, tuple[float, float]]) -> KVCache:
+        """The same cache, of whose layers one number of the keys, and of the values, is worth so much."""
+        layers = {
+            layer: replace(cache, key_scale=scales[layer][0], value_scale=scales[layer][1])
+            for layer, cache in self.layers.items()
+        }
+        return replace(self, layers=layers)
 
     def tensors(self, group: int, *, swap: bool = False) -> list[Tensor]:
         """Keys and values of all layers of `group`, always in the same order."""

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from octavo_engine.engine.client import EngineState
+from octavo_engine.engine.info import EngineInfo
 
 
 def _kv_usage(state: EngineState, _: int) -> float:
@@ -150,7 +151,7 @@ class EngineCollector(Collector):
             yield from self._families(row, row.value(state, self._waiting()))
         yield self._swapped(state)
         if self._vllm and state.ready is not None:
-            yield self._cache_config(state.ready.block_size, state.ready.num_kv_blocks)
+            yield self._cache_config(state.ready)
 
     def _families(self, row: _Row, value: float) -> Iterator[Metric]:
         family = row.family(row.name, row.help, labels=["model_name"])
@@ -168,8 +169,9 @@ class EngineCollector(Collector):
         family.add_metric([self._model_name, "out"], state.stats.swapped_out_blocks)
         return family
 
-    def _cache_config(self, block_size: int, num_blocks: int) -> Metric:
-        labels = ["model_name", "engine", "block_size", "num_gpu_blocks"]
+    def _cache_config(self, info: EngineInfo) -> Metric:
+        labels = ["model_name", "engine", "block_size", "cache_dtype", "num_gpu_blocks"]
         family = GaugeMetricFamily("vllm:cache_config_info", "The KV cache's shape", labels=labels)
-        family.add_metric([self._model_name, "0", str(block_size), str(num_blocks)], 1)
+        shape = str(info.block_size), info.kv_cache_dtype, str(info.num_kv_blocks)
+        family.add_metric([self._model_name, "0", *shape], 1)
         return family

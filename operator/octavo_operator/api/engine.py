@@ -30,7 +30,9 @@ class Engine(SpecModel):
         "auto", description="Type of weights and activations; auto takes the checkpoint's."
     )
     quantization: Literal["fp8", "awq", "gptq"] | None = Field(
-        None, description="Form of the weights: fp8 converts while loading, awq and gptq read such a checkpoint."
+        None,
+        description="Form of the weights: fp8 converts them while loading (a checkpoint that is in fp8 needs no word of"
+        " it); awq and gptq do not act yet.",
     )
     max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
         None, description="Longest context in tokens, prompt and answer together. Default: the model's, or what fits."

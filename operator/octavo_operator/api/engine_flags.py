@@ -32,8 +32,5 @@ SERVER_EXTRA = frozenset({
 })  # fmt: skip
 """Those of EXTRA that mean nothing to a model that is only fetched."""
 
-NOT_YET = {
-    "kv-cache-dtype": "auto",
-    "speculative-config": None,
-}
+NOT_YET: dict[str, str | None] = {"speculative-config": None}
 """Flags of EXTRA that today's engine refuses, with the value that it takes (None: none)."""

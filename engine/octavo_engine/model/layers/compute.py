@@ -198,9 +198,10 @@ class AVX2Compute(FewTokensCompute):
         return product if addend is None else addend + product
 
 
-def uses_amx(dtype: torch.dtype, device: torch.device) -> bool:
+def uses_amx(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether linears want a second copy of their weights."""
-    return device.type == "cpu" and dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+    possible = device.type == "cpu" and dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+    return possible and spec.quantization is None
 
 
 def widens(dtype: torch.dtype, device: torch.device) -> bool:
@@ -223,6 +224,6 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) ->
     kernels = cpu_kernels() if whole_lanes else None
     if kernels is None:
         return plain
-    if uses_amx(dtype, device):
+    if uses_amx(spec, dtype, device):
         return AMXCompute(kernels)
     return CPUCompute(kernels) if torch.cpu._is_avx512_supported() else AVX2Compute(kernels)

@@ -21,6 +21,7 @@ def can_fuse(layers: Sequence[DecoderLayer], x: Tensor, attention: AttentionCont
     """Whether the kernels compute all of `layers` for x [T, hidden]."""
     ours = isinstance(attention.backend, CPUAttention) and layers[0].mlp.ranks.alone
     ours = ours and layers[0].attention.norms is None
+    ours = ours and layers[0].mlp.gate_up.scale is None
     return ours and x.dtype == torch.bfloat16 and len(x) > 0 and layers[0].mlp.activation == "silu"
 
 

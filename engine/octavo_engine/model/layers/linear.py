@@ -6,12 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.fp8 import fp8_linear
+from octavo_engine.model.quantization import FP8, FP8Scheme
 
 
 class Linear(nn.Module):
     """y = x W^T + b with W [sum(parts), in]: the rows of several projections, one after another.
 
-    Memory is not initialised; the loader fills it.
+    Quantized, W is e4m3 and `scale` says how large its numbers are; else there is no `scale`. Memory is not
+    initialised; the loader fills it.
     """
 
     def __init__(
@@ -23,14 +26,29 @@ class Linear(nn.Module):
         compute: TorchCompute,
         dtype: torch.dtype,
         device: torch.device,
+        quantization: FP8Scheme | None = None,
     ) -> None:
         super().__init__()
         self.parts = parts
         self.compute = compute
+        self.quantization = quantization
         rows = sum(parts)
-        self.weight = nn.Parameter(torch.empty(rows, in_features, dtype=dtype, device=device), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(rows, dtype=dtype, device=device), requires_grad=False) if bias else None
+
+        def memory(*shape: int, dtype: torch.dtype) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
+
+        self.weight = memory(rows, in_features, dtype=dtype if quantization is None else FP8)
+        self.bias = memory(rows, dtype=dtype) if bias else None
+        self.scale: nn.Parameter | None = None
+        self.input_scale: nn.Parameter | None = None
+        if quantization is not None:
+            self.scale = memory(*quantization.scale_shape(rows, in_features), dtype=torch.float32)
+            if quantization.activation == "static":
+                self.input_scale = memory(1, dtype=torch.float32)
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         """[T, in] to [T, sum(parts)], added to `addend` of that shape, which may be overwritten."""
-        return self.compute.linear(x, self.weight, self.bias, addend)
+        if self.scale is None:
+            return self.compute.linear(x, self.weight, self.bias, addend)
+        product = fp8_linear(x, self.weight, self.scale, self.input_scale, self.bias)
+        return product if addend is None else addend + product

@@ -21,6 +21,7 @@ class GatedMLP(nn.Module):
     ) -> None:
         super().__init__()
         size, linear = spec.intermediate_size, partial(Linear, compute=compute, dtype=dtype, device=device)
+        linear = partial(linear, quantization=spec.quantization)
         self.gate_up = linear(spec.hidden_size, (size, size), bias=spec.mlp_bias)
         self.down = linear(size, (spec.hidden_size,), bias=spec.mlp_output_bias)
         self.ranks = ranks
@@ -29,5 +30,8 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor, addend: Tensor) -> Tensor:
         """[T, hidden] to the same, added to `addend`, which may be overwritten."""
-        inner = self.compute.gated(x, self.gate_up.weight, self.gate_up.bias, self.activation)
+        if self.gate_up.scale is None:
+            inner = self.compute.gated(x, self.gate_up.weight, self.gate_up.bias, self.activation)
+        else:
+            inner = self.compute.gate(self.gate_up(x), self.activation)
         return self.ranks.add_up(self.down(inner, self.ranks.once(addend)))

@@ -1,0 +1,176 @@
+"""Quantizing activations, and the product of matrices whose e4m3 scales are by blocks."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.fp8 import quantize_groups, quantize_kernel, quantize_tokens
+from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_kernel
+from octavo_engine.model.layers.fp8 import block_product, channel_product
+from tests.kernels.check import Build, Check
+
+FP8 = torch.float8_e4m3fn
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """float64, to the nearest number of e4m3 by arithmetic: 3 bits behind the first, in steps of 2^-9 at least."""
+    step = torch.maximum(x.abs().log2().floor() - 3, torch.tensor(-9.0, dtype=torch.float64, device=x.device)).exp2()
+    return (x / step).round().mul(step).clamp(-448, 448)
+
+
+def _assert_quantized(x: Tensor, quantized: Tensor, scales: Tensor, group: int) -> None:
+    """Scales are the largest / 448, values the nearest of e4m3, but for ties that a scale's last bit decides."""
+    wide = x.double().view(len(x), -1, group)
+    largest = wide.abs().amax(-1)
+    torch.testing.assert_close(scales.double()[largest > 0], largest[largest > 0] / 448, rtol=1e-6, atol=0)
+    exact = wide / scales.double().unsqueeze(-1)
+    found, expected = quantized.double().view_as(exact), _rounded(exact)
+    torch.testing.assert_close(found, expected, rtol=2**-3, atol=2**-9)
+    assert float((found != expected).double().mean()) < 0.001
+
+
+def _tokens(tokens: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Rows of very different sizes, one of them zeros, in a slice of a wider tensor."""
+    wide = torch.randn(tokens, width + 64, device=device) * torch.logspace(-6, 4, tokens, device=device)[:, None]
+    x = wide.to(dtype)[:, :width]
+    if tokens > 1:
+        x[1] = 0
+    quantized, scales = quantize_tokens(x)
+    assert (quantized.dtype, quantized.shape, scales.shape) == (FP8, x.shape, (tokens, 1))
+    assert float(quantized.float().abs().amax()) == 448
+    _assert_quantized(x, quantized, scales, width)
+
+
+def _given_scale(device: torch.device) -> None:
+    """What is beyond the scale's range becomes the largest number; NaN stays."""
+    x = torch.tensor([[448.0, -900.0, 3e38, -0.25, 0.0, torch.nan, 1.0, 17.0]], device=device)
+    quantized, scales = quantize_tokens(x, torch.tensor([0.5], device=device))
+    found = quantized.float()[0]
+    assert scales.tolist() == [[0.5]]
+    assert found[[0, 1, 2, 3, 4, 6, 7]].tolist() == [448, -448, 448, -0.5, 0, 2, 32]  # 34: a tie of 32 and 36
+    assert bool(found[5].isnan())
+
+
+def _not_finite(device: torch.device) -> None:
+    """A token that is no number or infinite stays so, and harms no other."""
+    x = torch.randn(3, 256, device=device)
+    x[0, 7], x[2, 9] = torch.nan, torch.inf
+    quantized, scales = quantize_tokens(x)
+    back = quantized.float() * scales
+    assert bool(back[0].isnan().any())
+    assert bool(back[2].isnan().any())
+    torch.testing.assert_close(back[1], x[1], rtol=0.07, atol=0.01)
+
+
+def _groups(device: torch.device) -> None:
+    x = torch.randn(3, 384, device=device)
+    x[:, 128:256] *= 1000
+    quantized, scales = quantize_groups(x, 128)
+    assert scales.shape == (3, 3)
+    _assert_quantized(x, quantized, scales, 128)
+
+
+def _product(tokens: int, rows: int, depth: int, device: torch.device) -> None:
+    """Against float64 of the numbers that values and scales stand for."""
+    x, weight = (torch.randn(n, depth, device=device).mul(60).to(FP8) for n in (tokens, rows))
+    x_scale = torch.rand(tokens, depth // 128, device=device) + 0.1
+    weight_scale = torch.rand(rows // 128, depth // 128, device=device) + 0.1
+    left = x.double().view(tokens, -1, 128) * x_scale.double().unsqueeze(-1)
+    right = weight.double().view(rows // 128, 128, -1, 128) * weight_scale.double()[:, None, :, None]
+    expected = left.view(tokens, depth) @ right.view(rows, depth).T
+    found = block_fp8_matmul(x, x_scale, weight, weight_scale, torch.float32)
+    # Products of 128 numbers are added up by the tensor cores, which keep 13 bits behind the largest one's first.
+    close = partial(torch.testing.assert_close, rtol=2e-3, atol=float(expected.abs().max()) * 1e-3)
+    close(found.double(), expected)
+    half = block_fp8_matmul(x, x_scale, weight, weight_scale, torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), found, rtol=2**-7, atol=0)  # the interpreter cuts off instead of rounding
+
+
+def _linear(by_block: bool, device: torch.device) -> None:
+    """What a layer does where 8 bits are multiplied: near the product of what was not quantized, with its bias."""
+    x, weight = torch.randn(5, 384, device=device, dtype=torch.bfloat16), torch.randn(256, 384, device=device)
+    parts = weight.view(2, 128, 3, 128) if by_block else weight.view(256, 1, 1, 384)
+    scale = parts.abs().amax((1, 3)) / 448
+    stored = (parts / scale[:, None, :, None]).view(256, 384).to(FP8)
+    exact = x.double() @ (stored.double().view(parts.shape) * scale[:, None, :, None]).view(256, 384).T
+    if by_block:
+        found = block_product(x, stored, scale)
+    else:
+        bias = torch.randn(256, device=device, dtype=torch.bfloat16)
+        given = torch.tensor([float(x.abs().max()) / 448], device=device)
+        exact += bias.double()
+        torch.testing.assert_close(channel_product(x, stored, scale, given, bias).double(), exact, rtol=0.02, atol=3)
+        found = channel_product(x, stored, scale, None, bias)
+    assert (found.dtype, found.shape) == (x.dtype, exact.shape)
+    torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=2.5)  # of sums whose spread is 20
+    assert float((found.double() - exact).std()) < 0.04 * float(exact.std())
+
+
+CHECKS = [
+    Check("quantize_tokens", partial(_tokens, 5, 96, torch.bfloat16)),
+    Check("quantize_one_long_token", partial(_tokens, 1, 4608, torch.float16)),
+    Check("quantize_tokens_wide", partial(_tokens, 300, 28672, torch.bfloat16), large=True),
+    Check("quantize_by_a_given_scale", _given_scale),
+    Check("quantize_what_is_not_finite", _not_finite),
+    Check("quantize_groups", _groups),
+    Check("block_product_of_one_token", partial(_product, 1, 256, 256)),
+    Check("block_product_of_few_tokens", partial(_product, 19, 128, 384)),
+    Check("block_product_of_many_tokens", partial(_product, 70, 256, 256)),
+    Check("linear_by_channel", partial(_linear, False)),
+    Check("linear_by_block", partial(_linear, True)),
+    Check("block_product_large", partial(_product, 333, 4096, 2048), large=True),
+]
+
+_QUANTIZE = {"x": "*bf16", "quantized": "*fp8e4nv", "scales": "*fp32", "x_stride": "i32", "groups": "i32"}
+_PRODUCT = {"x": "*fp8e4nv", "x_scale": "*fp32", "weight": "*fp8e4nv", "weight_scale": "*fp32", "output": "*bf16"}
+_PRODUCT |= dict.fromkeys(("T", "row_blocks", "depth_blocks"), "i32")
+BUILDS = [
+    Build(
+        "quantize_tokens_of_4096",
+        quantize_kernel,
+        _QUANTIZE,
+        {"given": None, "GROUP": 4096, "GROUP_PADDED": 4096},
+        warps=8,
+        max_registers=64,
+    ),
+    Build(
+        "quantize_tokens_of_28672_by_a_given_scale",
+        quantize_kernel,
+        _QUANTIZE | {"given": "*fp32"},
+        {"GROUP": 28672, "GROUP_PADDED": 32768},
+        warps=16,
+        max_registers=128,
+    ),
+    Build(
+        "quantize_groups_of_128",
+        quantize_kernel,
+        _QUANTIZE,
+        {"given": None, "GROUP": 128, "GROUP_PADDED": 128},
+        warps=1,
+        max_registers=40,
+    ),
+    Build(
+        "block_product_of_few_tokens",
+        block_fp8_matmul_kernel,
+        _PRODUCT,
+        {"TILE_T": 16, "TILE_N": 32, "SIDE": 128},
+        warps=4,
+        stages=4,
+        max_registers=128,
+        sass=("MMA",),
+    ),
+    Build(
+        "block_product_of_many_tokens",
+        block_fp8_matmul_kernel,
+        _PRODUCT,
+        {"TILE_T": 128, "TILE_N": 128, "SIDE": 128},
+        warps=8,
+        stages=3,
+        max_registers=255,
+        sass=("QGMMA",),
+    ),
+]
