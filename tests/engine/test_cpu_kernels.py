@@ -149,7 +149,7 @@ def test_auto_takes_the_kernels_for_what_they_compute() -> None:
 @needs_kernels
 def test_without_a_compiler_pytorch_computes(monkeypatch, tmp_path, caplog) -> None:
     monkeypatch.setattr(build, "_COMPILER", "no-such-compiler")
-    monkeypatch.setattr(build, "HERE", tmp_path)
+    monkeypatch.setattr(build, "PACKAGED", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cpu_kernels.__wrapped__() is None
     assert "no-such-compiler cannot be run" in caplog.text
@@ -164,6 +164,7 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path) -> None:
 
 @needs_kernels
 def test_the_compiled_file_is_kept(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     first = build.built_library()
     monkeypatch.setattr(build, "_COMPILER", "no-such-compiler")

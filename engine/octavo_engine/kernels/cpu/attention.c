@@ -144,13 +144,16 @@ INLINE void pass(const struct attention *a, const struct pass *p, int heads, int
 INLINE void pass_of(const struct attention *a, const struct pass *p, int heads, float *state, enum dtype dtype) {
 #define CASE(H, D) case 1000 * H + D: pass(a, p, H, D / LANES, dtype, state); return;
     switch (1000 * heads + a->head_dim) {
-        CASE(1, 32) CASE(1, 64) CASE(2, 64) CASE(3, 64) CASE(1, 96) CASE(1, 128) CASE(2, 128) CASE(3, 128)
+        CASE(1, 32) CASE(1, 64) CASE(2, 64) CASE(3, 64) CASE(1, 96) CASE(1, 128)
+#if REGISTERS == 32
+        CASE(2, 128) CASE(3, 128)
+#endif
     }
 }
 
 /* How many of the `left` heads that share a KV head are computed together. */
 INLINE long together(const struct attention *a, long left) {
-    if (a->head_dim != 64 && a->head_dim != 128) return 1;
+    if (a->head_dim != 64 && (REGISTERS < 32 || a->head_dim != 128)) return 1;
     return left == 4 ? 2 : left < MAX_HEADS ? left : MAX_HEADS;
 }
 

@@ -1,9 +1,9 @@
 """Compiles the C files of this folder for an instruction set, once: the result is kept.
 
-    python -m octavo_engine.kernels.cpu.build
+    python -m octavo_engine.kernels.cpu.build [--native]
 
-compiles for all of them into this folder, as an image's build does; otherwise it happens at the first start (5 s), into
-the user's cache. Nothing of torch is compiled in: the functions take pointers and numbers.
+compiles for all of them, or for this machine's, into this folder, as an image's build and `make setup` do; otherwise it
+happens at the first start (5 to 10 s), into the user's cache. Nothing of torch is compiled in: the functions take pointers and numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PACKAGED = HERE
+"""Where what was compiled beforehand lies."""
 _COMPILER = "gcc"
 _OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 LEVELS = {
@@ -33,7 +35,7 @@ class BuildError(Exception):
 def built_library() -> Path:
     """The compiled kernels for this machine, compiled now if they are not there yet; BuildError if that fails."""
     level = _level()
-    for folder in (HERE, _cache()):
+    for folder in (PACKAGED, _cache()):
         if (found := folder / _file_name(level)).exists():
             return found
     try:
@@ -86,9 +88,12 @@ def _cache() -> Path:
 
 
 def main() -> None:
-    """Compile for all LEVELS, into this folder."""
-    for level in LEVELS:
-        sys.stdout.write(f"{compile_to(HERE, level)}\n")
+    """Compile for all LEVELS, or with --native for this machine's alone, into this folder."""
+    try:
+        for level in [_level()] if "--native" in sys.argv[1:] else LEVELS:
+            sys.stdout.write(f"{compile_to(PACKAGED, level)}\n")
+    except BuildError as error:
+        sys.exit(f"no kernels of our own for CPUs: {error}")
 
 
 if __name__ == "__main__":
