@@ -32,6 +32,7 @@ import torch
 
 from bench.gpu.clock import describe, short_name
 from tests.kernels.check import NotCheckedError, modules
+from tests.kernels.rounding import round_as_hardware
 
 _SECONDS = 540.0
 """Of a lent machine's ten minutes for a command."""
@@ -73,6 +74,8 @@ def jobs_of(names: Sequence[str], device: str, limit: int | None) -> list[Job]:
 
 def _serve(connection: Connection, device: str, seed: int) -> None:
     """A process of checks: says that it is there, then takes one after the other until it is told to end."""
+    if device == "cpu":
+        round_as_hardware()
     connection.send(None)
     while (job := connection.recv()) is not None:
         torch.manual_seed(seed)

@@ -43,7 +43,7 @@ BUILDS = []
 
 def test_every_end_of_a_check_is_told(tmp_path: Path) -> None:
     (tmp_path / "odd_checks.py").write_text(ODD)
-    modules = ["--module=tests.kernels.kv_write_checks", "--module=odd_checks"]
+    modules = ["--module=tests.kernels.grouping_checks", "--module=odd_checks"]
     command = [sys.executable, "-m", "tests.kernels.gpu_check", "--device=cpu", f"--out={tmp_path}", *modules]
     path = os.pathsep.join([str(ROOT), str(ROOT / "engine"), str(tmp_path)])
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
@@ -77,13 +77,13 @@ def test_every_end_of_a_check_is_told(tmp_path: Path) -> None:
 
 def test_what_there_is_no_time_for_counts_as_not_checked() -> None:
     args = parse(["--device=cpu", "--seconds=0"])
-    outcomes = run([Job("tests.kernels.kv_write_checks", "any")], args)
+    outcomes = run([Job("tests.kernels.grouping_checks", "any")], args)
     assert [outcome.status for outcome in outcomes] == ["not checked"]
     assert "the time was over" in table(outcomes)
 
 
 def test_whole_models_come_first_and_a_limit_is_each_modules_own() -> None:
-    names = ["tests.kernels.kv_write_checks", "tests.kernels.whole_model_checks"]
+    names = ["tests.kernels.grouping_checks", "tests.kernels.whole_model_checks"]
     assert jobs_of(names, "cuda", None)[0].module == names[1]
     limited = jobs_of(names, "cuda", 1)
     assert [job.module for job in limited] == [names[1], names[0]]
