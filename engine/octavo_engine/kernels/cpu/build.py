@@ -3,7 +3,8 @@
     python -m octavo_engine.kernels.cpu.build [--native]
 
 compiles for all of them, or for this machine's, into this folder, as an image's build and `make setup` do; otherwise it
-happens at the first start (5 to 10 s), into the user's cache. Nothing of torch is compiled in: the functions take pointers and numbers.
+happens at the first start (5 to 10 s), into the user's cache. Nothing of torch is compiled in: the functions take
+pointers and numbers.
 """
 
 from __future__ import annotations
