@@ -61,6 +61,14 @@ def test_chosen_where_products_are_emulated(
     assert type(choose_compute(spec, torch.bfloat16, CPU)) is TorchCompute
 
 
+def test_no_kernels_are_compiled_for_a_decoder_that_computes_nothing(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader's blueprint, on a machine whose decoder is on a GPU."""
+    monkeypatch.setattr(compute, "cpu_kernels", lambda: pytest.fail("kernels asked for"))
+    assert type(choose_compute(read_spec(files), torch.bfloat16, torch.device("meta"))) is TorchCompute
+
+
 @needs_kernels
 def test_with_kernels_few_tokens_are_theirs(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch

@@ -213,12 +213,12 @@ def widens(dtype: torch.dtype, device: torch.device) -> bool:
 
 def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> TorchCompute:
     """The quickest way to compute the model of `spec` in `dtype` on `device`."""
-    plain = WideningCompute() if widens(dtype, device) else TorchCompute()
     if triton_runs_on(device):
         from octavo_engine.model.layers.triton_compute import TritonCompute
 
         return TritonCompute()
-    if dtype not in DTYPES:
+    plain = WideningCompute() if widens(dtype, device) else TorchCompute()
+    if device.type != "cpu" or dtype not in DTYPES:  # a decoder without memory is no reason to compile kernels
         return plain
     whole_lanes = spec.hidden_size % LANES == spec.intermediate_size % LANES == spec.head_dim % (2 * LANES) == 0
     kernels = cpu_kernels() if whole_lanes else None
