@@ -197,6 +197,19 @@ def test_scratch_bytes_bounds_what_a_step_allocates(variant):
         assert used <= bound + result, f"{lens[:2]} used {used}, bound {bound}"
 
 
+def test_scratch_bytes_bounds_what_decodes_over_an_fp8_cache_allocate():
+    """A full bucket: its values come as bytes and in float32 while the keys are there."""
+    count, context = 40, 1638
+    batch = make_batch([(1, context)] * count, heads=8, kv_heads=2, head_dim=64)
+    backend = TorchAttention()
+    blocks = int(batch.inputs.block_tables[0].max()) + 1
+    cache = backend.allocate(batch.group, blocks, 16, FP8, torch.device("cpu"))[0]
+    with peak_memory() as peak:
+        backend.attend(batch.query, cache, backend.prepare(batch.inputs, 0, 16, None), AttentionVariant(1.0))
+    bound = backend.scratch_bytes(batch.group, 8, count, count, context) + batch.query.nbytes
+    assert bound / 2 < peak.bytes <= bound
+
+
 def test_auto_takes_torch_on_cpus_and_triton_on_gpus_only():
     assert select_backend("auto", torch.device("cpu")).name == "torch"
     assert select_backend("torch", torch.device("cuda")).name == "torch"

@@ -126,11 +126,14 @@ class TorchAttention:
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """Gathered keys and values, masks, scores of one sequence or head, a padded copy of the queries; in float32."""
+        """Gathered keys and values, masks, scores of one sequence or head, a padded copy of the queries; in float32.
+
+        From a cache in FP8 values come as one byte a number more.
+        """
         token = group.num_kv_heads * group.head_dim * 4
         context = max_context + 128  # whole blocks
         decode = min(max_seqs * 2 * context, max(_BUCKET_TOKENS, context))
-        gathered = 2 * token * max(decode, context)
+        gathered = (2 * token + token // 4) * max(decode, context)
         masks = 5 * max(decode, min(_QUERY_TILE, max_tokens) * context) + max_seqs * 2 * context
         scores = 2 * token * context + 12 * context * max(num_heads, min(_QUERY_TILE, max_tokens))
         queries = 3 * max_tokens * num_heads * group.head_dim * 4
@@ -232,7 +235,7 @@ def _bytes_if_fp8(x: Tensor) -> Tensor:
 def _gather(blocks: Tensor, indices: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
     """[len(indices), B, K, D] in `dtype`; whole blocks are copied, which is as quick as memory."""
     found = blocks.flatten(1).index_select(0, indices).view(-1, *blocks.shape[1:])
-    return found if found.dtype == dtype else (found.float() * scale).to(dtype)
+    return found if found.dtype == dtype else found.float().mul_(scale).to(dtype)
 
 
 def _gather_both(cache: LayerCache, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
