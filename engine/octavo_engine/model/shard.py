@@ -13,10 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.model.quantization import BLOCK
 from octavo_engine.model.spec import ModelSpec
 
 _NEURONS = 16
-"""Neurons are dealt out so many at a time where their number allows it, as kernels like their rows aligned."""
+"""Neurons are dealt out so many at a time where their number allows it, as kernels like their rows aligned; those that
+share scales block by block, a block at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,10 @@ class Shard:
     def neurons(self, spec: ModelSpec) -> range:
         """The neurons of each feed-forward part that this rank has."""
         count = spec.intermediate_size
-        piece = _NEURONS if count % _NEURONS == 0 and count // _NEURONS >= self.size else 1
+        by_block = spec.quantization is not None and spec.quantization.granularity == "block"
+        piece = BLOCK if by_block else _NEURONS
+        if count % piece or count // piece < self.size:
+            piece = 1
         part = _part(count // piece, self.rank, self.size)
         return range(part.start * piece, part.stop * piece)
 
