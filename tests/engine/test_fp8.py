@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,14 +26,16 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.target import choose_target
+from octavo_engine.engine.startup import memory_need
+from octavo_engine.engine.target import choose_target, planned_target
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.decoder import Decoder, DecoderLayer
+from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.layers.fused import can_fuse
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.quantization import asked_for, dequantize, quantize_rows
+from octavo_engine.model.quantization import ONLINE, asked_for, dequantize, quantize_into, quantize_rows
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import read_spec
@@ -196,6 +199,72 @@ def test_a_rank_quantizes_its_part(tmp_path):
             expected = theirs.weight.view(2, 2, 128, 128)[:, 1].reshape(256, 128)
             assert torch.equal(ours.weight.view(torch.uint8), expected.view(torch.uint8))
             assert torch.equal(ours.scale, theirs.scale.view(2, 2, 128)[:, 1].reshape(256, 1))
+
+
+@pytest.mark.parametrize("name", ["deepseek", "compressed_channel", "compressed_tensor"])
+def test_uneven_ranks_have_the_scales_of_their_parts(name, tmp_path):
+    """Three KV heads and three blocks of neurons for two: what both have together is the whole model."""
+    sizes = {"hidden_size": 384, "num_attention_heads": 3, "num_key_value_heads": 3, "intermediate_size": 384}
+    save_fp8(tmp_path, name, **sizes)
+    shards = [Shard(rank, 2) for rank in range(2)]
+    config = EngineConfig(model="test", device="cpu", tensor_parallel_size=2)
+    choose_target(config, ModelFiles("test", directory=tmp_path), shards[0])  # nothing is refused
+    whole, parts = load(tmp_path), [load(tmp_path, ranks=Collectives(shard)) for shard in shards]
+    assert [linears(part)[0].parts for part in parts] == [(256,) * 3, (128,) * 3]
+    for index, linear in enumerate(linears(whole)):
+        found = [linears(part)[index] for part in parts]
+        if len(linear.parts) == 1:  # cut by columns
+            together = torch.cat([stands_for(part) for part in found], dim=1)
+        else:
+            pieces = zip(*(stands_for(part).split(part.parts) for part in found), strict=True)
+            together = torch.cat([torch.cat(piece) for piece in pieces])
+        assert torch.equal(together, stands_for(linear))
+
+
+def stands_for(linear: Linear) -> torch.Tensor:
+    assert linear.scale is not None
+    return dequantize(linear.weight, linear.scale, torch.float32)
+
+
+class Noting(TorchCompute):
+    """Notes the weights that it is given."""
+
+    def __init__(self) -> None:
+        self.weights: list[torch.Tensor] = []
+
+    def multiply(self, x, weight, bias):
+        self.weights.append(weight)
+        return super().multiply(x, weight, bias)
+
+
+def test_dequantized_weights_are_multiplied_as_all_others_are():
+    """So that a CPU which emulates products of bfloat16 widens these too."""
+    compute, dtype = Noting(), torch.bfloat16
+    linear = Linear(48, (32,), bias=True, compute=compute, dtype=dtype, device=CPU, quantization=ONLINE)
+    weight, bias = torch.randn(32, 48), torch.randn(32).to(dtype)
+    quantize_into(linear.weight, linear.scale, weight)
+    linear.bias.copy_(bias)
+    x, addend = torch.randn(9, 48).to(dtype), torch.randn(9, 32).to(dtype)
+    exact = x.double() @ stands_for(linear).double().T + bias.double() + addend.double()
+    torch.testing.assert_close(linear(x, addend.clone()).double(), exact, rtol=2**-6, atol=0.1)
+    assert [w.dtype for w in compute.weights] == [dtype]
+    assert torch.equal(compute.weights[0], stands_for(linear).to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "changes", "in_8_bits"),
+    [("bfloat16", {}, True), ("float32", {}, False), ("bfloat16", {"intermediate_size": 250}, False)],
+    ids=["half precision", "float32", "odd sizes"],
+)
+def test_what_is_dequantized_on_a_gpu_that_multiplies_in_8_bits_is_planned(dtype, changes, in_8_bits, tmp_path):
+    files = ModelFiles("test", directory=save(reference_model(**{**SIZES, **changes}), tmp_path))
+    config = EngineConfig(model="test", dtype=dtype, quantization="fp8", enforce_eager=True, max_num_seqs=1)
+    target = planned_target(config, files)
+    assert target.multiplies_fp8 is in_8_bits
+    others = [replace(target, multiplies_fp8=multiplies) for multiplies in (True, False)]
+    few, many = (memory_need(other, config).step for other in others)
+    assert many - few == footprint.dequantized_bytes(target.shard_spec, target.dtype) > 0
+    assert memory_need(target, config).step == (few if in_8_bits else many)
 
 
 def test_c_kernels_that_know_no_e4m3_leave_such_layers_alone(tmp_path):

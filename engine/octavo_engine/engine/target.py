@@ -10,7 +10,8 @@ from octavo_engine.attention.backend import AttentionBackend, AttentionTask
 from octavo_engine.attention.select import select_backend
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.model.layers.fp8 import multiplies_fp8
+from octavo_engine.model.footprint import linear_shapes
+from octavo_engine.model.layers.fp8 import multiplies_fp8, suits_fp8
 from octavo_engine.model.quantization import FP8, asked_for, check_blocks
 from octavo_engine.model.shard import Shard, sharded
 from octavo_engine.model.source import ModelFiles
@@ -30,7 +31,7 @@ class Target:
     """Of cached keys and values."""
     backend: AttentionBackend
     multiplies_fp8: bool
-    """Whether the device multiplies weights in 8 bits as they are."""
+    """Whether the device multiplies all quantized weights in 8 bits as they are."""
 
 
 def choose_target(config: EngineConfig, files: ModelFiles, shard: Shard) -> Target:
@@ -54,6 +55,7 @@ def _target(config: EngineConfig, files: ModelFiles, shard: Shard, device: torch
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
     task = AttentionTask(part.kv_groups, config.block_size, dtype, kv_dtype, part.num_heads)
     backend = select_backend(config.attention_backend, device, task)
+    fp8 = fp8 and all(suits_fp8(dtype, *shape) for shape in linear_shapes(part))
     return Target(device, spec, part, dtype, kv_dtype, backend, fp8)
 
 

@@ -36,13 +36,13 @@ def num_parameters(spec: ModelSpec) -> int:
     hidden, inner = spec.hidden_size, spec.intermediate_size
     biases = (query + 2 * key) * spec.attention_bias + hidden * spec.attention_output_bias
     biases += 2 * inner * spec.mlp_bias + hidden * spec.mlp_output_bias
-    linears = sum(rows * columns for rows, columns in _linear_shapes(spec))
+    linears = sum(rows * columns for rows, columns in linear_shapes(spec))
     embeddings = spec.vocab_size * hidden * (1 if spec.tie_word_embeddings else 2)
     norms = 2 * hidden + 2 * spec.head_dim * spec.qk_norm
     return spec.num_layers * (linears + biases + norms) + hidden + embeddings
 
 
-def _linear_shapes(spec: ModelSpec) -> tuple[tuple[int, int], ...]:
+def linear_shapes(spec: ModelSpec) -> tuple[tuple[int, int], ...]:
     """Rows and columns of the linear layers' weights in one decoder layer."""
     query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     hidden, inner = spec.hidden_size, spec.intermediate_size
@@ -54,7 +54,7 @@ def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
     scheme, total = spec.quantization, num_parameters(spec) * dtype.itemsize
     if scheme is None:
         return total
-    for shape in _linear_shapes(spec):
+    for shape in linear_shapes(spec):
         scales = math.prod(scheme.scale_shape(*shape)) + (scheme.activation == "static")
         saved = math.prod(shape) * (dtype.itemsize - FP8.itemsize) - scales * _FLOAT32_BYTES
         total -= spec.num_layers * saved
@@ -65,7 +65,7 @@ def dequantized_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
     """Bytes that a device without 8-bit products needs in a step for the largest weight in float32 and `dtype`."""
     if spec.quantization is None:
         return 0
-    return max(rows * columns for rows, columns in _linear_shapes(spec)) * (_FLOAT32_BYTES + dtype.itemsize)
+    return max(rows * columns for rows, columns in linear_shapes(spec)) * (_FLOAT32_BYTES + dtype.itemsize)
 
 
 def checkpoint_bytes(files: ModelFiles) -> int | None:
@@ -111,10 +111,8 @@ def step_bytes(spec: ModelSpec, dtype: torch.dtype, max_tokens: int, max_seqs: i
 
 def widening_bytes(spec: ModelSpec, max_tokens: int) -> int:
     """An upper bound of what one product takes besides, where weight, input and result are widened to float32."""
-    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    hidden, inner = spec.hidden_size, spec.intermediate_size
-    linears = ((hidden, query + 2 * key), (query, hidden), (hidden, 2 * inner), (inner, hidden))
-    return max(_FLOAT32_BYTES * (n * m + m + max_tokens * (n + m)) for n, m in linears)
+    shapes = linear_shapes(spec)
+    return max(_FLOAT32_BYTES * (rows * (columns + 1) + max_tokens * (rows + columns)) for rows, columns in shapes)
 
 
 def graph_bytes(

@@ -1,4 +1,4 @@
-"""Multiplication with weights in e4m3: on tensor cores that compute in 8 bits, elsewhere exactly and slowly."""
+"""Multiplication with weights in e4m3 on tensor cores that compute in 8 bits; elsewhere `Linear` dequantizes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import ScalingType
 
-from octavo_engine.model.quantization import BLOCK, dequantize
+from octavo_engine.model.quantization import BLOCK
 
 _ALIGNMENT = 16
 """`scaled_mm` wants rows and columns to be multiples of it."""
@@ -19,10 +19,8 @@ def fp8_linear(x: Tensor, weight: Tensor, scale: Tensor, input_scale: Tensor | N
     """x [T, in] weight^T + bias [out], as x's type.
 
     `weight` e4m3 [out, in], `scale` float32 as `FP8Scheme.scale_shape` says, `input_scale` float32 [1] of activations.
-    Where the device multiplies in 8 bits, x is quantized for it; elsewhere x stays and weights are dequantized.
+    x is quantized here; for devices and numbers that `multiplies_fp8` and `suits_fp8` are true of.
     """
-    if not multiplies_fp8(x.device) or x.dtype == torch.float32 or any(n % _ALIGNMENT for n in weight.shape):
-        return F.linear(x, dequantize(weight, scale, x.dtype), bias)
     if len(scale) != len(weight):
         product = block_product(x, weight, scale)
         return product if bias is None else product + bias
@@ -33,6 +31,11 @@ def fp8_linear(x: Tensor, weight: Tensor, scale: Tensor, input_scale: Tensor | N
 def multiplies_fp8(device: torch.device) -> bool:
     """Whether `device` has tensor cores for e4m3: NVIDIA's from Ada and Hopper on."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def suits_fp8(dtype: torch.dtype, rows: int, columns: int) -> bool:
+    """Whether activations of `dtype` may be multiplied in 8 bits with a weight [rows, columns]; float32 means exact."""
+    return dtype != torch.float32 and rows % _ALIGNMENT == columns % _ALIGNMENT == 0
 
 
 def channel_product(

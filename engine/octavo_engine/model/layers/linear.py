@@ -6,15 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.model.layers.compute import TorchCompute
-from octavo_engine.model.layers.fp8 import fp8_linear
-from octavo_engine.model.quantization import FP8, FP8Scheme
+from octavo_engine.model.layers.fp8 import fp8_linear, multiplies_fp8, suits_fp8
+from octavo_engine.model.quantization import FP8, FP8Scheme, dequantize
 
 
 class Linear(nn.Module):
     """y = x W^T + b with W [sum(parts), in]: the rows of several projections, one after another.
 
-    Quantized, W is e4m3 and `scale` says how large its numbers are; else there is no `scale`. Memory is not
-    initialised; the loader fills it.
+    Quantized, W is e4m3 and `scale` says how large its numbers are; else there is no `scale`. Where products are not
+    computed in 8 bits, it is dequantized in each call and x stays as it is. Memory is not initialised; the loader fills
+    it.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Linear(nn.Module):
         self.compute = compute
         self.quantization = quantization
         rows = sum(parts)
+        self.in_8_bits = multiplies_fp8(device) and suits_fp8(dtype, rows, in_features)
 
         def memory(*shape: int, dtype: torch.dtype) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
@@ -50,5 +52,7 @@ class Linear(nn.Module):
         """[T, in] to [T, sum(parts)], added to `addend` of that shape, which may be overwritten."""
         if self.scale is None:
             return self.compute.linear(x, self.weight, self.bias, addend)
+        if not self.in_8_bits:
+            return self.compute.linear(x, dequantize(self.weight, self.scale, x.dtype), self.bias, addend)
         product = fp8_linear(x, self.weight, self.scale, self.input_scale, self.bias)
         return product if addend is None else addend + product

@@ -19,9 +19,10 @@ class TritonCompute(TorchCompute):
 
     The residual is added in the GEMM's epilogue, not by the norm after it. In passes over [T, hidden] from one linear
     to the next, the first reads the residual, writes the sum, reads that and writes what is normalised: 4. The second
-    writes the product, reads it and the residual, writes both sums: 5, in as many launches. A linear that has no such
-    epilogue (scaled_mm in FP8) takes the second way, `kernels.norm.rms_norm` with a residual. Under tensor parallelism
+    writes the product, reads it and the residual, writes both sums: 5, in as many launches. Under tensor parallelism
     both are as quick, and the first needs no second rule: the first rank's linear adds, then the ranks' are summed.
+    Products in FP8 have no such epilogue (`Linear`): what they add is a launch of its own, for which the second way is
+    there (`kernels.norm.rms_norm` with a residual) and not taken yet.
     """
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
