@@ -56,7 +56,13 @@ def test_a_large_model_does_not_fit_on_one_gpu(llama_70b, capsys):
     assert main(["plan", llama_70b, "--gpu-memory", "80GiB"]) == 4
     output = capsys.readouterr()
     assert output.out == ""
-    for part in ("does not fit into a GPU of 80.0 GiB", "weights 131.4 GiB", "there are 72.0 GiB", "more GPUs"):
+    for part in (
+        "does not fit into a GPU of 80.0 GiB",
+        "weights 131.4 GiB",
+        "there are 72.0 GiB",
+        "more GPUs",
+        "--quantization fp8",
+    ):
         assert part in output.err
     assert output.err.count("\n") == 1
 

@@ -200,7 +200,9 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget
         tips.append(f"--gpu-memory-utilization {share + 0.005:.2f}")
     if total > memory.free and left <= need.kv_per_token * limits.block_size:
         missing = total - memory.free
-        tips.append(f"a device with {format_size(missing)} more memory, more GPUs, or a smaller --dtype")
+        tips.append(
+            f"a device with {format_size(missing)} more memory, more GPUs, or smaller weights (--quantization fp8)"
+        )
     if left <= 0:
         tips.append(f"a smaller --max-num-seqs or --max-num-batched-tokens (one step takes {format_size(need.step)})")
     return "Try " + ", or ".join(tips) + "." if tips else "Take a larger device."
