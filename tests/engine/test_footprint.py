@@ -64,9 +64,7 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, compute, monkeyp
         monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: compute())
     decoder = make_decoder(dtype, **shape)
     stepper = Stepper(decoder, num_blocks=640)
-    sequences = [Sequence([7] * n) for n in lens]
-    if computed:
-        stepper.step([(sequence, computed) for sequence in sequences], sample=[0])
+    sequences = [Sequence([7] * n, computed) for n in lens]  # of what was computed only the place counts here
     work = [(sequence, len(sequence.tokens) - computed) for sequence in sequences]
     tokens = sum(count for _, count in work)
     sample = list(range(tokens - len(work), tokens))
