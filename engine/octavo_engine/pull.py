@@ -70,7 +70,7 @@ def _fetch(config: EngineConfig, progress: Progress, report: Report, check_memor
 def _memory(config: EngineConfig, small: ModelFiles) -> MemoryInfo:
     from octavo_engine.engine.startup import size_engine  # brings torch: only for those who ask
 
-    return size_engine(config, small).memory_info()
+    return size_engine(config, small, measure=False).memory_info()  # the engine measures, which compiles kernels
 
 
 def _link(place: Path, link: Path) -> None:

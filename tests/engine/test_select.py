@@ -16,6 +16,7 @@ from paging import make_batch, plain_attention, poisoned_cache, projection, untu
 from torch import Tensor
 from torch.nn.attention import varlen
 
+from octavo_engine import pull
 from octavo_engine.attention import measure as measure_module
 from octavo_engine.attention import select
 from octavo_engine.attention import varlen as varlen_module
@@ -24,7 +25,10 @@ from octavo_engine.attention.measure import LIMIT, TRIALS, Trial, attention_work
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.varlen import VarlenAttention
 from octavo_engine.config import EngineConfig
+from octavo_engine.engine import startup
+from octavo_engine.engine.target import Target, choose_target
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.model.source import resolve_model
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 TASK = AttentionTask((KVGroupSpec("full", (0, 1), 2, 16),), 16, torch.float32, torch.float32, 4)
@@ -120,6 +124,23 @@ def test_several_candidates_are_measured(monkeypatch: pytest.MonkeyPatch, caplog
         assert select.select_backend("auto", CUDA, TASK).name == "varlen"
     assert "attention backend: varlen (the quickest, on cuda)" in caplog.text
     assert len(asked) == 8
+
+
+def test_who_only_asks_what_fits_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pull --check-memory` runs before the engine, which measures: kernels need not be compiled twice."""
+    monkeypatch.setattr(measure_module, "DeviceMeasure", None)
+    monkeypatch.setattr(varlen_module, "why_not", lambda: None)
+    assert select.select_backend("auto", CUDA, TASK, measure=False).name == "triton"
+    asked: list[bool] = []
+
+    def noting(*given: Any, measure: bool) -> Target:
+        asked.append(measure)
+        return choose_target(*given, measure=measure)
+
+    monkeypatch.setattr(startup, "choose_target", noting)
+    config, files = EngineConfig(model="smollm2", device="cpu"), resolve_model("smollm2", None, lambda *_: None)
+    assert pull._memory(config, files) == startup.size_engine(config, files).memory_info()
+    assert asked == [False, True]
 
 
 @pytest.mark.parametrize("name", ["triton", "varlen", "torch"])

@@ -15,13 +15,16 @@ from octavo_engine.kernels.cpu.library import cpu_kernels
 log = logging.getLogger(__name__)
 
 
-def select_backend(name: str, device: torch.device, task: AttentionTask | None = None) -> AttentionBackend:
+def select_backend(
+    name: str, device: torch.device, task: AttentionTask | None = None, *, measure: bool = True
+) -> AttentionBackend:
     """The backend called `name`, or for `auto` the quickest on `device`; ConfigurationError if it cannot run there.
 
-    Without a `task` no backend is taken that computes only some, and nothing is measured.
+    Without a `task` no backend is taken that computes only some. Without it, or unless it is to `measure`, nothing is
+    tried on a GPU and our own kernels are taken.
     """
     if name == "auto":
-        backend, reason = _on_gpu(device, task) if device.type == "cuda" else _on_cpu(task)
+        backend, reason = _on_gpu(device, task if measure else None) if device.type == "cuda" else _on_cpu(task)
     elif name == "torch":
         backend, reason = TorchAttention(), "asked for"
     elif name == "triton":

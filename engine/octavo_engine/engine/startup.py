@@ -166,13 +166,16 @@ class Sizing:
         return MemoryInfo(weights=need.weights, step=step, kv_per_token=need.kv_per_token, total=self.memory.total)
 
 
-def size_engine(config: EngineConfig, files: ModelFiles, others: Sequence[DeviceMemory] = ()) -> Sizing:
+def size_engine(
+    config: EngineConfig, files: ModelFiles, others: Sequence[DeviceMemory] = (), *, measure: bool = True
+) -> Sizing:
     """Whether and how the model fits here with these settings; DoesNotFitError says which knob to turn.
 
     `others` are the devices of the other ranks, if they are known: the one that may be used least decides for all.
+    Attention backends are measured on a GPU if `measure`, as an engine that is about to start has to.
     """
     ranks = config.tensor_parallel_size
-    target = choose_target(config, files, Shard(0, ranks))
+    target = choose_target(config, files, Shard(0, ranks), measure=measure)
     device = target.device
     need = memory_need(target, config)
     if uses_amx(target.spec, target.dtype, device):

@@ -34,10 +34,13 @@ class Target:
     """Whether the device multiplies all quantized weights in 8 bits as they are."""
 
 
-def choose_target(config: EngineConfig, files: ModelFiles, shard: Shard) -> Target:
-    """What `shard` of the model in `files` is computed with; ConfigurationError if it cannot be."""
+def choose_target(config: EngineConfig, files: ModelFiles, shard: Shard, *, measure: bool = True) -> Target:
+    """What `shard` of the model in `files` is computed with; ConfigurationError if it cannot be.
+
+    Backends are tried on a GPU only if they are to be measured.
+    """
     device = choose_device(config.device, shard)
-    return _target(config, files, shard, device, fp8=multiplies_fp8(device))
+    return _target(config, files, shard, device, fp8=multiplies_fp8(device), measure=measure)
 
 
 def planned_target(config: EngineConfig, files: ModelFiles) -> Target:
@@ -46,7 +49,9 @@ def planned_target(config: EngineConfig, files: ModelFiles) -> Target:
     return _target(replace(config, attention_backend="triton"), files, shard, torch.device("cuda"), fp8=True)
 
 
-def _target(config: EngineConfig, files: ModelFiles, shard: Shard, device: torch.device, *, fp8: bool) -> Target:
+def _target(
+    config: EngineConfig, files: ModelFiles, shard: Shard, device: torch.device, *, fp8: bool, measure: bool = False
+) -> Target:
     spec = asked_for(read_spec(files), config.quantization)
     part = sharded(spec, shard)
     for rank in range(shard.size):  # they need not be alike
@@ -54,7 +59,7 @@ def _target(config: EngineConfig, files: ModelFiles, shard: Shard, device: torch
     dtype = choose_dtype(config.dtype, spec, device)
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
     task = AttentionTask(part.kv_groups, config.block_size, dtype, kv_dtype, part.num_heads)
-    backend = select_backend(config.attention_backend, device, task)
+    backend = select_backend(config.attention_backend, device, task, measure=measure)
     fp8 = fp8 and all(suits_fp8(dtype, *shape) for shape in linear_shapes(part))
     return Target(device, spec, part, dtype, kv_dtype, backend, fp8)
 
