@@ -336,7 +336,7 @@ def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
 
     monkeypatch.setattr(startup.Sizing, "replan", smaller)
     monkeypatch.setattr(load, "_capture", lambda _: capture)
-    monkeypatch.setattr(target, "select_backend", lambda *_: StaticAttention())
+    monkeypatch.setattr(target, "select_backend", lambda *_, measure: StaticAttention())
     with caplog.at_level(logging.INFO):
         llm = LLM(str(tiny_model), progress=lambda *step: told.append(step), **settings)
     assert planned == [RecordedOperations.BYTES * 4]
