@@ -1,4 +1,4 @@
-"""What Triton compiles a kernel for is the same in every step: one that no step had before must not wait for a compiler.
+"""What Triton compiles a kernel for is the same in steps of every size, so that none has to wait for a compiler.
 
 A launch looks at its arguments: a number that is 1 or a multiple of 16, or an address that is no multiple of 16, each
 compile the kernel anew. Here launches are only looked at, of steps of many sizes; nothing runs.
