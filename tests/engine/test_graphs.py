@@ -211,12 +211,13 @@ def test_buffers_hold_the_step_and_padding_and_nothing_else(model: tuple[Decoder
     for row in range(3):
         changes = tuple(TableChange(row, group, 0, (7 + row, 9 + group)) for group in range(2))
         table.apply(StepPlan(0, (NewRow(row, "r", (5, 6, 7, 8, 9), 5, greedy),), changes))
-    step = gather_inputs(StepPlan(0, decode_rows=[2, 0, 1], decode_starts=[3, 4, 2]), table).inputs
+    plan = StepPlan(0, decode_rows=[2, 0, 1], decode_starts=[3, 4, 2])
+    step = gather_inputs(plan, table).inputs
     buffers = DecodeBuffers.like(table, 8)
     assert (buffers.inputs.slot_mapping[0] == -1).all() and not buffers.inputs.context_lens.any()
     poison(buffers, torch.zeros(1))
-    buffers.fill(step, 4)
-    got = buffers.first(4)
+    got = gather_inputs(plan, table, buffers.first(4)).inputs
+    assert got.token_ids.data_ptr() == buffers.inputs.token_ids.data_ptr()
     assert got.token_ids.tolist() == [8, 9, 7, 0]
     assert got.positions.tolist() == [3, 4, 2, 0]
     assert got.context_lens.tolist() == [4, 5, 3, 0]
