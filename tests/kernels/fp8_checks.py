@@ -7,8 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.activation import act_mul_fp8
 from octavo_engine.kernels.fp8 import quantize_groups, quantize_kernel, quantize_tokens
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_kernel
+from octavo_engine.kernels.norm import rms_norm
 from octavo_engine.model.layers.fp8 import block_product, channel_product
 from tests.kernels.check import Build, Check
 
@@ -65,6 +67,19 @@ def _not_finite(device: torch.device) -> None:
     torch.testing.assert_close(back[1], x[1], rtol=0.07, atol=0.01)
 
 
+def _tiny(device: torch.device) -> None:
+    """Rows whose scale has no inverse in float32 are 0, with and without a norm or a gate before: never NaN."""
+    x = torch.full((2, 256), 1e-38, device=device)
+    x[1, 3] = 0
+    ones, noughts = torch.full((256,), 1e-37, device=device), torch.full((2, 256), 1e-38, device=device)
+    normed = rms_norm(torch.randn(2, 256, device=device), ones, 1e-5, quantize=True)
+    assert normed.scale is not None
+    gated = act_mul_fp8(torch.cat((torch.ones_like(x), noughts), dim=1), "silu")
+    for quantized, scale in (quantize_tokens(x), (normed.output, normed.scale), gated):
+        assert not (quantized.float() * scale).abs().ge(1e-30).any()
+        assert bool((quantized.float() * scale).isfinite().all())
+
+
 def _groups(device: torch.device) -> None:
     x = torch.randn(3, 384, device=device)
     x[:, 128:256] *= 1000
@@ -116,6 +131,7 @@ CHECKS = [
     Check("quantize_tokens_wide", partial(_tokens, 300, 28672, torch.bfloat16), large=True),
     Check("quantize_by_a_given_scale", _given_scale),
     Check("quantize_what_is_not_finite", _not_finite),
+    Check("quantize_tiny_rows", _tiny),
     Check("quantize_groups", _groups),
     Check("block_product_of_one_token", partial(_product, 1, 256, 256)),
     Check("block_product_of_few_tokens", partial(_product, 19, 128, 384)),
