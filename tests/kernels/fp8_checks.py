@@ -13,14 +13,9 @@ from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_ke
 from octavo_engine.kernels.norm import rms_norm
 from octavo_engine.model.layers.fp8 import block_product, channel_product
 from tests.kernels.check import Build, Check
+from tests.kernels.rounding import to_fp8
 
 FP8 = torch.float8_e4m3fn
-
-
-def _rounded(x: Tensor) -> Tensor:
-    """float64, to the nearest number of e4m3 by arithmetic: 3 bits behind the first, in steps of 2^-9 at least."""
-    step = torch.maximum(x.abs().log2().floor() - 3, torch.tensor(-9.0, dtype=torch.float64, device=x.device)).exp2()
-    return (x / step).round().mul(step).clamp(-448, 448)
 
 
 def _assert_quantized(x: Tensor, quantized: Tensor, scales: Tensor, group: int) -> None:
@@ -29,7 +24,7 @@ def _assert_quantized(x: Tensor, quantized: Tensor, scales: Tensor, group: int) 
     largest = wide.abs().amax(-1)
     torch.testing.assert_close(scales.double()[largest > 0], largest[largest > 0] / 448, rtol=1e-6, atol=0)
     exact = wide / scales.double().unsqueeze(-1)
-    found, expected = quantized.double().view_as(exact), _rounded(exact)
+    found, expected = quantized.double().view_as(exact), to_fp8(exact)
     torch.testing.assert_close(found, expected, rtol=2**-3, atol=2**-9)
     assert float((found != expected).double().mean()) < 0.001
 
