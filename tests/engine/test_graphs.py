@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from octavo_engine.engine.load import Loading
 from octavo_engine.engine.startup import config_of_ranks, memory_need
 from octavo_engine.engine.target import Target
 from octavo_engine.errors import DoesNotFitError
+from octavo_engine.kernels.paged_attention import PagedSequences, num_segments, tile_shape
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.shard import Shard
@@ -211,12 +213,13 @@ def test_buffers_hold_the_step_and_padding_and_nothing_else(model: tuple[Decoder
     for row in range(3):
         changes = tuple(TableChange(row, group, 0, (7 + row, 9 + group)) for group in range(2))
         table.apply(StepPlan(0, (NewRow(row, "r", (5, 6, 7, 8, 9), 5, greedy),), changes))
-    step = gather_inputs(StepPlan(0, decode_rows=[2, 0, 1], decode_starts=[3, 4, 2]), table).inputs
+    plan = StepPlan(0, decode_rows=[2, 0, 1], decode_starts=[3, 4, 2])
+    step = gather_inputs(plan, table).inputs
     buffers = DecodeBuffers.like(table, 8)
     assert (buffers.inputs.slot_mapping[0] == -1).all() and not buffers.inputs.context_lens.any()
     poison(buffers, torch.zeros(1))
-    buffers.fill(step, 4)
-    got = buffers.first(4)
+    got = gather_inputs(plan, table, buffers.first(4)).inputs
+    assert got.token_ids.data_ptr() == buffers.inputs.token_ids.data_ptr()
     assert got.token_ids.tolist() == [8, 9, 7, 0]
     assert got.positions.tolist() == [3, 4, 2, 0]
     assert got.context_lens.tolist() == [4, 5, 3, 0]
@@ -392,6 +395,32 @@ def test_ranks_follow_the_first_ones_plan_and_backend(model: tuple[Decoder, Mode
     on_gpu.target.backend.name = "varlen"
     assert config_of_ranks(on_gpu.config, on_gpu.target).attention_backend == "varlen"
     assert config_of_ranks(loading.config, loading.target).attention_backend == "auto"
+
+
+@pytest.mark.parametrize("max_model_len", [2, 40, 4096])
+def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
+    model: tuple[Decoder, ModelSpec], max_model_len: int
+) -> None:
+    """What they do not meet would be compiled in a user's step."""
+    plans: list[StepPlan] = []
+    worker = SimpleNamespace(execute=plans.append)
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, max_model_len)
+    load._warm_up(worker, loading_of(model[1], "cpu", StaticAttention(), plan), plan)  # type: ignore[arg-type]
+    params = [new.sampling for plan in plans for new in plan.new_rows]
+    assert {asked.temperature > 0 and asked.top_p < 1 for asked in params} == {True, False}
+    longest = max(start for plan in plans for start in plan.decode_starts) + 1
+    assert longest <= max_model_len
+    [blocks] = {change.blocks for plan in plans for change in plan.table_changes}
+    assert set(blocks) == {0} and len(blocks) == -(-longest // 16)
+    group = model[1].kv_groups[0]
+    one = torch.ones(1, dtype=torch.int32)
+    contexts = {start + 1 for plan in plans for start in plan.decode_starts}
+    parts = set()
+    for context in contexts:
+        sequence = PagedSequences(torch.zeros(1, -(-context // 16), dtype=torch.int32), one, one, 1, 1)
+        tile = tile_shape(1, 128, 1, torch.bfloat16)
+        parts.add(num_segments(sequence, tile, group.num_kv_heads, 16, None) > 1)
+    assert parts == ({False, True} if max_model_len > 64 else {False})
 
 
 def test_decodes_padded_to_a_rung_by_the_triton_kernels():

@@ -7,18 +7,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.activation import act_mul_fp8
 from octavo_engine.kernels.fp8 import quantize_groups, quantize_kernel, quantize_tokens
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_kernel
+from octavo_engine.kernels.norm import rms_norm
 from octavo_engine.model.layers.fp8 import block_product, channel_product
 from tests.kernels.check import Build, Check
+from tests.kernels.rounding import to_fp8
 
 FP8 = torch.float8_e4m3fn
-
-
-def _rounded(x: Tensor) -> Tensor:
-    """float64, to the nearest number of e4m3 by arithmetic: 3 bits behind the first, in steps of 2^-9 at least."""
-    step = torch.maximum(x.abs().log2().floor() - 3, torch.tensor(-9.0, dtype=torch.float64, device=x.device)).exp2()
-    return (x / step).round().mul(step).clamp(-448, 448)
 
 
 def _assert_quantized(x: Tensor, quantized: Tensor, scales: Tensor, group: int) -> None:
@@ -27,7 +24,7 @@ def _assert_quantized(x: Tensor, quantized: Tensor, scales: Tensor, group: int) 
     largest = wide.abs().amax(-1)
     torch.testing.assert_close(scales.double()[largest > 0], largest[largest > 0] / 448, rtol=1e-6, atol=0)
     exact = wide / scales.double().unsqueeze(-1)
-    found, expected = quantized.double().view_as(exact), _rounded(exact)
+    found, expected = quantized.double().view_as(exact), to_fp8(exact)
     torch.testing.assert_close(found, expected, rtol=2**-3, atol=2**-9)
     assert float((found != expected).double().mean()) < 0.001
 
@@ -63,6 +60,19 @@ def _not_finite(device: torch.device) -> None:
     assert bool(back[0].isnan().any())
     assert bool(back[2].isnan().any())
     torch.testing.assert_close(back[1], x[1], rtol=0.07, atol=0.01)
+
+
+def _tiny(device: torch.device) -> None:
+    """Rows whose scale has no inverse in float32 are 0, with and without a norm or a gate before: never NaN."""
+    x = torch.full((2, 256), 1e-38, device=device)
+    x[1, 3] = 0
+    ones, noughts = torch.full((256,), 1e-37, device=device), torch.full((2, 256), 1e-38, device=device)
+    normed = rms_norm(torch.randn(2, 256, device=device), ones, 1e-5, quantize=True)
+    assert normed.scale is not None
+    gated = act_mul_fp8(torch.cat((torch.ones_like(x), noughts), dim=1), "silu")
+    for quantized, scale in (quantize_tokens(x), (normed.output, normed.scale), gated):
+        assert not (quantized.float() * scale).abs().ge(1e-30).any()
+        assert bool((quantized.float() * scale).isfinite().all())
 
 
 def _groups(device: torch.device) -> None:
@@ -116,6 +126,7 @@ CHECKS = [
     Check("quantize_tokens_wide", partial(_tokens, 300, 28672, torch.bfloat16), large=True),
     Check("quantize_by_a_given_scale", _given_scale),
     Check("quantize_what_is_not_finite", _not_finite),
+    Check("quantize_tiny_rows", _tiny),
     Check("quantize_groups", _groups),
     Check("block_product_of_one_token", partial(_product, 1, 256, 256)),
     Check("block_product_of_few_tokens", partial(_product, 19, 128, 384)),

@@ -49,11 +49,13 @@ def compiled(build: Build) -> Resources:
     missing = [name for name, kind in types.items() if kind == "constexpr" and name not in build.constants]
     if missing:
         raise TypeError(f"{build.name}: neither types nor constants of {', '.join(missing)}")
-    # What Triton finds at a launch: tensors begin at multiples of 16 bytes, strides are multiples of 16 elements.
+    # What Triton finds at a launch, where it may look: tensors begin at multiples of 16 bytes, strides are multiples of
+    # 16 elements.
     aligned = [
         place
         for place, (name, kind) in enumerate(types.items())
-        if kind[0] == "*" or name.endswith("stride") or kind.endswith(":16")
+        if (kind[0] == "*" or name.endswith("stride") or kind.endswith(":16"))
+        and not build.kernel.params[place].do_not_specialize
     ]
     attributes = {(place,): [["tt.divisibility", 16]] for place in aligned}
     types = {name: kind.removesuffix(":16") for name, kind in types.items()}

@@ -41,7 +41,7 @@ def assert_quantized(quantized: Tensor, scale: Tensor, expected: Tensor) -> None
 
 def to_fp8(x: Tensor) -> Tensor:
     """The nearest of e4m3, the largest there is beyond that; as float64, by arithmetic: steps of 2^-3 of the binade."""
-    step = torch.maximum(x.double().abs().log2().floor() - 3, torch.tensor(-9.0, dtype=torch.float64)).exp2()
+    step = (x.double().abs().log2().floor() - 3).clamp(min=-9).exp2()
     return (x.double() / step).round().mul(step).clamp(-448, 448)
 
 

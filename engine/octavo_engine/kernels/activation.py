@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.quantize import quantized_row
+from octavo_engine.kernels.fp8 import quantized_row
 
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 _BLOCK = 1024

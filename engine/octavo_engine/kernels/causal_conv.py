@@ -15,7 +15,7 @@ from octavo_engine.kernels.paged_attention import find_sequence
 _BLOCK = 128
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs"])
 def causal_conv_kernel(
     output,  # [T, CHANNELS]
     x,  # [T, CHANNELS]

@@ -19,7 +19,7 @@ _FEW_TOKENS = 64
 """Up to so many tokens, time goes into reading the weight: narrow tiles give every multiprocessor a part of it."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def block_fp8_matmul_kernel(
     x,  # [T, K] e4m3, contiguous
     x_scale,  # [T, K / 128] float32, contiguous

@@ -115,7 +115,7 @@ def unit_lower_inverse(lower, CHUNK: tl.constexpr, PRECISION: tl.constexpr):
     return inverse
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_seqs"])
 def chunk_kernel(
     inverses,  # [T, heads, CHUNK]: of each token its row of (I + L)^-1
     scores,  # [T, heads, CHUNK]: of each token its row of scale * P

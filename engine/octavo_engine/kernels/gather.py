@@ -43,7 +43,8 @@ class GatherOutputs:
     """[R] int64, the place of the token that it will sample."""
 
 
-@triton.jit(do_not_specialize=["width"])
+# What changes from step to step is not specialised on, so that nothing is compiled anew in the middle of a day.
+@triton.jit(do_not_specialize=["sample_positions", "output_stride", "width"])
 def gather_kernel(
     columns,  # [4 * S + 1] int64: rows, starts, sample places, cu_query_lens
     tokens,  # [table rows, token_stride]

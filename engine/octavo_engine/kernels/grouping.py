@@ -33,7 +33,7 @@ class RowGroups:
         return self.tiles.shape[0]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "num_tiles", "num_rows"])
 def group_rows_kernel(
     order,  # [N] int32
     tiles,  # [max_tiles, 3] int32

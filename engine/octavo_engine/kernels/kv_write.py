@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.quantize import to_fp8
+from octavo_engine.kernels.fp8 import to_fp8
 from octavo_engine.kernels.rope import for_each_head, tile_of_heads, tile_shape, turned
 
 

@@ -57,7 +57,7 @@ def group_by_adapter(adapter_of_token: torch.Tensor, num_adapters: int) -> RowGr
     return group_rows(adapter_of_token, num_adapters, _TILE_TOKENS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "num_tiles", "num_tokens"])
 def lora_shrink_kernel(
     hidden,  # [SPLITS, T, slices, RANK] float32
     x,  # [T, IN]
@@ -95,7 +95,7 @@ def lora_shrink_kernel(
     tl.store(hidden + hidden_rows[:, None] + ranks[None, :], sums, mask=exists[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "num_tiles", "num_tokens"])
 def lora_expand_kernel(
     output,  # [T, out], added to
     hidden,  # [SPLITS, T, slices, RANK] float32

@@ -24,7 +24,7 @@ _BLOCK_INNER = 64
 _BLOCK_SUM = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "num_tiles"])
 def moe_gate_up_kernel(
     inner,  # [T * k, INTERMEDIATE], in the order of `order`
     x,  # [T, HIDDEN]
@@ -64,7 +64,7 @@ def moe_gate_up_kernel(
     tl.store(inner + places[:, None] * INTERMEDIATE + columns[None, :], result, mask=exists[:, None] & known[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "num_tiles"])
 def moe_down_kernel(
     routed,  # [T, k, HIDDEN]
     inner,  # [T * k, INTERMEDIATE], in the order of `order`

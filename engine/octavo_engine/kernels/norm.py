@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.quantize import quantized_row
+from octavo_engine.kernels.fp8 import quantized_row
 
 
 @triton.jit

@@ -104,7 +104,8 @@ def is_filtered(row, temperatures, top_ks, top_ps, min_ps):
     return asked & (tl.load(temperatures + row) > 0.0)
 
 
-@triton.jit
+# Columns of one tensor begin where the number of rows puts them: not specialised on, lest that compile kernels anew.
+@triton.jit(do_not_specialize=["top_ps", "min_ps"])
 def group_maxima_kernel(
     maxima,  # [R, num_groups]
     logits,  # [R, V]
@@ -201,7 +202,7 @@ def largest(maxima, num_groups):
     return tl.where(peak > float("-inf"), peak, 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["top_ps", "min_ps"])
 def threshold_kernel(
     thresholds,  # [R]
     logits,  # [R, V]
@@ -244,7 +245,7 @@ def threshold_kernel(
     tl.store(thresholds + row, key_value(low))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["peaks", "positions"])
 def draw_kernel(
     scores,  # [R, parts], the best of each part
     tokens,  # [R, parts], whose it is
@@ -281,7 +282,7 @@ def draw_kernel(
     tl.store(tokens + part, tl.min(tl.where((score == best) & inside, columns, vocab), axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["peaks"])
 def pick_kernel(
     chosen,  # [R]
     finite,  # [R]

@@ -1,7 +1,7 @@
 """Decode steps as CUDA graphs: one launch instead of hundreds.
 
 A graph repeats what was recorded, on the same memory. So there is one for each rung of a ladder of batch sizes, and a
-step copies its inputs into buffers that never move and pads them to the next rung. Nothing of a step is left for the
+step's inputs are gathered into buffers that never move and padded to the next rung. Nothing of a step is left for the
 host to decide: what backends take from host lengths inside a graph are upper bounds. Steps with prefills run eagerly,
 as every one has a shape of its own and enough to compute.
 """
@@ -97,25 +97,6 @@ class DecodeBuffers:
             context_lens_host=whole.context_lens_host[:rows],
         )
 
-    def fill(self, step: StepInputs, rows: int) -> None:
-        """Take over a step of decodes and pad it to `rows`; on a GPU, behind what was launched before."""
-        whole = self.inputs
-        _put(whole.token_ids, step.token_ids, rows, 0)
-        _put(whole.positions, step.positions, rows, 0)
-        _put(whole.context_lens, step.context_lens, rows, 0)
-        for slots, new_slots in zip(whole.slot_mapping, step.slot_mapping, strict=True):
-            _put(slots, new_slots, rows, -1)
-        for table, new_table in zip(whole.block_tables, step.block_tables, strict=True):
-            # Columns beyond the step's longest context keep block ids of earlier steps, which nobody reads.
-            _put(table[:, : new_table.shape[1]], new_table, rows, 0)
-
-
-def _put(buffer: Tensor, values: Tensor, rows: int, padding: int) -> None:
-    count = len(values)
-    buffer[:count].copy_(values)
-    if count < rows:
-        buffer[count:rows].fill_(padding)
-
 
 class DecodeGraphs:
     """The graphs of all rungs, with the buffers they read and the one their logits [rows, vocab], float32, go to.
@@ -134,6 +115,7 @@ class DecodeGraphs:
     ) -> None:
         self.buffers, self.logits = buffers, logits
         self._sizes = sizes
+        self._inputs = {rows: buffers.first(rows) for rows in sizes}
         largest_first = sizes[::-1]
         started = time.perf_counter()
         replays = capture.capture(self._works(largest_first, forward, captured))
@@ -144,17 +126,21 @@ class DecodeGraphs:
     def _works(self, sizes: list[int], forward: Forward, captured: Captured) -> Iterator[Work]:
         for done, rows in enumerate(sizes):
             captured(done, len(sizes))
-            yield partial(forward, self.buffers.first(rows), self.logits[:rows])
+            yield partial(forward, self._inputs[rows], self.logits[:rows])
         captured(len(sizes), len(sizes))
 
     def covers(self, count: int) -> bool:
         """Whether there is a graph for `count` sequences."""
         return count <= self._sizes[-1]
 
-    def replay(self, step: StepInputs) -> Tensor:
-        """The logits [S, vocab], float32, of a step of S decodes; the next replay writes over them."""
-        count = len(step.query_lens_host)
-        rows = self._sizes[bisect_left(self._sizes, count)]
-        self.buffers.fill(step, rows)
-        self._replays[rows]()
+    def inputs(self, count: int) -> StepInputs:
+        """Where the inputs of a step of `count` decodes are gathered, as many as its graph computes."""
+        return self._inputs[self._rung(count)]
+
+    def replay(self, count: int) -> Tensor:
+        """The logits [count, vocab], float32, of `inputs(count)` as they are; the next replay writes over them."""
+        self._replays[self._rung(count)]()
         return self.logits[:count]
+
+    def _rung(self, count: int) -> int:
+        return self._sizes[bisect_left(self._sizes, count)]

@@ -7,7 +7,7 @@ nothing but decodes has its own, shorter way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
@@ -39,12 +39,13 @@ class GatheredStep:
 def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = None) -> GatheredStep:
     """The inputs of a plan that computes at least one token.
 
-    Into the tensors of `into`, if it is given: those of at least as many decodes, and only where Triton runs. What is
+    Into the tensors of `into`, if it is given and the plan has only decodes: those of at least as many decodes. What is
     left of them is padding then: one query token of a sequence without context, whose slot is -1.
     """
     if triton_runs_on(table.device):
         return _by_kernel(plan, table, into)
-    return _mixed(plan, table) if plan.chunks else _decodes(plan, table)
+    step = _mixed(plan, table) if plan.chunks else _decodes(plan, table)
+    return step if into is None else replace(step, inputs=_copied(step.inputs, into))
 
 
 def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> GatheredStep:
@@ -125,6 +126,24 @@ def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
         context_lens_host=tuple(ends_host),
     )
     return GatheredStep(inputs, plan.decode_rows, ends_host, rows, ends)
+
+
+def _copied(step: StepInputs, into: StepInputs) -> StepInputs:
+    """A step of decodes in the tensors of `into`, padded."""
+    for buffer, values in ((into.token_ids, step.token_ids), (into.positions, step.positions)):
+        _put(buffer, values, 0)
+    _put(into.context_lens, step.context_lens, 0)
+    for slots, new_slots in zip(into.slot_mapping, step.slot_mapping, strict=True):
+        _put(slots, new_slots, -1)
+    for table, new_table in zip(into.block_tables, step.block_tables, strict=True):
+        # Columns beyond the step's longest context keep block ids of earlier steps, which nobody reads.
+        _put(table[:, : new_table.shape[1]], new_table, 0)
+    return into
+
+
+def _put(buffer: Tensor, values: Tensor, padding: int) -> None:
+    buffer[: len(values)].copy_(values)
+    buffer[len(values) :].fill_(padding)
 
 
 def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:

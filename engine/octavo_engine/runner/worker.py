@@ -79,8 +79,9 @@ class Worker:
         samples: list[Readback] = []
         errors: dict[int, str] = {}
         if plan.num_tokens:
-            step = gather_inputs(plan, self._table)
-            logits = self._logits(plan, step)
+            graphs, decodes = self._graphs_for(plan), len(plan.decode_rows)
+            step = gather_inputs(plan, self._table, None if graphs is None else graphs.inputs(decodes))
+            logits = self._logits(step) if graphs is None else graphs.replay(decodes)
             if logits is not None:
                 if self._decoder.ranks.shard.rank == 0:
                     samples, errors = self._sample(logits, step)
@@ -101,10 +102,13 @@ class Worker:
             errors |= {first + index: error for index, error in some_errors.items()}
         return StepResult(launched.step, token_ids, logprobs, errors, launched.timer.seconds())
 
-    def _logits(self, plan: StepPlan, step: GatheredStep) -> Tensor | None:
+    def _graphs_for(self, plan: StepPlan) -> DecodeGraphs | None:
+        """Those that run it, if any do."""
+        graphs = self._graphs
+        return graphs if graphs is not None and not plan.chunks and graphs.covers(len(plan.decode_rows)) else None
+
+    def _logits(self, step: GatheredStep) -> Tensor | None:
         """Of the step's sampling rows, [R, vocab]; None if there are none."""
-        if self._graphs is not None and not plan.chunks and self._graphs.covers(len(plan.decode_rows)):
-            return self._graphs.replay(step.inputs)
         hidden = self._decoder(step.inputs, self._attention(step.inputs))
         return self._decoder.logits(hidden) if step.sample_rows else None
 

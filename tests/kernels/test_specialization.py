@@ -1,0 +1,163 @@
+"""What Triton compiles a kernel for is the same in steps of every size, so that none has to wait for a compiler.
+
+A launch looks at its arguments: a number that is 1 or a multiple of 16, or an address that is no multiple of 16, each
+compile the kernel anew. Here launches are only looked at, of steps of many sizes; nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.runtime.jit import JITFunction, create_function_from_signature
+
+from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, StepInputs
+from octavo_engine.attention.rotation import HeadNorms, Rotation
+from octavo_engine.attention.triton import TritonAttention
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.step import Chunk, NewRow, StepPlan
+from octavo_engine.kernels.causal_conv import causal_conv
+from octavo_engine.kernels.fp8 import quantize_groups, quantize_tokens
+from octavo_engine.kernels.fp8_gemm import block_fp8_matmul
+from octavo_engine.kernels.gated_delta_net import gated_delta_net
+from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
+from octavo_engine.kernels.moe import mixture_of_experts
+from octavo_engine.model.layers.triton_compute import TritonCompute
+from octavo_engine.runner import inputs, sampler
+from octavo_engine.runner.adjust import SampleRow
+from octavo_engine.runner.state_table import StateTable
+
+CPU = torch.device("cpu")
+COUNTS = (*range(1, 20), 32, 33, 48, 64, 100, 128)
+Found = dict[tuple[Any, ...], set[tuple[Any, ...]]]
+"""By kernel and compile-time constants, what else it would be compiled for."""
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
+    """What the launches of a test would be compiled for on Hopper."""
+    backend, seen = make_backend(GPUTarget("cuda", 90, 32)), Found()
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+        _, specialization, options = bind(*args, **kwargs)
+        parts = list(zip(kernel.params, map(str, specialization), strict=True))
+        constants = tuple(part for parameter, part in parts if parameter.is_constexpr or "None" in part)
+        rest = tuple((p.name, part) for p, part in parts if not p.is_constexpr and "None" not in part)
+        seen.setdefault((kernel.__name__, *constants, str(sorted(options.items()))), set()).add(rest)
+
+    monkeypatch.setattr(JITFunction, "run", run)
+    yield seen
+    assert seen, "nothing was launched"
+    for key, ways in seen.items():
+        first = next(iter(ways))
+        others = [sorted(set(way) ^ set(first)) for way in ways if way != first]
+        assert not others, f"{key[0]} is compiled {len(ways)} times: {others[0]}"
+
+
+def table_of(rows: int) -> StateTable:
+    table = StateTable(rows, 4096, 16, 2, CPU)
+    greedy = SamplingParams(max_tokens=9, temperature=0.0)
+    table.apply(StepPlan(0, tuple(NewRow(row, f"r{row}", (1, 2), 2, greedy) for row in range(rows))))
+    return table
+
+
+def test_gathering(found: Found) -> None:
+    table = table_of(max(COUNTS) + 2)
+    for count in COUNTS:
+        decodes = {"decode_rows": list(range(count)), "decode_starts": [17 * count] * count}
+        inputs._by_kernel(StepPlan(0, **decodes), table, None)
+        chunks = tuple(Chunk(count + i, 16 * i, count, samples=True) for i in range(2))
+        inputs._by_kernel(StepPlan(0, chunks=chunks, **decodes), table, None)
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_sampling(found: Found, filtered: bool) -> None:
+    params = SamplingParams(max_tokens=9, temperature=0.7, top_k=5 if filtered else 0)
+    for count in COUNTS:
+        sampler._by_kernels(torch.zeros(count, 50_000), [SampleRow(params, 3, 17, 2)] * count)
+
+
+def steps(count: int) -> list[tuple[int, ...]]:
+    """Query lengths: decodes, a chunk of a prompt, both."""
+    return [(1,) * count, (50 + count,), (1,) * count + (50 + count, 77)]
+
+
+def inputs_of(query_lens: tuple[int, ...], width: int) -> StepInputs:
+    total = sum(query_lens)
+    return StepInputs(
+        token_ids=torch.zeros(total, dtype=torch.int32),
+        positions=torch.zeros(total, dtype=torch.int64),
+        cu_query_lens=torch.tensor((0, *query_lens)).cumsum(0).int(),
+        context_lens=torch.full((len(query_lens),), 200, dtype=torch.int32),
+        block_tables=(torch.zeros(len(query_lens), width, dtype=torch.int32),),
+        slot_mapping=(torch.zeros(total, dtype=torch.int64),),
+        sample_rows=torch.zeros(1, dtype=torch.int64),
+        query_lens_host=query_lens,
+        context_lens_host=(200,) * len(query_lens),
+    )
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_attention(found: Found, kv_dtype: torch.dtype) -> None:
+    backend, group = TritonAttention(), KVGroupSpec("full", (0,), 8, 128)
+    cache = backend.allocate(group, 3, 16, kv_dtype, CPU)[0]
+    norms = HeadNorms(torch.ones(128), torch.ones(128), 1e-6)
+    for count in COUNTS:
+        for query_lens in steps(count):
+            metadata = backend.prepare(inputs_of(query_lens, 13 + count), 0, 16, None)
+            total = sum(query_lens)
+            heads = torch.zeros(total, (32 + 16) * 128, dtype=torch.bfloat16).view(total, -1, 128)
+            rotation = Rotation(torch.ones(total, 1, 64), torch.ones(total, 1, 64), norms)
+            query = backend.write(cache, heads, rotation, metadata)
+            backend.attend(query, cache, metadata, AttentionVariant(0.1))
+
+
+def test_layers(found: Found) -> None:
+    compute = TritonCompute()
+    for count in COUNTS:
+        x = torch.zeros(count, 4096, dtype=torch.bfloat16)
+        compute.rms_norm(x, torch.ones(4096, dtype=torch.bfloat16), 1e-5)
+        compute.gate(x, "silu")
+        quantize_tokens(x)
+        quantized, scales = quantize_groups(x, 128)
+        block_fp8_matmul(quantized, scales, quantized.new_empty(256, 4096), scales.new_empty(2, 32), torch.bfloat16)
+
+
+def lora(count: int) -> None:
+    weights = LoraWeights(torch.zeros(3, 32, 256), torch.zeros(3, 64, 16), torch.ones(3), (32, 32))
+    groups = group_by_adapter(torch.zeros(count, dtype=torch.int32), 3)
+    add_lora(torch.zeros(count, 64), torch.zeros(count, 256), weights, groups)
+
+
+def experts(count: int) -> None:
+    chosen, weights = torch.zeros(count, 2, dtype=torch.int64), torch.ones(count, 2)
+    mixture_of_experts(torch.zeros(count, 64), torch.zeros(4, 256, 64), torch.zeros(4, 64, 128), chosen, weights)
+
+
+def convolution(count: int) -> None:
+    sequences = inputs_of((1,) * count, 1)
+    rows, state = torch.arange(count, dtype=torch.int32), torch.zeros(count, 3, 64)
+    lens = (sequences.cu_query_lens, sequences.context_lens)
+    causal_conv(torch.zeros(count, 64), torch.zeros(64, 4), None, state, rows, *lens, max_query_len=1)
+
+
+def delta_net(count: int) -> None:
+    lens = (1,) * count + (50 + count,)
+    sequences, tokens = inputs_of(lens, 1), sum(lens)
+    query, value = torch.zeros(tokens, 1, 16), torch.zeros(tokens, 2, 32)
+    gates, rows = torch.zeros(2, tokens, 2), torch.arange(len(lens), dtype=torch.int32)
+    states = (torch.zeros(len(lens), 2, 16, 32), rows, sequences.cu_query_lens, sequences.context_lens)
+    gated_delta_net(
+        query, query, value, gates[0], gates[1].clone(), *states, max_query_len=max(lens), scale=0.25, normalize=True
+    )
+
+
+@pytest.mark.parametrize("launch", [lora, experts, convolution, delta_net])
+def test_families(found: Found, launch: Callable[[int], None]) -> None:
+    for count in COUNTS:
+        launch(count)
