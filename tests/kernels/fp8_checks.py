@@ -173,6 +173,7 @@ BUILDS = [
         stages=4,
         max_registers=128,
         sass=("MMA",),
+        max_loop={"all": 140},
     ),
     Build(
         "block_product_of_many_tokens",
@@ -183,5 +184,6 @@ BUILDS = [
         stages=3,
         max_registers=255,
         sass=("QGMMA",),
+        max_loop={"all": 192},
     ),
 ]

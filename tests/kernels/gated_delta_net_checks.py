@@ -188,6 +188,7 @@ BUILDS = [
         max_registers=104,
         max_shared=1024,
         sass=("LDG.E.128", "STG.E.128"),
+        max_loop={"all": 368},
     ),
     Build(
         "gated_delta_net_chunk",
@@ -197,6 +198,7 @@ BUILDS = [
         max_registers=200,
         max_shared=33 * 1024,
         sass=("HGMMA.64x64x16.F32.BF16", "HGMMA.64x64x8.F32.TF32"),
+        max_loop={"all": 392},
     ),
     Build(
         "gated_delta_net_scan",
@@ -207,5 +209,6 @@ BUILDS = [
         max_registers=216,
         max_shared=113 * 1024,
         sass=("HGMMA.64x32x16.F32.BF16", "LDGSTS.E.BYPASS.128"),
+        max_loop={"all": 720},
     ),
 ]

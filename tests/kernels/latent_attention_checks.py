@@ -90,5 +90,6 @@ BUILDS = [
         max_registers=208,
         max_shared=96 * 1024,
         sass=("LDGSTS.E.BYPASS.128",),
+        max_loop={"all": 680},
     )
 ]

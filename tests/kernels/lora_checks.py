@@ -116,6 +116,7 @@ BUILDS = [
         max_registers=80,
         max_shared=48 * 1024,
         sass=("HMMA", "LDGSTS.E.BYPASS.128"),
+        max_loop={"all": 108 if rank == 16 else 164},
     )
     for rank in (16, 64)
 ] + [

@@ -108,9 +108,12 @@ _QWEN3_30B = {"HIDDEN": 2048, "INTERMEDIATE": 768, "BLOCK_INNER": 64, "PRECISION
 
 
 def _builds(
-    name: str, tokens: int, gate_up: tuple[int, int], down: tuple[int, int], sass: tuple[str, ...]
+    name: str, tokens: int, gate_up: tuple[int, int], down: tuple[int, int], sass: tuple[str, ...], **loops: int
 ) -> list[Build]:
-    """Both products for `tokens` tokens; of each at most how many registers and how much shared memory."""
+    """Both products for `tokens` tokens; of each at most how many registers and how much shared memory.
+
+    `loops`: of each at most how many instructions in a turn, unless the loop is unrolled whole.
+    """
     cut = tiles_for(tokens * 8, 128)
     sizes = {"TILE_ROWS": cut.rows, **_QWEN3_30B}
     return [
@@ -123,6 +126,7 @@ def _builds(
             cut.stages,
             *gate_up,
             sass,
+            {"all": loops["gate_up_loop"]},
         ),
         Build(
             f"moe_down_{name}",
@@ -133,14 +137,31 @@ def _builds(
             cut.stages,
             *down,
             sass,
+            {"all": loops["down_loop"]} if "down_loop" in loops else {},
         ),
     ]
 
 
 BUILDS = [
-    *_builds("decode", 64, (72, 56 * 1024), (64, 32 * 1024), ("HMMA", "LDGSTS.E.BYPASS.128")),
-    *_builds("mixed", 1024, (136, 72 * 1024), (136, 72 * 1024), ("HGMMA", "LDGSTS.E.BYPASS.128")),
-    *_builds("prefill", 8192, (184, 144 * 1024), (232, 144 * 1024), ("HGMMA", "LDGSTS.E.BYPASS.128")),
+    *_builds("decode", 64, (72, 56 * 1024), (64, 32 * 1024), ("HMMA", "LDGSTS.E.BYPASS.128"), gate_up_loop=104),
+    *_builds(
+        "mixed",
+        1024,
+        (136, 72 * 1024),
+        (136, 72 * 1024),
+        ("HGMMA", "LDGSTS.E.BYPASS.128"),
+        gate_up_loop=152,
+        down_loop=136,
+    ),
+    *_builds(
+        "prefill",
+        8192,
+        (184, 144 * 1024),
+        (232, 144 * 1024),
+        ("HGMMA", "LDGSTS.E.BYPASS.128"),
+        gate_up_loop=154,
+        down_loop=152,
+    ),
     Build(
         "moe_sum",
         moe_sum_kernel,

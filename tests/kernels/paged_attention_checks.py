@@ -339,7 +339,7 @@ _VECTORS = "LDGSTS.E.BYPASS.128"
 
 
 def _build(
-    name: str, case: Case, queries: int, *, registers: int, shared: int, sass: tuple[str, ...] = (_VECTORS,)
+    name: str, case: Case, queries: int, *, registers: int, shared: int, loop: int, sass: tuple[str, ...] = (_VECTORS,)
 ) -> Build:
     """The attention kernel as `paged_attention` launches it for `case` with 8 KV heads; decodes are split."""
     tile = tile_shape(case.group, case.head_dim, queries, case.dtype)
@@ -362,7 +362,7 @@ def _build(
         "SEGMENTS": SEGMENTS,
         "PRECISION": "tf32",
     }
-    limits = {"max_registers": registers, "max_shared": shared * 1024, "sass": sass}
+    limits = {"max_registers": registers, "max_shared": shared * 1024, "sass": sass, "max_loop": {"all": loop}}
     return Build(name, paged_attention_kernel, types, constants, tile.warps, tile.stages, **limits)
 
 
@@ -371,20 +371,22 @@ _GEMMA2 = Case((), group=2, head_dim=256, window=4096, softcap=50.0)
 _GPT_OSS = Case((), group=8, head_dim=64, window=128, sinks=True)
 BUILDS = [
     # Decode: 3 blocks of 128 threads fit a multiprocessor with 168 registers a thread and 75 KiB.
-    _build("decode", Case((), head_dim=128), 1, registers=128, shared=71),
-    _build("decode_64", Case((), head_dim=64), 1, registers=96, shared=37),
-    _build("decode_80", Case((), head_dim=80), 1, registers=168, shared=75),
-    _build("decode_256", Case((), head_dim=256), 1, registers=192, shared=75),
-    _build("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), 1, registers=168, shared=40),
-    _build("decode_gemma2", _GEMMA2, 1, registers=192, shared=75),
-    _build("decode_gpt_oss", _GPT_OSS, 1, registers=128, shared=37),
+    _build("decode", Case((), head_dim=128), 1, registers=128, shared=71, loop=384),
+    _build("decode_64", Case((), head_dim=64), 1, registers=96, shared=37, loop=256),
+    _build("decode_80", Case((), head_dim=80), 1, registers=168, shared=75, loop=404),
+    _build("decode_256", Case((), head_dim=256), 1, registers=192, shared=75, loop=384),
+    _build("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), 1, registers=168, shared=40, loop=616),
+    _build("decode_gemma2", _GEMMA2, 1, registers=192, shared=75, loop=448),
+    _build("decode_gpt_oss", _GPT_OSS, 1, registers=128, shared=37, loop=288),
     # Prefill: 256 threads; 65,536 registers are 255 for each.
-    _build("prefill", Case((), head_dim=128), 4096, registers=184, shared=130, sass=_PREFILL),
-    _build("prefill_64", Case((), head_dim=64), 4096, registers=128, shared=66, sass=_PREFILL),
-    _build("prefill_256", Case((), head_dim=256), 4096, registers=240, shared=164, sass=_PREFILL),
-    _build("prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), 4096, registers=200, shared=98, sass=_PREFILL),
-    _build("prefill_gemma2", _GEMMA2, 4096, registers=255, shared=164, sass=_PREFILL),
-    _build("prefill_gpt_oss", _GPT_OSS, 4096, registers=168, shared=66, sass=_PREFILL),
+    _build("prefill", Case((), head_dim=128), 4096, registers=184, shared=130, loop=520, sass=_PREFILL),
+    _build("prefill_64", Case((), head_dim=64), 4096, registers=128, shared=66, loop=432, sass=_PREFILL),
+    _build("prefill_256", Case((), head_dim=256), 4096, registers=240, shared=164, loop=504, sass=_PREFILL),
+    _build(
+        "prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), 4096, registers=200, shared=98, loop=504, sass=_PREFILL
+    ),
+    _build("prefill_gemma2", _GEMMA2, 4096, registers=255, shared=164, loop=756, sass=_PREFILL),
+    _build("prefill_gpt_oss", _GPT_OSS, 4096, registers=168, shared=66, loop=500, sass=_PREFILL),
     Build(
         "attention_reduce",
         attention_reduce_kernel,
