@@ -36,7 +36,7 @@ SCALED = {
 }
 # With two users of short answers, twice what two replicas should have in flight; so long that a user's own work between
 # two answers, on the same two cores, does not count.
-LONG_ANSWERS = (400, 30, 12)  # tokens or seconds, and users of such answers
+LONG_ANSWERS = (1600, 30, 12)  # tokens or seconds, and users of such answers; seconds decide, however quick the CPU
 
 
 @pytest.fixture(scope="module")
