@@ -84,6 +84,8 @@ def test_with_kernels_few_tokens_are_theirs(
         exact = F.linear(x.double(), weight.double())
         torch.testing.assert_close(chosen.linear(x, weight).double(), exact, rtol=2**-7, atol=1e-3)
     assert len(widened) == 1
+    chosen.gated(torch.randn(65, 64).bfloat16(), weight, None, "gelu")
+    assert len(widened) == 2, "another activation does not leave many tokens to emulation"
 
 
 def test_the_plan_counts_the_widened_weight(

@@ -6,7 +6,6 @@ Which of them is chosen once, when a decoder is built.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -74,10 +73,12 @@ class TorchCompute:
 
 
 def multiply_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [T, in] weight [out, in]^T + bias [out] in float32, rounded once to x's type.
+    """x [T, in] weight [out, in]^T + bias [out]; of more than a few tokens in float32, rounded once to x's type.
 
     The weight is widened for this call alone, which is as quick as a buffer that is kept.
     """
+    if len(x) <= _FEW_TO_WIDEN_FOR:
+        return F.linear(x, weight, bias)
     return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
 
 
@@ -89,8 +90,6 @@ class WideningCompute(TorchCompute):
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """As in PyTorch; sums are rounded once."""
-        if len(x) <= _FEW_TO_WIDEN_FOR:
-            return super().multiply(x, weight, bias)
         return multiply_wide(x, weight, bias)
 
 
@@ -135,30 +134,31 @@ class CPUCompute(TorchCompute):
 
 
 class FewTokensCompute(CPUCompute):
-    """For CPUs on which many tokens are multiplied quicker by others than by our kernels."""
+    """For CPUs on which many tokens are multiplied quicker by others than by our kernels; bfloat16."""
 
     few: int
     """Up to so many tokens are left to the kernels."""
 
     def many(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-        """As `linear`, for more than `few` tokens of half precision."""
+        """As `linear`, for more than `few` tokens."""
         raise NotImplementedError
 
     def run(
         self, layers: Sequence[DecoderLayer], x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext
     ) -> Tensor:
         """Few tokens in one call of the kernels, many layer by layer."""
-        run = super().run if len(x) <= self.few or x.dtype != torch.bfloat16 else partial(TorchCompute.run, self)
-        return run(layers, x, cos, sin, attention)
+        if len(x) <= self.few:
+            return super().run(layers, x, cos, sin, attention)
+        return TorchCompute.run(self, layers, x, cos, sin, attention)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
         """As in PyTorch."""
-        linear = super().linear if len(x) <= self.few or x.dtype != torch.bfloat16 else self.many
+        linear = super().linear if len(x) <= self.few else self.many
         return linear(x, weight, bias, addend)
 
     def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         """As in PyTorch; other activations than SiLU by PyTorch."""
-        if len(x) <= self.few or activation != "silu" or x.dtype != torch.bfloat16:
+        if len(x) <= self.few or activation != "silu":
             return super().gated(x, weight, bias, activation)
         return self._kernels.silu_mul(self.linear(x, weight, bias))
 
@@ -194,8 +194,11 @@ class AVX2Compute(FewTokensCompute):
 
     def many(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
         """In float32, rounded before `addend` is added."""
-        product = multiply_wide(x, weight, bias)
-        return product if addend is None else addend + product
+        return TorchCompute.linear(self, x, weight, bias, addend)
+
+    def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Also what is not the kernels' for want of SiLU."""
+        return multiply_wide(x, weight, bias)
 
 
 def uses_amx(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:
@@ -226,4 +229,5 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) ->
         return plain
     if uses_amx(spec, dtype, device):
         return AMXCompute(kernels)
-    return CPUCompute(kernels) if torch.cpu._is_avx512_supported() else AVX2Compute(kernels)
+    avx2_alone = dtype == torch.bfloat16 and not torch.cpu._is_avx512_supported()
+    return AVX2Compute(kernels) if avx2_alone else CPUCompute(kernels)
