@@ -224,7 +224,7 @@ def to_cache(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
     """`x` as a cache of `dtype` holds it: FP8 scaled and saturated, where a cast alone may give NaN."""
     if dtype != torch.float8_e4m3fn:
         return x
-    return (x.float() * (1 / scale)).clamp_(-448.0, 448.0).to(dtype)
+    return (x.float() / scale).clamp_(-448.0, 448.0).to(dtype)
 
 
 def _bytes_if_fp8(x: Tensor) -> Tensor:
