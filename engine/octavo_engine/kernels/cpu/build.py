@@ -2,9 +2,9 @@
 
     python -m octavo_engine.kernels.cpu.build [--native]
 
-compiles for all of them, or for this machine's, into this folder, as an image's build and `make setup` do; otherwise it
-happens at the first start (5 to 10 s), into the user's cache. Nothing of torch is compiled in: the functions take
-pointers and numbers.
+compiles for all of them, or for this machine's, into the folder `built`, as an image's build and `make setup` do;
+otherwise it happens at the first start (5 to 10 s), into the user's cache. Nothing of torch is compiled in: the
+functions take pointers and numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PACKAGED = HERE
-"""Where what was compiled beforehand lies."""
+PACKAGED = HERE / "built"
+"""Where what was compiled beforehand lies: not among the modules, or who walks the package takes it for one of them."""
 _COMPILER = "gcc"
 _OPTIONS = ("-O3", "-std=gnu11", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
 LEVELS = {
@@ -89,7 +89,8 @@ def _cache() -> Path:
 
 
 def main() -> None:
-    """Compile for all LEVELS, or with --native for this machine's alone, into this folder."""
+    """Compile for all LEVELS, or with --native for this machine's alone, into PACKAGED."""
+    PACKAGED.mkdir(exist_ok=True)
     try:
         for level in [_level()] if "--native" in sys.argv[1:] else LEVELS:
             sys.stdout.write(f"{compile_to(PACKAGED, level)}\n")
