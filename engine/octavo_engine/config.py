@@ -94,6 +94,9 @@ class Setting:
             return
         if self.choices is not None and value not in self.choices:
             raise ConfigurationError(f"--{name}: {value!r} is not one of {', '.join(map(str, self.choices))}")
+        if isinstance(value, str) and self.kind in ("int", "float", "size"):
+            unit = ", of bytes" if self.kind == "size" else ""
+            raise ConfigurationError(f"--{name}: {value!r} is text; in Python, give a number{unit}")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigurationError(f"--{name}: {value} is not a finite number")
         if self.minimum is not None and value < self.minimum:
@@ -115,7 +118,7 @@ class EngineConfig:
     """What the engine process needs to load a model and to batch requests."""
 
     model: str
-    revision: str | None = setting(None, "str", "branch, tag or commit of a Hugging Face repository")
+    revision: str | None = setting(None, "str", "branch, tag or commit of a Hugging Face repository", metavar="NAME")
     device: str = setting(
         "auto", "str", "where to run: auto takes a GPU if there is one", choices=("auto", "cuda", "cpu")
     )
@@ -238,7 +241,7 @@ _NOT_YET: Mapping[str, Any] = {
 class ServerConfig:
     """What the HTTP process needs beside the engine's configuration."""
 
-    host: str = setting("0.0.0.0", "str", "address to listen on; :: is every one, of IPv6 and IPv4")
+    host: str = setting("0.0.0.0", "str", "address to listen on; :: is every one, of IPv6 and IPv4", metavar="ADDRESS")
     port: int = setting(8000, "int", "port to listen on", minimum=1, maximum=65_535)
     served_model_name: list[str] = setting(
         [], "str", "name of the model in the API; repeat for aliases; default: MODEL", metavar="NAME", repeated=True
