@@ -15,10 +15,11 @@ from typing import Any
 import openai
 import pytest
 
+from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
-from octavo_engine.engine.messages import Failed
+from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError
-from octavo_engine.server import run
+from octavo_engine.server import progress, run
 from octavo_engine.server.run import bind
 from tests.api.scripted_engine import READY
 from tests.api.served import Served
@@ -30,6 +31,18 @@ ASK: list[Any] = [{"role": "user", "content": "Hi"}]
 def status(server: Served, path: str) -> tuple[int, str]:
     answer = server.http.get(path)
     return answer.status_code, answer.json()["status"]
+
+
+async def test_a_line_that_says_nothing_new_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "_TICK", 0.0)
+    monkeypatch.setattr(progress, "_LINE_INTERVAL", 0.0)
+    caplog.set_level("INFO", "octavo.server")
+    starting, half = EngineState(), EngineState("loading", Loading("loading", 0.5, "1 of 2"))
+    states = iter([starting, starting, starting, half, half, EngineState("ready")])
+    await progress.show_loading(lambda: next(states), "m")
+    assert caplog.messages == ["m: starting, 0%", "m: loading, 50% 1 of 2"]
 
 
 def test_while_loading_probes_and_metrics_answer(start: Callable[..., Served]) -> None:
