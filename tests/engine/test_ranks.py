@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, cast
 
 import poor_rank
 import pytest
 
 from octavo_engine.config import EngineConfig
+from octavo_engine.core.step import StepPlan
 from octavo_engine.engine import startup
 from octavo_engine.engine.rank import MODULE, decode_memory_plan, encode_job
 from octavo_engine.errors import DoesNotFitError, EngineDeadError
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner import board as board_module
 from octavo_engine.runner.board import Board
+from octavo_engine.runner.device_thread import DeviceThread
+from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.ranks import Ranks
 
 
@@ -58,6 +63,32 @@ def test_what_a_rank_died_of_is_the_groups_error(job, error, words):
             ranks.wait(Future())  # which never ends
     finally:
         ranks.kill()
+
+
+class WaitingWorker:
+    """A rank on a GPU: its launches return at once, and the device waits for a rank that will not come."""
+
+    def __init__(self) -> None:
+        self.never = threading.Event()
+
+    def launch(self, plan: StepPlan) -> StepPlan:
+        return plan
+
+    def finish(self, launched: StepPlan) -> None:
+        self.never.wait(30)
+
+
+def test_a_device_that_waits_for_a_lost_rank_does_not_keep_the_news_back():
+    """Of the five seconds in which all has to end three may be gone when a rank counts as stopped."""
+    ranks, worker = Ranks(2, "tests.engine.failing_rank", b"silent\n"), WaitingWorker()
+    group = GroupExecutor(ThreadExecutor(cast("Any", worker), DeviceThread()), ranks)
+    group.submit(StepPlan(0))
+    with pytest.raises(EngineDeadError, match="ended with exit code 7"):
+        group.collect()
+    started = time.monotonic()
+    group.close()
+    assert time.monotonic() - started < 1.5
+    worker.never.set()
 
 
 @pytest.fixture
