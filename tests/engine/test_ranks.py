@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import threading
 import time
 from concurrent.futures import Future
@@ -63,6 +64,36 @@ def test_what_a_rank_died_of_is_the_groups_error(job, error, words):
             ranks.wait(Future())  # which never ends
     finally:
         ranks.kill()
+
+
+class Lingering:
+    """A process that is killed, and takes a second to be gone."""
+
+    stdin = None
+
+    def __init__(self) -> None:
+        self.gone_at = float("inf")
+
+    def kill(self) -> None:
+        self.gone_at = min(self.gone_at, time.monotonic() + 1.0)
+
+    def wait(self, timeout: float = 60.0) -> None:
+        left = self.gone_at - time.monotonic()
+        time.sleep(max(0.0, min(left, timeout)))
+        if left > timeout:
+            raise subprocess.TimeoutExpired("rank", timeout)
+
+
+def test_ranks_that_take_their_time_to_die_are_killed_all_at_once():
+    """As when a driver gives back a GPU's memory: none is waited for before the others are killed, nor for long."""
+    ranks = Ranks(2, "tests.engine.failing_rank", b"silent\n")
+    ranks.kill()
+    lingering = [Lingering() for _ in range(7)]
+    ranks._processes = cast("Any", dict(enumerate(lingering, 1)))
+    started = time.monotonic()
+    ranks.kill()
+    assert time.monotonic() - started < 1.0
+    assert all(process.gone_at < started + 1.5 for process in lingering)
 
 
 class WaitingWorker:
