@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 
+from octavo_engine.core.admission import LEAST_TOP_P
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.middleware import key_of
@@ -14,7 +15,6 @@ from octavo_engine.server.openai.protocol import GenerationBody, Message, Templa
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.chat_template import ChatTemplateError
 
-_SMALLEST_TOP_P = 1e-9
 _GREEDY = 1e-5
 _LOWEST_TEMPERATURE = 0.01
 
@@ -33,7 +33,7 @@ def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, l
         min_tokens=min_tokens,
         temperature=_temperature(body.temperature),
         top_k=max(0, body.top_k or 0),
-        top_p=1.0 if body.top_p is None else max(body.top_p, _SMALLEST_TOP_P),
+        top_p=1.0 if body.top_p is None else max(body.top_p, LEAST_TOP_P),
         min_p=body.min_p or 0.0,
         seed=None if body.seed is None else body.seed % (1 << 63),
         presence_penalty=body.presence_penalty or 0.0,
