@@ -215,12 +215,12 @@ class EngineConfig:
         if self.quantization in ("awq", "gptq"):
             raise ConfigurationError(
                 f"--quantization {self.quantization} is not supported by this version of Octavo yet; take fp8 "
-                "or leave it away"
+                "or leave it out"
             )
         for name, default in _NOT_YET.items():
             if getattr(self, name) != default:
                 raise ConfigurationError(
-                    f"--{flag_name(name)} is not supported by this version of Octavo yet; leave it away"
+                    f"--{flag_name(name)} is not supported by this version of Octavo yet; leave it out"
                 )
 
 
