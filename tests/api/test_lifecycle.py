@@ -183,6 +183,12 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Served]) -> None:
     assert server.join() == 0
 
 
+def test_probes_do_not_call_a_dead_engine_loading(start: Callable[..., Served]) -> None:
+    server = start()
+    server.do(lambda: setattr(server.engine.state, "phase", "dead"))
+    assert [status(server, f"/health{probe}") for probe in ("", "/startup", "/live")] == [(503, "dead")] * 3
+
+
 def test_when_the_engine_dies_every_client_is_told_and_the_server_ends(start: Callable[..., Served]) -> None:
     server = start()
     with ThreadPoolExecutor() as pool:
