@@ -264,6 +264,10 @@ def engine(tiny_model: Path) -> Iterator[Callable[..., EngineLoop]]:
         loop.close()
 
 
+def test_no_step_is_to_take_so_long_that_the_watchdog_barks(engine: Callable[..., EngineLoop]) -> None:
+    assert engine(watchdog_timeout=8.0)._scheduler.settings.max_step_seconds == 1.0
+
+
 def crowd(seed: int) -> list[tuple[str, list[int], SamplingParams]]:
     """Requests with every kind of sampling, some of which stop early."""
     rng = random.Random(seed)

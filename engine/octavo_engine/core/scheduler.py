@@ -166,7 +166,8 @@ class Scheduler:
         return self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
 
     def _chunk_limit(self) -> int:
-        return self.adaptive.chunk_limit if self.adaptive else self.settings.max_num_batched_tokens
+        limit = self.adaptive.chunk_limit if self.adaptive else self.settings.max_num_batched_tokens
+        return self._cost.tokens_within(self.settings.max_step_seconds, limit)
 
     def _decode(self, draft: Draft) -> None:
         """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""

@@ -61,6 +61,10 @@ log = logging.getLogger(__name__)
 LoadProgress = Callable[[str, float, str], None]
 """Phase, ratio 0 to 1 over all phases, detail."""
 
+_STEP_SHARE = 1 / 8
+"""Of --watchdog-timeout: longer no step is to take, or a slow CPU would look stalled at its first long prompt.
+
+It may still be several times as long as was thought: contexts grow, and neighbours come."""
 # Where each phase begins and ends on the one scale from 0 to 1.
 _PHASES = {"sizing": (0.0, 0.02), "pulling": (0.02, 0.5), "loading": (0.5, 0.97), "warmup": (0.97, 1.0)}
 
@@ -265,6 +269,7 @@ def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_blo
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=plan.max_model_len,
         policy=cast(Any, config.scheduling_policy),
+        max_step_seconds=config.watchdog_timeout * _STEP_SHARE,
         swap_block_seconds=swap_block_seconds,
     )
     targets = config.target_ttft_p90, config.target_itl_p90
