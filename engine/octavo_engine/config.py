@@ -172,8 +172,8 @@ class EngineConfig:
     target_ttft_p90: float | None = setting(
         None,
         "float",
-        "seconds to the first token that nine of ten requests should keep; takes back what "
-        "--target-itl-p90 lowered as far as that allows, and tells when it is not kept",
+        "seconds to the first token that nine of ten requests should keep; takes back what --target-itl-p90 lowered as "
+        "far as that allows, and tells when it is not kept; alone it only tells, as nothing is lowered then",
         minimum=0.001,
         maximum=3600,
     )
