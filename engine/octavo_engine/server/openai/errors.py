@@ -93,7 +93,7 @@ def param_of(location: Sequence[str | int]) -> str | None:
 def from_validation(error: RequestValidationError) -> APIError:
     """400 with the first thing that is wrong; the input itself is not repeated."""
     first: dict[str, Any] = error.errors()[0]
-    location = [part for part in first.get("loc", ()) if part != "body"]
+    location = [part for part in first.get("loc", ()) if part not in {"body", "[key]"}]  # pydantic's word for a name
     kind = str(first.get("type", ""))
     if kind == "json_invalid":
         return APIError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
