@@ -175,8 +175,8 @@ class EngineConfig:
     target_ttft_p90: float | None = setting(
         None,
         "float",
-        "seconds to the first token that nine of ten requests should keep; takes back what "
-        "--target-itl-p90 lowered as far as that allows, and tells when it is not kept",
+        "seconds to the first token that nine of ten requests should keep; takes back what --target-itl-p90 lowered as "
+        "far as that allows, and tells when it is not kept; alone it only tells, as nothing is lowered then",
         minimum=0.001,
         maximum=3600,
     )
@@ -218,12 +218,12 @@ class EngineConfig:
         if self.quantization in ("awq", "gptq"):
             raise ConfigurationError(
                 f"--quantization {self.quantization} is not supported by this version of Octavo yet; take fp8 "
-                "or leave it away"
+                "or leave it out"
             )
         for name, default in _NOT_YET.items():
             if getattr(self, name) != default:
                 raise ConfigurationError(
-                    f"--{flag_name(name)} is not supported by this version of Octavo yet; leave it away"
+                    f"--{flag_name(name)} is not supported by this version of Octavo yet; leave it out"
                 )
 
 

@@ -196,6 +196,12 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Served]) -> None:
     assert server.join() == 0
 
 
+def test_probes_do_not_call_a_dead_engine_loading(start: Callable[..., Served]) -> None:
+    server = start()
+    server.do(lambda: setattr(server.engine.state, "phase", "dead"))
+    assert [status(server, f"/health{probe}") for probe in ("", "/startup", "/live")] == [(503, "dead")] * 3
+
+
 def test_when_the_engine_dies_every_client_is_told_and_the_server_ends(start: Callable[..., Served]) -> None:
     server = start()
     with ThreadPoolExecutor() as pool:
@@ -394,7 +400,7 @@ def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(
     server.play("one two")
     for name, function in (
         ("octavo_engine.server.generation.Sequence.take", lambda self, output: json.loads("{")),
-        ("octavo_engine.server.openai.completions.sampling_params", lambda *_: json.loads("{")),
+        ("octavo_engine.server.openai.completions.generation_request", lambda *_: json.loads("{")),
     ):
         monkeypatch.setattr(name, function)
         for headers in ({}, {"X-Request-Id": f"mine-{name[-4:]}"}):
