@@ -71,7 +71,8 @@ def rms_norm_fp8(
     x: Tensor, weight: Tensor, eps: float, scaling: Scaling, residual: Tensor | None = None
 ) -> tuple[Quantized, Tensor]:
     """The same, the first in e4m3."""
-    output = empty_quantized(*x.shape, scaling, x.device)
+    tokens, size = x.shape
+    output = empty_quantized(tokens, size, scaling, x.device)
     return output, _launch(output.values, output.scales, x, weight, eps, residual, scaling)
 
 
