@@ -360,7 +360,6 @@ def _build(
         "TILE_TOKENS": tile.tokens,
         "ONE_TILE": tile.one_tile,
         "SEGMENTS": SEGMENTS,
-        "PRECISION": "tf32",
     }
     limits = {"max_registers": registers, "max_shared": shared * 1024, "sass": sass, "max_loop": {"all": loop}}
     return Build(name, paged_attention_kernel, types, constants, tile.warps, tile.stages, **limits)
