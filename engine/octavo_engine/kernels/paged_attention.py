@@ -391,7 +391,8 @@ def _constants(
 
 def padded(head_dim: int) -> int:
     """As many columns as a tile has: a power of two, and no fewer than the smallest matrix product has."""
-    return max(16, triton.next_power_of_2(head_dim))
+    columns: int = triton.next_power_of_2(head_dim)
+    return max(16, columns)
 
 
 def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype) -> TileShape:
