@@ -17,6 +17,7 @@ from .cluster import GPUS
 from .layout import NODE
 from .octavo import CHART, IMAGES, MANIFESTS, OPERATOR, RELEASE, condition, installed_operator, wait_for_condition
 from .programs import PAUSE_IMAGE
+from .watching import watched_reasons
 
 NOWHERE = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
 CHILDREN = ("deployment", "service", "poddisruptionbudget")
@@ -209,6 +210,54 @@ def test_scaling_by_hand_reaches_the_pods(operator: Client, namespace: Client) -
     converged(namespace)
     namespace.kubectl("scale", "llms/model", "--replicas=2")
     namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 2, 10, "two replicas")
+
+
+# Stands in for an engine: serves at once, and ends at once when it is asked to.
+SERVES = """
+import http.server, os, signal
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
+"""
+
+
+def test_a_rollout_is_in_place_or_with_a_surge_or_held_back_as_the_spec_says(
+    operator: Client, namespace: Client
+) -> None:
+    engine = {"name": "engine", "command": ["python", "-c", SERVES], "args": []}
+
+    def apply(number: int, **rollout: Any) -> None:
+        env = [{"name": "NUMBER", "value": str(number)}]
+        spec = {"podTemplate": {"spec": {"containers": [engine]}}, "engine": {"env": env}, "rollout": rollout}
+        namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
+
+    def reasons(number: int, **rollout: Any) -> list[str]:
+        """The reasons of condition Available while the change is rolled out."""
+        with watched_reasons(namespace, "model", "Available") as seen:
+            apply(number, **rollout)
+            wait_for_condition(namespace, "model", "Progressing", "Deployed")
+        return seen.values
+
+    apply(0, strategy="InPlace")
+    wait_for_condition(namespace, "model", "Progressing", "Deployed")
+    assert reasons(1, strategy="InPlace") == ["Serving", "NoReadyReplica", "Serving"]
+    assert reasons(2, strategy="Surge") == ["Serving"]
+
+    apply(3, strategy="Surge", paused=True)
+    wait_for_condition(namespace, "model", "Progressing", "Paused")
+    before = {pod["metadata"]["uid"] for pod in namespace.list("pods")}
+    time.sleep(2)
+    assert {pod["metadata"]["uid"] for pod in namespace.list("pods")} <= before
+    apply(3, strategy="Surge")
+    wait_for_condition(namespace, "model", "Progressing", "Deployed")
+    (pod,) = [pod for pod in namespace.list("pods") if "deletionTimestamp" not in pod["metadata"]]
+    assert {"name": "NUMBER", "value": "3"} in pod["spec"]["containers"][0]["env"]
+    assert pod["metadata"]["uid"] not in before
 
 
 def test_a_field_without_which_no_pod_could_run_and_that_does_not_act_yet_makes_none(
