@@ -82,7 +82,7 @@ cluster-demo: setup ## helm install, kubectl apply, chat and load on a real Kube
 images: setup ## the two container images, with docker, or with buildah where there is no daemon
 	$(BIN)/python -m images
 
-images-check: setup ## the operator's image as a pod of a real Kubernetes
+images-check: setup ## both images as pods of a real Kubernetes, where a model answers
 	$(BIN)/python -m images.check
 
 cluster: setup ## a real Kubernetes on this machine, in the foreground

@@ -55,6 +55,7 @@ PARTS: dict[str, Measure] = {
     "start": startup,
     "peers": peers,
     "llama-8b-fp8": partial(_llama, weights="fp8"),
+    "offline-fp8": lambda context: offline(context, context.scale.llama, "fp8"),
     "qwen3-0.6b": _qwen,
     "gpt-oss-20b": _gpt_oss,
 }
@@ -151,8 +152,10 @@ def main() -> int:
 def _finish(where: Path) -> int:
     """Plots and the table of targets."""
     result = read(where.with_suffix(".json"))
-    for path in report.plots(result, where):
-        print(path)
+    plots = report.plots(result, where)
+    print(
+        "\n".join(map(str, plots)) or "no plots: matplotlib is not installed, or nothing was measured (--merge draws)"
+    )
     print("\n".join(report.target_table(targets(result))))
     return 0
 

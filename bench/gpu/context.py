@@ -13,6 +13,7 @@ from bench.gpu import shapes
 from bench.gpu.floors import Rates
 from bench.gpu.result import Figure
 from bench.gpu.shapes import Shape, write_checkpoint
+from octavo_engine.model.spec import find_family
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,13 @@ class Context:
     """Where checkpoints are written."""
 
     def checkpoint(self, shape: Shape) -> str:
-        """A folder with `shape`'s random weights, which are written where they are not yet."""
-        return str(write_checkpoint(shape, self.scratch / shape.name, self.device))
+        """A folder with `shape`'s random weights, which are written where they are not yet.
+
+        ModelLoadError, before gigabytes are written, if the engine has no family for it.
+        """
+        folder = self.scratch / shape.name
+        find_family(shape.architecture, folder)
+        return str(write_checkpoint(shape, folder, self.device))
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -113,12 +113,41 @@ def paged_decode(shape: Shape, batch: int, context: int, rates: Rates, element: 
     return _floor(num_bytes, batch * 4 * shape.query * context, rates, "bf16")
 
 
-def offline(shape: Shape, requests: int, prompt: int, answer: int, batch: int, rates: Rates) -> Floor:
-    """All requests, `batch` at a time from their first token to their last, with nothing in between."""
-    waves = requests / batch
-    first = prefill(shape, prompt, rates)
-    middle = decode(shape, batch, prompt + answer // 2, rates)
-    seconds = requests * first.seconds + waves * answer * middle.seconds
-    num_bytes = requests * first.bytes + waves * answer * middle.bytes
-    operations = requests * first.operations + waves * answer * middle.operations
-    return Floor(num_bytes, operations, seconds, "both")
+def offline(
+    shape: Shape, requests: int, prompt: int, answer: int, batch: int, rates: Rates, weights: str = "bf16"
+) -> Floor:
+    """All requests, `batch` at a time from their first token to their last, with nothing in between.
+
+    Of prompts only the operations: many of them may share a step, and the reading of its weights.
+    """
+    first = prefill(shape, prompt, rates, weights).operations
+    return _answered(shape, requests * first, requests, prompt, answer, batch, rates, weights)
+
+
+def shared_beginnings(
+    shape: Shape,
+    requests: int,
+    beginnings: int,
+    beginning: int,
+    rest: int,
+    answer: int,
+    batch: int,
+    rates: Rates,
+    weights: str = "bf16",
+) -> Floor:
+    """The same for prompts of which `beginnings` different ones are computed once, and what follows for each."""
+    head = shape.vocab * shape.hidden
+    first = prefill(shape, beginning, rates, weights).operations - 2 * head
+    after = rest * 2 * (active_weights(shape) - head) + 2 * head + attention_operations(shape, beginning, rest)
+    operations = beginnings * first + requests * after
+    return _answered(shape, operations, requests, beginning + rest, answer, batch, rates, weights)
+
+
+def _answered(
+    shape: Shape, prompts: float, requests: int, prompt: int, answer: int, batch: int, rates: Rates, weights: str
+) -> Floor:
+    """`prompts` operations, then every step of the answers at their average context."""
+    steps = requests / batch * answer
+    middle = decode(shape, batch, prompt + answer // 2, rates, weights)
+    seconds = prompts / rates.matmul[weights] + steps * middle.seconds
+    return Floor(steps * middle.bytes, prompts + steps * middle.operations, seconds, "both")

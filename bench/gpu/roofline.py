@@ -104,8 +104,8 @@ def sections(result: Result) -> dict[str, str]:
 
 
 def results() -> Result:
-    """Of all committed runs on a GPU, a later one before an earlier one."""
-    return merged([read(path) for path in sorted(_RESULTS.glob("*-[hb][0-9]*0.json"))])
+    """Of all committed runs on an H200, which the targets are for; a later one before an earlier one."""
+    return merged([read(path) for path in sorted(_RESULTS.glob("*-h200.json"))])
 
 
 def updated(page: str, found: dict[str, str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from bench.gpu import floors
@@ -20,8 +21,7 @@ _SAMPLED = {"temperature": 0.8, "top_p": 0.95}
 
 def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[Figure]:
     """Steps of `shape`, with `weights` quantized while they are loaded if they are to be `fp8`."""
-    name = shape.name if weights == "bf16" else f"{shape.name}-{weights}"
-    extra: dict[str, Any] = {} if weights == "bf16" else {"quantization": weights}
+    name, extra = _weights(shape, weights)
     try:
         with engine(context.checkpoint(shape), **context.settings, **extra) as loop:
             driver = Driver(loop, steps=context.scale.steps, rounds=context.scale.rounds)
@@ -29,6 +29,11 @@ def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
             yield from _prefill(context, shape, weights, name, driver)
     except (ModelLoadError, ConfigurationError, DoesNotFitError) as error:
         yield missing(name, "all", f"not supported yet: {error}")
+
+
+def _weights(shape: Shape, weights: str) -> tuple[str, dict[str, Any]]:
+    """What a model with such weights is called, and the settings that make them."""
+    return (shape.name, {}) if weights == "bf16" else (f"{shape.name}-{weights}", {"quantization": weights})
 
 
 def _decode(context: Context, shape: Shape, weights: str, name: str, driver: Driver) -> Iterator[Figure]:
@@ -70,13 +75,14 @@ def _prefill(context: Context, shape: Shape, weights: str, name: str, driver: Dr
         yield timed(name, "prefill", case, seconds, operations / context.rates.matmul[kind], reached)
 
 
-def offline(context: Context, shape: Shape) -> Iterator[Figure]:
+def offline(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[Figure]:
     """`LLM.generate` with all requests at once, greedy; tokens of answers a second, detokenized."""
     give_back()
+    name, extra = _weights(shape, weights)
     try:
-        llm = LLM(context.checkpoint(shape), **context.settings)
+        llm = LLM(context.checkpoint(shape), **context.settings, **extra)
     except (ModelLoadError, ConfigurationError, DoesNotFitError) as error:
-        yield missing(shape.name, "offline", f"not supported yet: {error}")
+        yield missing(name, "offline", f"not supported yet: {error}")
         return
     driver = Driver(llm._loop)
     try:
@@ -87,15 +93,15 @@ def offline(context: Context, shape: Shape) -> Iterator[Figure]:
                 for _ in range(min(2, context.scale.rounds))
             ]
             batch = min(requests, llm.info.max_num_seqs)
-            floor = floors.offline(shape, requests, prompt, answer, batch, context.rates)
+            floor = floors.offline(shape, requests, prompt, answer, batch, context.rates, weights)
             case = f"{prompt} + {answer}"
-            yield rate(shape.name, "offline", case, requests * answer, rounds, floor.seconds)
-        yield _shared_beginnings(context, shape, llm, driver)
+            yield rate(name, "offline", case, requests * answer, rounds, floor.seconds)
+        yield _shared_beginnings(context, shape, weights, llm, driver)
     finally:
         llm.close()
 
 
-def _shared_beginnings(context: Context, shape: Shape, llm: LLM, driver: Driver) -> Figure:
+def _shared_beginnings(context: Context, shape: Shape, weights: str, llm: LLM, driver: Driver) -> Figure:
     """Requests of which many begin alike; each beginning has to be computed once."""
     requests, groups, beginning, rest, answer = context.scale.prefix
     beginnings = [driver.prompt(beginning) for _ in range(groups)]
@@ -104,8 +110,11 @@ def _shared_beginnings(context: Context, shape: Shape, llm: LLM, driver: Driver)
     seconds = _run(llm, prompts, answer)
     hits = (llm.report().prefix_hit_tokens - before) / (requests * (beginning + rest))
     case = f"{groups} beginnings of {beginning} + {rest} + {answer}"
-    figure = rate(shape.name, "offline, prefix-heavy", case, requests * answer, [seconds], None)
-    return Figure(**{**vars(figure), "note": f"{hits:.0%} of the prompts' tokens from the prefix cache"})
+    batch = min(requests, llm.info.max_num_seqs)
+    floor = floors.shared_beginnings(shape, *context.scale.prefix, batch, context.rates, weights)
+    name, _ = _weights(shape, weights)
+    figure = rate(name, "offline, prefix-heavy", case, requests * answer, [seconds], floor.seconds)
+    return replace(figure, note=f"{hits:.0%} of the prompts' tokens from the prefix cache")
 
 
 def _run(llm: LLM, prompts: list[list[int]], answer: int) -> float:

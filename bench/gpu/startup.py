@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,9 +53,12 @@ def _ready_after(model: str, settings: dict[str, Any]) -> tuple[float, float]:
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
+    limit = threading.Timer(_SECONDS, process.kill)  # it must not outlive this part, the device's memory in its hands
+    limit.start()
     line = process.stdout.readline()
     seconds = time.perf_counter() - begin
-    process.communicate(timeout=_SECONDS)
+    process.communicate()
+    limit.cancel()
     if process.returncode or not line:
         raise subprocess.SubprocessError(f"the process ended with {process.returncode}: {line}")
     return seconds, json.loads(line)["load_seconds"]

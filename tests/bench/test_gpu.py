@@ -75,6 +75,28 @@ def test_experts_are_counted_once_for_all_tokens_that_need_them() -> None:
     assert floors.attention_operations(shape, 100, 1) == 4 * shape.query * (101 + 32)
 
 
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_prompts_that_share_a_step_share_its_weights(weights: str) -> None:
+    """With memory so slow that one short prompt alone takes as long as reading the weights."""
+    shape, slow = shapes.TINY_LLAMA, Rates("slow memory", 1e9, {"bf16": 1e14, "fp8": 2e14})
+    run = floors.offline(shape, 8, 4, 6, 4, slow, weights)
+    step = floors.decode(shape, 4, 4 + 3, slow, weights)
+    prompts = 8 * floors.prefill(shape, 4, slow, weights).operations
+    assert run.seconds == pytest.approx(prompts / slow.matmul[weights] + 2 * 6 * step.seconds)
+    assert run.operations == prompts + 12 * step.operations
+    assert floors.prefill(shape, 4, slow, weights).bound == "memory", "which is not counted for each of them"
+
+
+def test_a_shared_beginning_is_computed_once() -> None:
+    shape = shapes.TINY_QWEN3
+    alone = floors.offline(shape, 4, 20 + 5, 6, 4, RATES)
+    assert floors.shared_beginnings(shape, 4, 4, 20, 5, 6, 4, RATES).operations == alone.operations
+    two = floors.shared_beginnings(shape, 4, 2, 20, 5, 6, 4, RATES)
+    beginning = floors.prefill(shape, 20, RATES).operations - 2 * shape.vocab * shape.hidden
+    assert alone.operations - two.operations == 2 * beginning
+    assert alone.seconds - two.seconds == pytest.approx(2 * beginning / RATES.matmul["bf16"])
+
+
 def test_what_overlaps_is_busy_once() -> None:
     assert union_seconds([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.75)]) == 4.0
 
@@ -106,6 +128,14 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "tiny-llama/start to ready/from disk",
     ):
         assert (figures[key].value or 0.0) > 0, key
+    for key in ("tiny-llama-fp8/offline/8 + 8", "tiny-qwen3/decode step/batch 4, context 32"):
+        assert (figures[key].value or 0.0) > 0, key
+    heavy = [figure for key, figure in figures.items() if "/offline, prefix-heavy/" in key]
+    assert [figure.model for figure in heavy] == ["tiny-llama", "tiny-llama-fp8", "tiny-qwen3"]
+    assert all(figure.fraction for figure in heavy)
+    assert figures["tiny-gpt-oss/all"].note.startswith("not supported yet")
+    written_for = {path.name for path in (tmp_path / "scratch").iterdir()}
+    assert written_for == {"tiny-llama", "tiny-qwen3"}, "nothing is written for what cannot be run"
     assert "## peers" in file.with_suffix(".md").read_text()
     assert len(list((tmp_path / "out").glob("*.png"))) == 2
 

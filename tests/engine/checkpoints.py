@@ -1,4 +1,4 @@
-"""Small random Llama checkpoints made by Hugging Face transformers, the reference for all that is computed here."""
+"""Small random checkpoints made by Hugging Face transformers, the reference for all that is computed here."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def reference_model(**changes: Any) -> Any:
-    """A LlamaForCausalLM in float32 whose every weight matters: norms and biases are random too."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+def reference_model(family: str = "Llama", **changes: Any) -> Any:
+    """A LlamaForCausalLM, or of another family, in float32 whose every weight matters: norms and biases are random."""
+    import transformers
 
     torch.manual_seed(1234)
-    model = LlamaForCausalLM(LlamaConfig(**{**SIZES, **changes})).eval()
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes})
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:

@@ -1,4 +1,4 @@
-"""A transformers Llama written as a GGUF file the way llama.cpp's converter does it."""
+"""A transformers Llama or Qwen3 written as a GGUF file the way llama.cpp's converter does it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def permute(weights: np.ndarray, heads: int) -> np.ndarray:
 def write_gguf(model: Any, path: Path, kind: Kind = Kind.F32, changes: Any = None, drop: tuple[str, ...] = ()) -> Path:
     """`model` as a GGUF file with matrices of type `kind`; `changes(writer)` may add metadata."""
     config, state = model.config, model.state_dict()
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, config.model_type)
+    architecture = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[config.model_type]
+    interleaved = config.model_type == "llama"
     values: dict[str, Any] = {
         "add_block_count": config.num_hidden_layers,
         "add_context_length": config.max_position_embeddings,
@@ -44,14 +46,14 @@ def write_gguf(model: Any, path: Path, kind: Kind = Kind.F32, changes: Any = Non
             getattr(writer, method)(value)
     if changes is not None:
         changes(writer)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     for name, tensor in state.items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         array = tensor.numpy()
-        if ".q_proj." in name:
+        if interleaved and ".q_proj." in name:
             array = permute(array, config.num_attention_heads)
-        if ".k_proj." in name:
+        if interleaved and ".k_proj." in name:
             array = permute(array, config.num_key_value_heads)
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert gguf_name is not None

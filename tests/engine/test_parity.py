@@ -137,8 +137,11 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_random_llamas(name: str, tmp_path: Path) -> None:
+QWEN3 = {"head_dim": 24, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}
+
+
+@pytest.mark.parametrize("name", [*CONFIGURATIONS, "qwen3"])
+def test_random_models(name: str, tmp_path: Path) -> None:
     """Weights drawn at random; larger than a trained model's, so that answers vary."""
     torch.manual_seed(7)
     base = {
@@ -153,8 +156,12 @@ def test_random_llamas(name: str, tmp_path: Path) -> None:
         "bos_token_id": None,
         "eos_token_id": None,
     }
-    config = transformers.LlamaConfig(**{**base, **CONFIGURATIONS[name]})
-    model = transformers.LlamaForCausalLM(config).eval()
+    if name == "qwen3":
+        config = transformers.Qwen3Config(**{**base, **QWEN3})
+        model = transformers.Qwen3ForCausalLM(config).eval()
+    else:
+        config = transformers.LlamaConfig(**{**base, **CONFIGURATIONS[name]})
+        model = transformers.LlamaForCausalLM(config).eval()
     for parameter in model.parameters():
         if parameter.ndim == 1:  # biases begin as zeros and norms as ones: give them something to do
             torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.2)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, cast
 
 import poor_rank
 import pytest
 
 from octavo_engine.config import EngineConfig
+from octavo_engine.core.step import StepPlan
 from octavo_engine.engine import startup
 from octavo_engine.engine.rank import MODULE, decode_memory_plan, encode_job
 from octavo_engine.errors import DoesNotFitError, EngineDeadError
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner import board as board_module
 from octavo_engine.runner.board import Board
+from octavo_engine.runner.device_thread import DeviceThread
+from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.ranks import Ranks
 
 
@@ -58,6 +64,62 @@ def test_what_a_rank_died_of_is_the_groups_error(job, error, words):
             ranks.wait(Future())  # which never ends
     finally:
         ranks.kill()
+
+
+class Lingering:
+    """A process that is killed, and takes a second to be gone."""
+
+    stdin = None
+
+    def __init__(self) -> None:
+        self.gone_at = float("inf")
+
+    def kill(self) -> None:
+        self.gone_at = min(self.gone_at, time.monotonic() + 1.0)
+
+    def wait(self, timeout: float = 60.0) -> None:
+        left = self.gone_at - time.monotonic()
+        time.sleep(max(0.0, min(left, timeout)))
+        if left > timeout:
+            raise subprocess.TimeoutExpired("rank", timeout)
+
+
+def test_ranks_that_take_their_time_to_die_are_killed_all_at_once():
+    """As when a driver gives back a GPU's memory: none is waited for before the others are killed, nor for long."""
+    ranks = Ranks(2, "tests.engine.failing_rank", b"silent\n")
+    ranks.kill()
+    lingering = [Lingering() for _ in range(7)]
+    ranks._processes = cast("Any", dict(enumerate(lingering, 1)))
+    started = time.monotonic()
+    ranks.kill()
+    assert time.monotonic() - started < 1.0
+    assert all(process.gone_at < started + 1.5 for process in lingering)
+
+
+class WaitingWorker:
+    """A rank on a GPU: its launches return at once, and the device waits for a rank that will not come."""
+
+    def __init__(self) -> None:
+        self.never = threading.Event()
+
+    def launch(self, plan: StepPlan) -> StepPlan:
+        return plan
+
+    def finish(self, launched: StepPlan) -> None:
+        self.never.wait(30)
+
+
+def test_a_device_that_waits_for_a_lost_rank_does_not_keep_the_news_back():
+    """Of the five seconds in which all has to end three may be gone when a rank counts as stopped."""
+    ranks, worker = Ranks(2, "tests.engine.failing_rank", b"silent\n"), WaitingWorker()
+    group = GroupExecutor(ThreadExecutor(cast("Any", worker), DeviceThread()), ranks)
+    group.submit(StepPlan(0))
+    with pytest.raises(EngineDeadError, match="ended with exit code 7"):
+        group.collect()
+    started = time.monotonic()
+    group.close()
+    assert time.monotonic() - started < 1.5
+    worker.never.set()
 
 
 @pytest.fixture

@@ -59,14 +59,17 @@ def test_a_published_config(tmp_path):
     assert group.bytes_per_token(torch.bfloat16) == 131072
 
 
-@pytest.mark.parametrize("changes", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "changes", [*CONFIGURATIONS.values(), {"family": "Qwen3", "head_dim": 24}], ids=[*CONFIGURATIONS, "qwen3"]
+)
 def test_what_transformers_writes(changes, tmp_path):
     model = reference_model(**changes)
     config = model.config
     spec = read_spec(ModelFiles("test", directory=save(model, tmp_path)))
     assert spec.head_dim == config.head_dim
     assert spec.tie_word_embeddings == config.tie_word_embeddings
-    assert spec.attention_bias == config.attention_bias and spec.mlp_bias == config.mlp_bias
+    assert spec.attention_bias == config.attention_bias and spec.mlp_bias == getattr(config, "mlp_bias", False)
+    assert spec.qk_norm == (config.model_type == "qwen3")
     assert spec.hidden_act == config.hidden_act and spec.rms_norm_eps == config.rms_norm_eps
     assert spec.eos_token_ids == (2,) and spec.dtype == torch.float32
     assert torch.equal(inverse_frequencies(spec.rope, spec.head_dim), model.model.rotary_emb.inv_freq)
@@ -183,6 +186,14 @@ WRONG = {
     "half quantized": (
         {"quantization_config": {"quant_method": "fp8", "ignored_layers": ["lm_head", "model.layers.3.mlp.down_proj"]}},
         "model.layers.3.mlp.down_proj is not quantized while other layers are",
+    ),
+    "sliding windows": (
+        {"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True, "sliding_window": 4096},
+        "use_sliding_window True is not supported",
+    ),
+    "some layers with windows": (
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        "only full_attention in all layers",
     ),
     "another architecture": (
         {"architectures": ["LlamaForSequenceClassification"]},

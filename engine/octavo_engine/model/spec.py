@@ -122,6 +122,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
     family = find_family(config.get("architectures"), path)
     fields = Fields(str(path), {**family.defaults, **{k: v for k, v in config.items() if v is not None}})
+    _check_windows(fields)
     hidden = fields.integer("hidden_size", 1, 1 << 20)
     heads, kv_heads, head_dim = _heads(fields, hidden)
     layers = fields.integer("num_hidden_layers", 1, 4096)
@@ -147,11 +148,21 @@ def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
         mlp_bias=mlp_bias,
         mlp_output_bias=mlp_bias,
         hidden_act=_activation(fields),
+        qk_norm=family.qk_norm,
         dtype=_dtype(fields),
         eos_token_ids=_eos_token_ids(fields, vocab_size),
         kv_groups=(KVGroupSpec("full", tuple(range(layers)), kv_heads, head_dim),),
         quantization=read_scheme(fields),
     )
+
+
+def _check_windows(fields: Fields) -> None:
+    """ModelLoadError if some layers see no more than a window (Qwen3's may): long prompts would be answered wrongly."""
+    if fields.boolean("use_sliding_window", False):
+        raise fields.wrong("use_sliding_window", True, "is not supported")
+    kinds = fields.values.get("layer_types", [])
+    if not isinstance(kinds, list) or set(map(str, kinds)) - {"full_attention"}:
+        raise fields.wrong("layer_types", kinds, "is not supported, only full_attention in all layers")
 
 
 def _heads(fields: Fields, hidden: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import ParamSpec, TypeVar
 
-_CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class DeviceThread:
         while (job := self._jobs.get()) is not None:
             job()
 
-    def close(self) -> None:
-        """Do what was submitted, then end. A device that hangs is not waited for long: the process ends without it."""
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Do what was submitted, then end. A device that hangs is waited for no longer: the process ends without it."""
         self._jobs.put(None)
-        self._thread.join(_CLOSE_SECONDS)
+        self._thread.join(seconds)

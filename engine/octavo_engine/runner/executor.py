@@ -9,10 +9,14 @@ from typing import Protocol
 
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.errors import OctavoError
-from octavo_engine.runner.device_thread import DeviceThread
+from octavo_engine.runner.device_thread import CLOSE_SECONDS, DeviceThread
 from octavo_engine.runner.plan_codec import encode_plan
 from octavo_engine.runner.ranks import Ranks
 from octavo_engine.runner.worker import LaunchedStep, Worker
+
+_LOST_SECONDS = 0.3
+"""For each of a rank's threads when another rank is gone. On GPUs it waits for that one's part of a sum, for ever; what
+has happened is to be told, and this process to end, within 5 s of which 3 may have gone by."""
 
 
 class Executor(Protocol):
@@ -71,9 +75,9 @@ class ThreadExecutor:
     def check(self) -> None:
         """It lives as long as this process."""
 
-    def close(self) -> None:
-        """Let the steps under way end, and the thread with them."""
-        self._thread.close()
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Let the steps under way end, for so long, and the thread with them."""
+        self._thread.close(seconds)
         self._launched.clear()
 
 
@@ -112,11 +116,13 @@ class GroupExecutor:
         self._ranks.check()
 
     def close(self) -> None:
-        """End the ranks, then this one, which an ended rank does not leave waiting."""
+        """End the ranks, then this one, whose device may wait in vain for a rank that is gone."""
+        seconds = CLOSE_SECONDS
         try:
             self._ranks.check()
             self._ranks.end()
         except OctavoError:
             self._ranks.kill()
-        self._first.close()
-        self._collecting.close()
+            seconds = _LOST_SECONDS
+        self._first.close(seconds)
+        self._collecting.close(seconds)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 from octavo_engine.errors import BY_EXIT_CODE, EngineDeadError, OctavoError
@@ -28,6 +29,8 @@ _SILENCE_LOADING = 60.0
 _CAUSE_SECONDS = 1.0
 """In which a rank's death shows after the broken connection that it caused."""
 _END_SECONDS = 3.0
+_KILLED_SECONDS = 0.5
+"""For all of them together: of a process that is killed a GPU's driver may have some seconds to clean up."""
 _PR_SET_PDEATHSIG = 1
 
 T = TypeVar("T")
@@ -135,10 +138,13 @@ class Ranks:
         self.kill()
 
     def kill(self) -> None:
-        """End them at once."""
+        """End them at once; one that takes its time is waited for no longer than all may take."""
         for process in self._processes.values():
             process.kill()
-            process.wait()
+        until = time.monotonic() + _KILLED_SECONDS
+        for process in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
             if process.stdin is not None:
                 process.stdin.close()
         if self._meeting_fd >= 0:

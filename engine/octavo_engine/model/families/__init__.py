@@ -2,8 +2,9 @@
 
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.llama import LLAMA
+from octavo_engine.model.families.qwen3 import QWEN3
 
-FAMILIES: dict[str, Family] = {family.architecture: family for family in (LLAMA,)}
+FAMILIES: dict[str, Family] = {family.architecture: family for family in (LLAMA, QWEN3)}
 """By the architecture's name in config.json."""
 
 __all__ = ["FAMILIES", "Family"]

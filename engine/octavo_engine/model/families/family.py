@@ -18,5 +18,7 @@ class Family:
     """`general.architecture` of its GGUF files."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Fields that config.json may leave out, with the values the family's own configuration class gives them."""
+    qk_norm: bool = False
+    """Whether each head of query and key is normalised before it is turned."""
     gguf_interleaves_rope: bool = False
     """Whether GGUF files hold the rows of q and k so that rotated pairs lie side by side (llama.cpp's order)."""

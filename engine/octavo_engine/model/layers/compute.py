@@ -16,6 +16,7 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rotation import rms_norm
 from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels, cpu_kernels
 from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.model.footprint import linear_bytes, widening_bytes
 from octavo_engine.model.layers.fused import FusedLayers, can_fuse
 from octavo_engine.model.spec import ModelSpec
 
@@ -33,6 +34,11 @@ _FEW_TO_WIDEN_FOR = 8
 
 class TorchCompute:
     """In PyTorch, rounding where Hugging Face transformers does."""
+
+    widens = False
+    """Whether products of many tokens are in float32, all they take widened for them alone."""
+    copies = False
+    """Whether linears' weights are kept twice."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
         """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
@@ -87,6 +93,8 @@ class WideningCompute(TorchCompute):
 
     With AVX2 SmolLM2's linears take 3.4 s in bfloat16 for 512 tokens and 0.75 s so; for 8 tokens both take 53 ms.
     """
+
+    widens = True
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """As in PyTorch; sums are rounded once."""
@@ -170,6 +178,7 @@ class AMXCompute(FewTokensCompute):
     """
 
     few = 16
+    copies = True
 
     def __init__(self, kernels: CPUKernels) -> None:
         super().__init__(kernels)
@@ -191,6 +200,7 @@ class AVX2Compute(FewTokensCompute):
     """For CPUs without AVX-512, bfloat16: many tokens in float32, whose products need no unpacking."""
 
     few = 64
+    widens = True
 
     def many(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
         """In float32, rounded before `addend` is added."""
@@ -201,17 +211,25 @@ class AVX2Compute(FewTokensCompute):
         return multiply_wide(x, weight, bias)
 
 
-def uses_amx(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:
+def _uses_amx(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether linears want a second copy of their weights."""
     possible = device.type == "cpu" and dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
     return possible and spec.quantization is None
 
 
-def widens(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether products of `dtype` are emulated on this x86 CPU, so that weights are widened for many tokens."""
+def _widens(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether PyTorch emulates products of `dtype` on this x86 CPU, so that weights are widened for many tokens."""
     if device.type != "cpu" or dtype not in {torch.bfloat16, torch.float16} or not torch.cpu._is_avx2_supported():
         return False
     return not (torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+
+
+def compute_bytes(spec: ModelSpec, dtype: torch.dtype, device: torch.device, max_tokens: int) -> tuple[int, int]:
+    """Bytes that `choose_compute`'s choice keeps of weights besides, and what a step of `max_tokens` takes besides."""
+    if device.type != "cpu":  # it need not be here, nor need Triton
+        return 0, 0
+    compute = choose_compute(spec, dtype, device)
+    return linear_bytes(spec, dtype) * compute.copies, widening_bytes(spec, max_tokens) * compute.widens
 
 
 def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> TorchCompute:
@@ -220,14 +238,14 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) ->
         from octavo_engine.model.layers.triton_compute import TritonCompute
 
         return TritonCompute()
-    plain = WideningCompute() if widens(dtype, device) else TorchCompute()
+    plain = WideningCompute() if _widens(dtype, device) else TorchCompute()
     if device.type != "cpu" or dtype not in DTYPES:  # a decoder without memory is no reason to compile kernels
         return plain
     whole_lanes = spec.hidden_size % LANES == spec.intermediate_size % LANES == spec.head_dim % (2 * LANES) == 0
     kernels = cpu_kernels() if whole_lanes else None
     if kernels is None:
         return plain
-    if uses_amx(spec, dtype, device):
+    if _uses_amx(spec, dtype, device):
         return AMXCompute(kernels)
     avx2_alone = dtype == torch.bfloat16 and not torch.cpu._is_avx512_supported()
     return AVX2Compute(kernels) if avx2_alone else CPUCompute(kernels)
