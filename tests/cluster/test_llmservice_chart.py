@@ -77,7 +77,7 @@ def test_what_it_renders_is_accepted_strictly(
     watched = ("--set", f"namespaces={{{namespace.namespace}}}") if "namespaces:" in values.read_text() else ()
     rendered = namespace.helm(*RENDER, "--namespace", namespace.namespace, "-f", str(values), *watched)
     # A dry run makes no account, and the test's pod is only accepted with one.
-    namespace.kubectl("create", "serviceaccount", "octavo-operator-test-rights")
+    namespace.kubectl("create", "serviceaccount", "octavo-operator-test")
     accepted = accepted_strictly(namespace, rendered)
     assert len(accepted) == rendered.count("\nkind: ")
 
