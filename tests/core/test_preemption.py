@@ -50,28 +50,28 @@ def importance(request: Request) -> int:
 
 def test_the_least_important_is_the_victim_whatever_it_loses() -> None:
     requests = [in_state("a", 5), in_state("b", 500, priority=2), in_state("c", 1, priority=1)]
-    assert choose_victim(requests, importance, lambda _: 9, 1).request_id == "b"
+    assert choose_victim(requests, importance, lambda _: [9], 1).request_id == "b"
 
 
 def test_among_equals_the_one_that_loses_least_and_frees_enough_is_the_victim() -> None:
     requests = [in_state("a", 50), in_state("b", 10), in_state("c", 30)]
     gains = {"a": 4, "b": 0, "c": 2}
-    assert choose_victim(requests, importance, lambda r: gains[r.request_id], 1).request_id == "c"
-    assert choose_victim(requests, importance, lambda r: gains[r.request_id], 3).request_id == "a"
-    assert choose_victim(requests, importance, lambda r: gains[r.request_id], 9).request_id == "b"
+    assert choose_victim(requests, importance, lambda r: [gains[r.request_id]], 1).request_id == "c"
+    assert choose_victim(requests, importance, lambda r: [gains[r.request_id]], 3).request_id == "a"
+    assert choose_victim(requests, importance, lambda r: [gains[r.request_id]], 9).request_id == "b"
 
 
 def test_of_two_that_lose_as_much_the_younger_is_the_victim() -> None:
     requests = [in_state("a", 5, arrival=1.0), in_state("b", 5, arrival=2.0)]
-    assert choose_victim(requests, importance, lambda _: 9, 1).request_id == "b"
+    assert choose_victim(requests, importance, lambda _: [9], 1).request_id == "b"
 
 
 def test_several_are_preempted_for_one_only_if_that_is_enough() -> None:
     requests = [in_state("a", 5), in_state("b", 7), in_state("c", 1, priority=-1)]
-    chosen = [request.request_id for request in choose_victims(requests, importance, lambda _: 2, 3)]
+    chosen = [request.request_id for request in choose_victims(requests, importance, lambda _: [2], [3])]
     assert chosen == ["a", "b"]
-    assert choose_victims(requests, importance, lambda _: 2, 7) == []
-    assert len(choose_victims(requests, importance, lambda _: 2, 0)) == 1, "a seat is needed even where no block is"
+    assert choose_victims(requests, importance, lambda _: [2], [7]) == []
+    assert len(choose_victims(requests, importance, lambda _: [2], [0])) == 1, "a seat is needed even where no block is"
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

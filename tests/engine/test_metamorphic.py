@@ -105,8 +105,8 @@ class Model:
         cache = allocate_cache(
             backend,
             groups,
-            num_blocks=blocks,
-            swap_blocks=swap_blocks,
+            num_blocks=[blocks],
+            swap_blocks=[swap_blocks],
             block_size=block_size,
             dtype=torch.float32,
             device=CPU,
@@ -212,12 +212,11 @@ class Schedule:
         rows = rng.randint(2, 6)
         tokens = max(rows, rng.choice([4, 7, 16, 33, 64, 256]))
         memory = KVMemory(
-            [KVGroup(blocks)],
+            [KVGroup(blocks, swap_blocks=swap)],
             self.block_size,
             prefix_caching=rng.random() < 0.75,
             eviction=rng.choice(["lru", "lfu", "priority"]),
             ttl=rng.choice([None, None, 0.2]),
-            swap_blocks=swap,
             max_chunk=tokens,
         )
         settings = SchedulerSettings(
