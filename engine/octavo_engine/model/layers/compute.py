@@ -15,9 +15,11 @@ from torch import Tensor
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rotation import rms_norm
 from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels, cpu_kernels
+from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.kernels.where import triton_runs_on
 from octavo_engine.model.footprint import linear_bytes, widening_bytes
 from octavo_engine.model.layers.fused import FusedLayers, can_fuse
+from octavo_engine.model.layers.stream import Stream, added_up
 from octavo_engine.model.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class TorchCompute:
     """Whether products of many tokens are in float32, all they take widened for them alone."""
     copies = False
     """Whether linears' weights are kept twice."""
+    logits_dtype: torch.dtype | None = torch.float32
+    """In which logits are sampled; None: in the model's type, as they are multiplied."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
         """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
@@ -58,13 +62,29 @@ class TorchCompute:
         gate, up = gate_up.chunk(2, dim=-1)
         return _ACTIVATIONS[activation](gate).mul_(up)
 
-    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [T, in] weight [vocabulary, in]^T, not yet in float32."""
-        return F.linear(x, weight)
+    def gate_for(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:  # noqa: ARG002
+        """`gate` for a linear that wants it quantized by `scaling`, unless that is left to the linear."""
+        return self.gate(gate_up, activation)
+
+    def logits(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """x [T, in] weight [vocabulary, in]^T in `logits_dtype`, into `out` if it is given."""
+        product = F.linear(x, weight)
+        return product.float() if out is None else out.copy_(product)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / rms(x) * weight, the first part in float32, then cast, as Hugging Face's Llama does it."""
         return rms_norm(x, weight, eps)
+
+    def norm(
+        self,
+        stream: Stream,
+        weight: Tensor,
+        eps: float,
+        scaling: Scaling | None,  # noqa: ARG002
+    ) -> tuple[Tensor | Quantized, Tensor]:
+        """`rms_norm` of the stream for a linear that wants it quantized by `scaling`, as `gate_for`; and its sum."""
+        x = added_up(stream)
+        return self.rms_norm(x, weight, eps), x
 
     def prepare(self, weights: Iterable[Tensor]) -> None:
         """The weights of all linears are in place now."""
@@ -73,9 +93,10 @@ class TorchCompute:
         self, layers: Sequence[DecoderLayer], x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext
     ) -> Tensor:
         """x [T, hidden] through all layers."""
+        stream: Stream = x
         for layer in layers:
-            x = layer(x, cos, sin, attention)
-        return x
+            stream = layer(stream, cos, sin, attention)
+        return added_up(stream)
 
 
 def multiply_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -132,9 +153,12 @@ class CPUCompute(TorchCompute):
             return self._kernels.linear(x, weight, bias, silu=True)
         return self._kernels.silu_mul(F.linear(x, weight, bias))
 
-    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+    def logits(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
         """Not rounded to bfloat16 first, which cannot tell apart two tokens whose logits are near 25 and 0.1 apart."""
-        return self._kernels.logits(x, weight) if x.dtype == torch.bfloat16 else super().logits(x, weight)
+        if x.dtype != torch.bfloat16:
+            return super().logits(x, weight, out)
+        product = self._kernels.logits(x, weight)
+        return product if out is None else out.copy_(product)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """As in PyTorch."""
