@@ -74,6 +74,30 @@ def test_several_are_preempted_for_one_only_if_that_is_enough() -> None:
     assert len(choose_victims(requests, importance, lambda _: [2], [0])) == 1, "a seat is needed even where no block is"
 
 
+def test_victims_are_enough_in_each_group() -> None:
+    requests = [in_state(name, 5, arrival=-i) for i, name in enumerate("abc")]
+    for needed, count in (([9, -4], 1), ([11, 0], 2), ([0, 5], 3), ([9, 7], 0)):
+        assert len(choose_victims(requests, importance, lambda _: [10, 2], needed)) == count
+
+
+def test_one_long_request_gives_way_though_it_holds_little_of_its_window() -> None:
+    """The urgent one lacks blocks of the full group; each of the others holds 10 of those and 2 of the window's."""
+    groups = [KVGroup(32), KVGroup(24, "sliding", 16)]
+    scheduler, device = make_engine(
+        groups=groups, blocks=32, tokens=256, policy="priority", prefix=False, watermark=0.0
+    )
+    slow = [make_request(f"slow-{i}", 150, max_tokens=9, priority=1) for i in range(3)]
+    for request in slow:
+        scheduler.add(request)
+    for _ in range(4):
+        step(scheduler, device)
+    scheduler.add(urgent := make_request("urgent", 150, max_tokens=3))
+    step(scheduler, device)
+    assert urgent.status is Status.RUNNING
+    assert [request.status for request in slow].count(Status.PREEMPTED) == 1
+    finish(scheduler, device, [*slow, urgent])
+
+
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_without_blocks_the_youngest_is_preempted_and_still_answered_in_full(ahead: int) -> None:
     scheduler, device = make_engine(blocks=8, tokens=64)

@@ -74,9 +74,7 @@ class MemoryLimits:
 
     def shares(self, need: MemoryNeed, window_seqs: int = 1) -> BlockShares:
         """How memory is shared by KV groups, with windows for so many requests."""
-        return BlockShares(
-            need.kv_per_token, need.windows, self.block_size, self.max_num_batched_tokens, window_seqs
-        )
+        return BlockShares(need.kv_per_token, need.windows, self.block_size, self.max_num_batched_tokens, window_seqs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +124,11 @@ class MemoryPlan:
         full = self.kv_tokens / self.max_model_len
         swap = f", {format_size(self.swap_bytes)} of CPU memory to swap to" if self.swap_blocks else ""
         graphs = f" + CUDA graphs {format_size(self.need.graphs)}" if self.need.graphs else ""
+        tokens = ((need.window, self.blocks_of(need.window) * self.block_size) for need in self.need.windows)
+        windows = "".join(f" and {count:,} in windows of {window:,}" for window, count in tokens)
         return (
             f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)}{graphs} + KV cache "
-            f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV, "
+            f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV{windows}, "
             f"{full:.1f} sequences of {self.max_model_len:,} tokens{swap}"
         )
 
