@@ -197,12 +197,14 @@ def attend_tiles(
     # A tile is some whole blocks or a part of one, so these do not change from turn to turn.
     inside_block = (lanes % BLOCK_SIZE)[:, None] * TOKEN_STRIDE + columns[None, :]
     real = (columns < HEAD_DIM)[None, :]
-    before = tl.min(positions) - WINDOW
+    oldest = tl.min(positions) - WINDOW + 1
     for start in range(edges[PART], end, TILE_TOKENS):
         cached = start + lanes
         known = cached < end
-        if MASKED and WINDOW > 0:
-            known = known & (cached > before)
+        if PART == 0:  # whole tiles
+            known = cached >= oldest
+        elif MASKED and WINDOW > 0:  # one comparison for both ends: what is before the window wraps around
+            known = (cached - oldest).to(tl.uint32) < (end - oldest).to(tl.uint32)
         entries = table + start // BLOCK_SIZE + lanes // BLOCK_SIZE
         blocks = tl.load(entries, mask=known, other=0) if MASKED else tl.load(entries)
         first = blocks.to(tl.int64) * (BLOCK_SIZE * TOKEN_STRIDE) + start % BLOCK_SIZE * TOKEN_STRIDE
