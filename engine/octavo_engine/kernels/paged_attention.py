@@ -184,7 +184,7 @@ def attend_tiles(
 ):
     """Take one part of the cached tokens into the running softmax of q [ROWS, HEAD_DIM_PADDED].
 
-    What lies beyond the part's end is never read: it may be another request's, or not a number.
+    What lies beyond the part's end or before the window is never read: it may be another request's, or not a number.
     """
     TOKEN_STRIDE: tl.constexpr = KV_HEADS * HEAD_DIM
     MASKED: tl.constexpr = PART != 1
@@ -197,9 +197,14 @@ def attend_tiles(
     # A tile is some whole blocks or a part of one, so these do not change from turn to turn.
     inside_block = (lanes % BLOCK_SIZE)[:, None] * TOKEN_STRIDE + columns[None, :]
     real = (columns < HEAD_DIM)[None, :]
+    oldest = tl.min(positions) - WINDOW + 1
     for start in range(edges[PART], end, TILE_TOKENS):
         cached = start + lanes
         known = cached < end
+        if PART == 0:  # whole tiles
+            known = cached >= oldest
+        elif MASKED and WINDOW > 0:  # one comparison for both ends: what is before the window wraps around
+            known = (cached - oldest).to(tl.uint32) < (end - oldest).to(tl.uint32)
         entries = table + start // BLOCK_SIZE + lanes // BLOCK_SIZE
         blocks = tl.load(entries, mask=known, other=0) if MASKED else tl.load(entries)
         first = blocks.to(tl.int64) * (BLOCK_SIZE * TOKEN_STRIDE) + start % BLOCK_SIZE * TOKEN_STRIDE

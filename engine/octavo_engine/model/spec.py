@@ -73,6 +73,9 @@ class ModelSpec:
     """The checkpoint's own type: what `--dtype auto` means."""
     eos_token_ids: tuple[int, ...]
     kv_groups: tuple[KVGroupSpec, ...]
+    """Layers with full attention, then those with a window."""
+    attention_sinks: bool = False
+    """Whether each query head has one logit more in the softmax, without a value."""
     quantization: FP8Scheme | None = None
     """How linear layers' weights are stored; None: in the type that is computed in."""
 
