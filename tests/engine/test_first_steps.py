@@ -53,7 +53,7 @@ def make_worker(kv_heads: int, scheme: FP8Scheme | None) -> tuple[Worker, Decode
         if isinstance(linear, Linear):
             linear.in_8_bits = scheme is not None
     cache = allocate_cache(
-        backend, spec.kv_groups, num_blocks=9, swap_blocks=0, block_size=16, dtype=torch.bfloat16, device=CPU
+        backend, spec.kv_groups, num_blocks=[9], swap_blocks=[0], block_size=16, dtype=torch.bfloat16, device=CPU
     )
     return Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, 16, 1, CPU)), decoder
 
