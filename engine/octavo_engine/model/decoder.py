@@ -19,6 +19,7 @@ from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.compute import TorchCompute, choose_compute
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.mlp import GatedMLP
+from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import RMSNorm
 from octavo_engine.model.layers.rope import RotaryEmbedding
 from octavo_engine.model.shard import sharded
@@ -40,7 +41,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.ranks, self.compute = ranks, compute
-        self.layer, self.head_dim, self.variant = layer, spec.head_dim, AttentionVariant(spec.head_dim**-0.5)
+        self.layer, self.head_dim = layer, spec.head_dim
         self.key_scale = self.value_scale = 1.0
         """What a checkpoint says one e4m3 number of the KV cache is worth."""
         query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -50,6 +51,9 @@ class Attention(nn.Module):
         norm = partial(RMSNorm, spec.head_dim, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
         self.query_norm = norm() if spec.qk_norm else None
         self.key_norm = norm() if spec.qk_norm else None
+        sinks = torch.empty(spec.num_heads if spec.attention_sinks else 0, dtype=dtype, device=device)
+        self.sinks = nn.Parameter(sinks, requires_grad=False) if spec.attention_sinks else None
+        self.variant = AttentionVariant(spec.head_dim**-0.5, sinks=self.sinks)
 
     @property
     def norms(self) -> HeadNorms | None:
@@ -82,7 +86,8 @@ class DecoderLayer(nn.Module):
         self.attention_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
         self.attention = Attention(spec, layer, ranks=ranks, compute=compute, dtype=dtype, device=device)
         self.mlp_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
-        self.mlp = GatedMLP(spec, ranks=ranks, compute=compute, dtype=dtype, device=device)
+        options = {"compute": compute, "dtype": dtype, "device": device}
+        self.mlp = GatedMLP(spec, ranks=ranks, **options) if spec.moe is None else MoE(spec, spec.moe, **options)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
         """[T, hidden] to the same."""
@@ -133,9 +138,11 @@ class Decoder(nn.Module):
         found = F.embedding(places.masked_fill(elsewhere, 0), self.embedding)
         return found.masked_fill_(elsewhere.unsqueeze(1), 0)
 
-    def matrices(self) -> list[Tensor]:
-        """The weights that activations are multiplied with, [out, in]."""
-        return [module.weight for module in self.modules() if isinstance(module, Linear)]
+    def prepare(self) -> None:
+        """All weights are in place now."""
+        self.compute.prepare([module.weight for module in self.modules() if isinstance(module, Linear)])
+        if mixtures := [module for module in self.modules() if isinstance(module, MoE)]:
+            self.compute.prepare_mixture(mixtures[0].experts, mixtures[0].active)
 
     def kv_scales(self) -> dict[int, tuple[float, float]]:
         """By layer, what one e4m3 number of its cached keys and of its cached values is worth."""

@@ -45,9 +45,10 @@ def gguf_config(path: Path, families: Iterable[Family]) -> dict[str, Any]:
 def _family(file: GGUFFile, fields: Fields, families: Iterable[Family]) -> Family:
     """The family of the file's architecture; ModelLoadError if it or the file's kind is not supported."""
     path = fields.origin
-    family = next((family for family in families if family.gguf_architecture == file.architecture), None)
+    known = {family.gguf_architecture: family for family in families if family.gguf_architecture}
+    family = known.get(file.architecture)
     if family is None:
-        supported = ", ".join(family.gguf_architecture for family in families)
+        supported = ", ".join(known)
         raise ModelLoadError(
             f"{path}: the GGUF architecture {file.architecture!r} is not supported (supported: {supported})"
         )
