@@ -51,8 +51,11 @@ class Attention(nn.Module):
         norm = partial(RMSNorm, spec.head_dim, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
         self.query_norm = norm() if spec.qk_norm else None
         self.key_norm = norm() if spec.qk_norm else None
-        sinks = torch.empty(spec.num_heads if spec.attention_sinks else 0, dtype=dtype, device=device)
-        self.sinks = nn.Parameter(sinks, requires_grad=False) if spec.attention_sinks else None
+        self.sinks = (
+            nn.Parameter(torch.empty(spec.num_heads, dtype=dtype, device=device), requires_grad=False)
+            if spec.attention_sinks
+            else None
+        )
         self.variant = AttentionVariant(spec.head_dim**-0.5, sinks=self.sinks)
 
     @property
@@ -86,8 +89,10 @@ class DecoderLayer(nn.Module):
         self.attention_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
         self.attention = Attention(spec, layer, ranks=ranks, compute=compute, dtype=dtype, device=device)
         self.mlp_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
-        options = {"compute": compute, "dtype": dtype, "device": device}
-        self.mlp = GatedMLP(spec, ranks=ranks, **options) if spec.moe is None else MoE(spec, spec.moe, **options)
+        if spec.moe is None:
+            self.mlp: GatedMLP | MoE = GatedMLP(spec, ranks=ranks, compute=compute, dtype=dtype, device=device)
+        else:
+            self.mlp = MoE(spec, spec.moe, compute=compute, dtype=dtype, device=device)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
         """[T, hidden] to the same."""

@@ -35,7 +35,7 @@ class RopeSpec:
 
     theta: float
     kind: str = "default"
-    """`default`, `linear` (all slower by `factor`), `llama3` and `yarn` (slow ones slower, smoothly), `factors` (one each)."""
+    """`default`, `linear` (all slower by `factor`), `llama3`, `yarn` (slow pairs slower, smoothly), `factors` (each)."""
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0

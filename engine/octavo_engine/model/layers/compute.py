@@ -68,7 +68,7 @@ class TorchCompute:
         """
         total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
         bias, down_bias = experts.gate_up_bias, experts.down_bias
-        for expert in chosen.unique().tolist():
+        for expert in torch.bincount(chosen.flatten()).nonzero().flatten().tolist():
             tokens, places = torch.nonzero(chosen == expert, as_tuple=True)
             inner = self.linear(x[tokens], experts.gate_up[expert], None if bias is None else bias[expert])
             inner = experts.activate(inner)
