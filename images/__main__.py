@@ -24,15 +24,12 @@ TARGETS = ("operator", "engine")
 BASE = "localhost/octavo-base:bookworm"
 BUILDAH = ("buildah", "--storage-driver", "overlay")
 CA_INSIDE = "/run/host-ca.crt"
-# What debian:bookworm-slim leaves away too.
-_NOT_SLIM = (
-    "usr/share/doc",
-    "usr/share/man",
-    "usr/share/info",
-    "usr/share/locale",
-    "var/cache/apt",
-    "var/lib/apt/lists",
-)
+# What debian:bookworm-slim leaves away too, now and in packages that are installed later.
+_NOT_SLIM = ("usr/share/groff", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man")
+_EMPTIED = ("var/cache/apt", "var/lib/apt/lists")
+_DPKG = """path-exclude /usr/share/doc/*
+path-include /usr/share/doc/*/copyright
+""" + "".join(f"path-exclude /{folder}/*\n" for folder in _NOT_SLIM)
 
 
 class ImageError(Exception):
@@ -57,7 +54,7 @@ def main() -> int:
 
 
 def _build(target: str, name: str) -> None:
-    _say(f"builds {name}" + (" (torch and CUDA: some minutes, 15 GiB of disk)" if target == "engine" else ""))
+    _say(f"builds {name}" + (" (torch and CUDA: some minutes, 20 GB of disk)" if target == "engine" else ""))
     started = time.monotonic()
     ARCHIVES.mkdir(parents=True, exist_ok=True)
     archive = ARCHIVES / f"{target}.tar"
@@ -98,14 +95,23 @@ def _make_base() -> None:
             if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
                 log.seek(0)
                 raise ImageError(f"debootstrap failed:\n{log.read()[-2000:]}")
-        for folder in _NOT_SLIM:
-            shutil.rmtree(root / folder, ignore_errors=True)
-        (root / "etc/apt/apt.conf.d/keep-nothing").write_text(
-            'APT::Keep-Downloaded-Packages "false";\nDir::Cache::pkgcache "";\nDir::Cache::srcpkgcache "";\n'
-        )
+        make_slim(root)
         container = _output(*BUILDAH, "from", "scratch")
         _run(*BUILDAH, "add", "--quiet", container, str(root), "/")
         _run(*BUILDAH, "commit", "--quiet", "--rm", container, BASE)
+
+
+def make_slim(root: Path) -> None:
+    """Takes away what debian:bookworm-slim lacks too, and has dpkg leave it away from now on."""
+    for folder in (*_NOT_SLIM, *_EMPTIED):
+        shutil.rmtree(root / folder, ignore_errors=True)
+    for path in (root / "usr/share/doc").rglob("*"):
+        if path.name != "copyright" and not path.is_dir():
+            path.unlink()
+    (root / "etc/dpkg/dpkg.cfg.d/slim").write_text(_DPKG)
+    (root / "etc/apt/apt.conf.d/keep-nothing").write_text(
+        'APT::Keep-Downloaded-Packages "false";\nDir::Cache::pkgcache "";\nDir::Cache::srcpkgcache "";\n'
+    )
 
 
 def _certificates() -> list[str]:

@@ -1,42 +1,107 @@
-"""`make images-check`: the operator's image, as it was built, is a pod of a real Kubernetes and looks after a model.
+"""`make images-check`: the images, as they were built, are pods of a real Kubernetes, and a model answers from one.
 
-Needs .cache/images/operator.tar, which `make images` leaves. The engine is the checkout's.
+    python -m images.check [operator] [engine]
+
+Needs .cache/images/NAME.tar, which `make images` leaves. A target that is not named is the checkout's code (`:dev`).
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import octavo_operator
-from images.__main__ import ARCHIVES
+from demo.__main__ import QUESTION, ask, summarize
+from images.__main__ import ARCHIVES, TARGETS
 from tests.cluster.client import Client
 from tests.cluster.cluster import running_cluster
+from tests.cluster.images import USER
 from tests.cluster.layout import HOME
-from tests.cluster.octavo import CHART, SAMPLES, wait_for_condition
+from tests.cluster.octavo import CHART, SAMPLES, sdk, wait_for_condition
 
-IMAGE = f"octavo-operator:{octavo_operator.__version__}"
 NAMESPACE = "octavo-system"
+MODEL = "smollm2"
+INSIDE = Path(__file__).with_name("inside.py")
+INSTALLED = "/opt/octavo/"
+"""Where the images have what they bring; what a pod compiles itself lies in its cache."""
 
 
 def main() -> int:
-    """0 if the pod runs the image, the chart's test passes, and a model becomes Ready."""
-    archive = ARCHIVES / "operator.tar"
-    if not archive.exists():
-        sys.stderr.write(f"images: {archive} is missing: run `make images`\n")
+    """0 if pods run the images, the chart's test passes, a model answers, and nothing is missing in its pod."""
+    parser = argparse.ArgumentParser(prog="python -m images.check", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (default: all)")
+    targets = parser.parse_args().targets or TARGETS
+    archives = [ARCHIVES / f"{target}.tar" for target in targets]
+    if missing := [str(archive) for archive in archives if not archive.exists()]:
+        sys.stderr.write(f"images: {', '.join(missing)}: run `make images`\n")
         return 1
-    with running_cluster(HOME / "images", _say, [archive]) as found:
+    tags = {target: octavo_operator.__version__ if target in targets else "dev" for target in TARGETS}
+    with running_cluster(HOME / "images", _say, archives) as found:
         cluster = Client(found.kubeconfig, programs=HOME / "bin", scratch=HOME / "images" / "scratch")
-        _show("helm", cluster, "install", "octavo", str(CHART), "--namespace", NAMESPACE, "--create-namespace",
-              "--set", f"operator.image.tag={octavo_operator.__version__}", "--set", "engine.image.tag=dev",
-              "--wait", "--timeout=120s")  # fmt: skip
-        _show("helm", cluster, "test", "octavo", "--namespace", NAMESPACE, "--logs")
-        cluster.apply(SAMPLES / "smollm2.yaml")
-        wait_for_condition(cluster, "smollm2", "Ready", "Serving", 240)
-        _show("kubectl", cluster, "get", "llms,pods", "-A", "-o", "wide")
-        pods = cluster.in_namespace(NAMESPACE).list("pods", selector="app.kubernetes.io/name=octavo-operator")
+        _install(cluster, tags)
+        _serve(cluster)
+        faults = [*_other_images(cluster, tags)]
+        if "engine" in targets:
+            faults += _faults_inside(cluster)
+    for fault in faults:
+        _say(fault)
+    return 1 if faults else 0
+
+
+def _install(cluster: Client, tags: dict[str, str]) -> None:
+    wanted = [part for target, tag in tags.items() for part in ("--set", f"{target}.image.tag={tag}")]
+    _show("helm", cluster, "install", "octavo", str(CHART), "--namespace", NAMESPACE, "--create-namespace",
+          *wanted, "--wait", "--timeout=120s")  # fmt: skip
+    _show("helm", cluster, "test", "octavo", "--namespace", NAMESPACE, "--logs")
+
+
+def _serve(cluster: Client) -> None:
+    """The sample, from apply to an answer through its Service."""
+    started = time.monotonic()
+    cluster.apply(SAMPLES / f"{MODEL}.yaml")
+    wait_for_condition(cluster, MODEL, "Ready", "Serving", 240)
+    ready_after = time.monotonic() - started
+    _show("kubectl", cluster, "get", "llms,pods", "-A", "-o", "wide")
+    for container in (status for pod in _engines(cluster) for status in pod["status"]["containerStatuses"]):
+        _say(f"the container began at {container['state']['running']['startedAt']}")
+    client = sdk(cluster, MODEL)
+    for _ in range(2):  # the first answer warms up what the second finds
+        summarize(ask(client, QUESTION), str(client.base_url), ready_after)
+
+
+def _other_images(cluster: Client, tags: dict[str, str]) -> Iterator[str]:
+    """What pods run another image than is to be checked."""
+    operators = cluster.in_namespace(NAMESPACE).list("pods", selector="app.kubernetes.io/name=octavo-operator")
+    for target, pods in (("operator", operators), ("engine", _engines(cluster))):
         images = {status["image"] for pod in pods for status in pod["status"]["containerStatuses"]}
-        _say(f"the operator's pods run {', '.join(images)}")
-        return 0 if images == {f"docker.io/library/{IMAGE}"} else 1
+        _say(f"the {target}'s pods run {', '.join(images)}")
+        if images != {f"docker.io/library/octavo-{target}:{tags[target]}"}:
+            yield f"the {target}'s pods run {images}"
+
+
+def _faults_inside(cluster: Client) -> Sequence[str]:
+    """What images/inside.py finds missing in the engine's pod."""
+    pod = _engines(cluster)[0]["metadata"]["name"]
+    found = json.loads(cluster.kubectl("exec", "-i", pod, "--", "python", "-", input=INSIDE.read_text()))
+    _say(f"inside: {json.dumps(found)}")
+    holds = {
+        "user": found["user"] == USER,
+        "read_only_root": found["read_only_root"],
+        "cpu_kernels": found["cpu_kernels"].startswith(INSTALLED),
+        "cuda": found["cuda"] is not None,
+        "cubin_bytes": found["cubin_bytes"] > 1000,
+        "compiler_says": not found["compiler_says"],
+    }
+    return [f"in the engine's pod {name} is wrong" for name, right in holds.items() if not right]
+
+
+def _engines(cluster: Client) -> list[dict[str, Any]]:
+    return cluster.list("pods", selector=f"app.kubernetes.io/instance={MODEL}")
 
 
 def _show(program: str, cluster: Client, *arguments: str) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
+import mmap
 import os
 import re
+import struct
+import subprocess
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
@@ -18,6 +23,9 @@ import images.__main__ as images
 
 ROOT = Path(__file__).parents[1]
 OURS = {"octavo_engine", "octavo_operator"}
+SITE_PACKAGES = Path(sysconfig.get_paths()["purelib"])
+SHT_DYNAMIC, DT_NEEDED = 6, 1
+"""Of the ELF format: the section that says what a library is linked to, and the entry that names one."""
 
 
 def extras_installed(target: str) -> list[str]:
@@ -80,6 +88,65 @@ def test_the_image_has_every_package_that_is_imported(target: str) -> None:
 def test_what_a_bucket_needs_is_tried_while_the_engines_image_is_built() -> None:
     shipped = _dockerfile().partition("FROM python AS engine\n")[2].partition("\nFROM ")[0]
     assert "import certifi, obstore.store" in shipped
+
+
+def test_kernels_for_cpus_are_compiled_into_the_engines_image_while_root_may_write_there() -> None:
+    shipped = _dockerfile().partition("FROM python AS engine\n")[2].partition("\nFROM ")[0]
+    steps = ("COPY --from=octavo /app", "python -m octavo_engine.kernels.cpu.build", "USER 10001")
+    assert sorted(steps, key=shipped.index) == list(steps)
+    assert "**/*.so" in (ROOT / ".dockerignore").read_text().split()  # none that this machine compiled
+
+
+def left_away() -> list[Path]:
+    """What the Dockerfile removes of the libraries, as it lies here: each of its patterns finds something."""
+    (line,) = re.findall(r"^RUN rm -r (.*?) \\?\s*&& find", _dockerfile(), re.M | re.S)
+    found = {pattern: sorted(SITE_PACKAGES.glob(pattern)) for pattern in line.replace("\\", " ").split()}
+    assert all(found.values()), found
+    return [path for paths in found.values() for path in paths]
+
+
+def links_to(library: Path) -> set[str]:
+    """The names of the libraries that the ELF file `library` is linked to (DT_NEEDED)."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start, (size, count) = struct.unpack_from("<Q", content, 0x28)[0], struct.unpack_from("<HH", content, 0x3A)
+        sections = [struct.unpack_from("<IIQQQQIIQQ", content, start + size * place) for place in range(count)]
+        dynamic = next(section for section in sections if section[1] == SHT_DYNAMIC)
+        names = sections[dynamic[6]][4]
+        entries = struct.iter_unpack("<qQ", content[dynamic[4] : dynamic[4] + dynamic[5]])
+        begins = [names + value for tag, value in entries if tag == DT_NEEDED]
+        return {content[begin : content.find(b"\0", begin)].decode() for begin in begins}
+
+
+def test_nothing_in_the_engines_image_links_to_what_is_left_away() -> None:
+    gone = {path for removed in left_away() for path in (removed, *removed.rglob("*"))}
+    stays = {
+        path
+        for package in ("cuda", "nvidia", "torch", "triton")
+        for path in (SITE_PACKAGES / package).rglob("*")
+        if path not in gone and re.search(r"\.so(\.\d+)*$", path.name)
+    }
+    assert "libcublasLt.so.13" in links_to(SITE_PACKAGES / "torch/lib/libtorch_cuda.so")
+    missing = {path.name for path in gone} - {path.name for path in stays}
+    assert not {path: broken for path in stays if (broken := links_to(path) & missing)}
+
+
+def test_what_is_asked_inside_of_the_engines_pod_has_an_answer(tmp_path: Path) -> None:
+    own = {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "-c", (ROOT / "images" / "inside.py").read_text()]
+    said = json.loads(subprocess.run(command, env=os.environ | own, capture_output=True, check=True).stdout)
+    assert (said["user"], said["cubin_bytes"] > 1000) == (os.getuid(), True), said
+
+
+def test_a_base_made_here_has_no_manuals_and_takes_none_with_later_packages(tmp_path: Path) -> None:
+    files = ("usr/share/doc/gcc/copyright", "usr/share/doc/gcc/NEWS.gz", "usr/share/man/man1/gcc.1.gz")
+    for name in (*files, "etc/dpkg/dpkg.cfg.d/other", "etc/apt/apt.conf.d/other"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    images.make_slim(tmp_path)
+    assert [name for name in files if (tmp_path / name).exists()] == ["usr/share/doc/gcc/copyright"]
+    later = (tmp_path / "etc/dpkg/dpkg.cfg.d/slim").read_text().splitlines()
+    assert {"path-exclude /usr/share/doc/*", "path-exclude /usr/share/man/*"} <= set(later)
+    assert later.index("path-include /usr/share/doc/*/copyright") > later.index("path-exclude /usr/share/doc/*")
 
 
 def test_docker_too_leaves_the_archive_that_the_check_and_clusters_take(

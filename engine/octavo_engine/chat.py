@@ -20,15 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `octavo-engine chat`."""
     remote.add_server_arguments(parser)
     parser.add_argument("--system", help="what the model is told before the conversation")
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="0: always the likeliest word (default: the server's, mostly 1)"
+    )
 
 
 class Conversation:
-    """A server, a model and what has been said."""
+    """A server, a model and what has been said. `sampling`: fields of each request, such as `temperature`."""
 
-    def __init__(self, http: httpx2.Client, base: str, model: str, system: str | None) -> None:
+    def __init__(self, http: httpx2.Client, base: str, model: str, system: str | None, **sampling: float) -> None:
         self._http = http
         self._base = base
         self._model = model
+        self._sampling = sampling
         self._system = [{"role": "system", "content": system}] if system else []
         self._messages: list[dict[str, str]] = []
 
@@ -54,7 +58,7 @@ class Conversation:
                 self._messages = [*asked, {"role": "assistant", "content": said}]
 
     def _stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
-        body = {"model": self._model, "messages": messages, "stream": True}
+        body = {"model": self._model, "messages": messages, "stream": True, **self._sampling}
         with self._http.stream("POST", f"{self._base}/chat/completions", json=body) as response:
             if response.status_code != 200:
                 raise OctavoError(remote.error_message(response.read()))
@@ -99,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
     base = remote.api_base(args.url)
     with httpx2.Client(headers=remote.headers(args.api_key), timeout=remote.timeouts(_ANSWER_TIMEOUT)) as http:
         model = args.model or _first_model(http, base)
-        conversation = Conversation(http, base, model, args.system)
+        sampling = {} if args.temperature is None else {"temperature": args.temperature}
+        conversation = Conversation(http, base, model, args.system, **sampling)
         sys.stdout.write(f"{model} at {base}: {_HELP}")
         while True:
             try:

@@ -94,6 +94,9 @@ class Setting:
             return
         if self.choices is not None and value not in self.choices:
             raise ConfigurationError(f"--{name}: {value!r} is not one of {', '.join(map(str, self.choices))}")
+        if isinstance(value, str) and self.kind in ("int", "float", "size"):
+            unit = ", of bytes" if self.kind == "size" else ""
+            raise ConfigurationError(f"--{name}: {value!r} is text; in Python, give a number{unit}")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigurationError(f"--{name}: {value} is not a finite number")
         if self.minimum is not None and value < self.minimum:
@@ -115,7 +118,7 @@ class EngineConfig:
     """What the engine process needs to load a model and to batch requests."""
 
     model: str
-    revision: str | None = setting(None, "str", "branch, tag or commit of a Hugging Face repository")
+    revision: str | None = setting(None, "str", "branch, tag or commit of a Hugging Face repository", metavar="NAME")
     device: str = setting(
         "auto", "str", "where to run: auto takes a GPU if there is one", choices=("auto", "cuda", "cpu")
     )
@@ -172,8 +175,8 @@ class EngineConfig:
     target_ttft_p90: float | None = setting(
         None,
         "float",
-        "seconds to the first token that nine of ten requests should keep; takes back what "
-        "--target-itl-p90 lowered as far as that allows, and tells when it is not kept",
+        "seconds to the first token that nine of ten requests should keep; takes back what --target-itl-p90 lowered as "
+        "far as that allows, and tells when it is not kept; alone it only tells, as nothing is lowered then",
         minimum=0.001,
         maximum=3600,
     )
@@ -215,12 +218,12 @@ class EngineConfig:
         if self.quantization in ("awq", "gptq"):
             raise ConfigurationError(
                 f"--quantization {self.quantization} is not supported by this version of Octavo yet; take fp8 "
-                "or leave it away"
+                "or leave it out"
             )
         for name, default in _NOT_YET.items():
             if getattr(self, name) != default:
                 raise ConfigurationError(
-                    f"--{flag_name(name)} is not supported by this version of Octavo yet; leave it away"
+                    f"--{flag_name(name)} is not supported by this version of Octavo yet; leave it out"
                 )
 
 
@@ -238,7 +241,7 @@ _NOT_YET: Mapping[str, Any] = {
 class ServerConfig:
     """What the HTTP process needs beside the engine's configuration."""
 
-    host: str = setting("0.0.0.0", "str", "address to listen on; :: is every one, of IPv6 and IPv4")
+    host: str = setting("0.0.0.0", "str", "address to listen on; :: is every one, of IPv6 and IPv4", metavar="ADDRESS")
     port: int = setting(8000, "int", "port to listen on", minimum=1, maximum=65_535)
     served_model_name: list[str] = setting(
         [], "str", "name of the model in the API; repeat for aliases; default: MODEL", metavar="NAME", repeated=True

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from tqdm import tqdm
@@ -70,6 +71,15 @@ def _lines(progress: Progress, done: Event) -> None:
         said = line
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A probe that gave up before its answer is no news either: the log's end is what a status quotes."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def progress_port(progress: Progress, port: int) -> Iterator[int]:
     """Answers /health/startup and /metrics as a loading engine does, on every interface; yields the port."""
@@ -95,10 +105,9 @@ def progress_port(progress: Progress, port: int) -> Iterator[int]:
         listener = listening_socket(ANYWHERE, port)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"--progress-port {port}: cannot listen there: {error}") from None
-    server = ThreadingHTTPServer(("", port), Handler, bind_and_activate=False)
+    server = _Server(("", port), Handler, bind_and_activate=False)
     server.socket.close()  # made for IPv4 only
     server.socket = listener
-    server.daemon_threads = True
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

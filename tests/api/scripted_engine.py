@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo_engine.core.admission import check_sampling
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs
 from octavo_engine.engine.client import EngineState, error_of
@@ -108,6 +109,7 @@ class ScriptedEngine:
             self.on_step(Outputs(StepOutputs(), self.state.stats))
 
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        check_sampling(request.sampling)  # as the real engine does: what the server lets in must not fail there
         self.requests.append(request)
         death: asyncio.Queue[Failed] = asyncio.Queue()
         self._streams.add(death)

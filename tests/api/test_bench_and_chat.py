@@ -228,6 +228,15 @@ def test_chat_keeps_the_conversation(
     assert "Be brief." in said(server, 2)
 
 
+@pytest.mark.parametrize(("flags", "sent"), [((), 1.0), (("--temperature", "0"), 0.0)])
+def test_chat_asks_with_the_temperature_it_is_told(
+    server: Served, typed: Callable[..., None], flags: tuple[str, ...], sent: float
+) -> None:
+    typed("First?", "/quit")
+    assert chat.run(parse(chat, server.url, *flags)) == 0
+    assert server.engine.requests[0].sampling.temperature == sent
+
+
 def test_chat_stops_an_answer_on_ctrl_c_and_keeps_what_was_said(
     server: Served, typed: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

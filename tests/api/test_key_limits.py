@@ -71,21 +71,22 @@ def test_tokens_a_minute_are_paid_for_as_they_come() -> None:
     meter.look(key)
 
 
-def test_meters_of_keys_that_came_once_go() -> None:
-    """Not while one has used something: it would be forgotten."""
+def test_meters_of_keys_that_were_removed_go() -> None:
+    """Not while one has used something: a key that comes back would have more than its limit."""
     now = 1000.0
     limits, meters = KeyLimits(lambda: now), {}
+    kept = limits.meter(Key("kept"))
     for key in (Key("requests", requests_per_minute=6), Key("tokens", tokens_per_minute=60), Key("running")):
         meter = meters[key.name] = limits.meter(key)
         meter.look(key)
         getattr(meter, key.name).take(1)
+    limits.forget_others({"kept"})
     for name, meter in meters.items():
-        limits.meter(Key(f"after {name}"))
         assert limits.meter(Key(name)) is meter
     now += 60
     meters["running"].running.give_back(1)
-    limits.meter(Key("much later"))
-    assert set(limits._meters) == {"much later"}
+    limits.forget_others({"kept"})
+    assert limits._meters == {"kept": kept}
 
 
 def test_requests_at_once() -> None:
@@ -199,4 +200,19 @@ def test_what_a_key_has_used_outlives_a_new_key_file(
     keys = server.serving.keys
     assert keys is not None
     server.wait_until(lambda: (found := keys.owner_of("sk-alice")) is not None and found.weight == 3.5)
+    assert ask(server).status_code == 429
+
+
+def test_a_key_that_was_removed_is_forgotten_but_not_what_it_owes(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_RELOAD_INTERVAL", 0.02)
+    server = start(api_key_file=write(tmp_path, "requestsPerMinute: 1"))
+    server.play("Hello")
+    assert ask(server).status_code == 200
+    (tmp_path / "keys.yaml").write_text("keys: []\n")
+    server.wait_until(lambda: not server.do(lambda: dict(server.serving.admission._by_key)))
+    assert ask(server).status_code == 401
+    write(tmp_path, "requestsPerMinute: 1")
+    server.wait_until(lambda: ask(server).status_code != 401)
     assert ask(server).status_code == 429

@@ -15,10 +15,11 @@ from typing import Any
 import openai
 import pytest
 
+from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
-from octavo_engine.engine.messages import Failed
+from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError
-from octavo_engine.server import run
+from octavo_engine.server import progress, run
 from octavo_engine.server.run import bind
 from tests.api.scripted_engine import READY
 from tests.api.served import Served
@@ -30,6 +31,18 @@ ASK: list[Any] = [{"role": "user", "content": "Hi"}]
 def status(server: Served, path: str) -> tuple[int, str]:
     answer = server.http.get(path)
     return answer.status_code, answer.json()["status"]
+
+
+async def test_a_line_that_says_nothing_new_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "_TICK", 0.0)
+    monkeypatch.setattr(progress, "_LINE_INTERVAL", 0.0)
+    caplog.set_level("INFO", "octavo.server")
+    starting, half = EngineState(), EngineState("loading", Loading("loading", 0.5, "1 of 2"))
+    states = iter([starting, starting, starting, half, half, EngineState("ready")])
+    await progress.show_loading(lambda: next(states), "m")
+    assert caplog.messages == ["m: starting, 0%", "m: loading, 50% 1 of 2"]
 
 
 def test_while_loading_probes_and_metrics_answer(start: Callable[..., Served]) -> None:
@@ -181,6 +194,12 @@ def test_a_second_signal_ends_at_once(start: Callable[..., Served]) -> None:
         answer = whole.result()
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "server_shutting_down")
     assert server.join() == 0
+
+
+def test_probes_do_not_call_a_dead_engine_loading(start: Callable[..., Served]) -> None:
+    server = start()
+    server.do(lambda: setattr(server.engine.state, "phase", "dead"))
+    assert [status(server, f"/health{probe}") for probe in ("", "/startup", "/live")] == [(503, "dead")] * 3
 
 
 def test_when_the_engine_dies_every_client_is_told_and_the_server_ends(start: Callable[..., Served]) -> None:
@@ -381,7 +400,7 @@ def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(
     server.play("one two")
     for name, function in (
         ("octavo_engine.server.generation.Sequence.take", lambda self, output: json.loads("{")),
-        ("octavo_engine.server.openai.completions.sampling_params", lambda *_: json.loads("{")),
+        ("octavo_engine.server.openai.completions.generation_request", lambda *_: json.loads("{")),
     ):
         monkeypatch.setattr(name, function)
         for headers in ({}, {"X-Request-Id": f"mine-{name[-4:]}"}):

@@ -276,6 +276,20 @@ def test_a_key_has_all_free_seats_and_any_one_request() -> None:
     door.enter(ALICE, 8)
 
 
+def test_books_of_keys_that_were_removed_go_once_nothing_of_theirs_is_here() -> None:
+    """What has its place still counts if the key comes back meanwhile."""
+    door = Door(requests=10, keys=True, key_share=0.5)
+    door.fill_seats()
+    places = [door.place(key=ALICE) for _ in range(5)]
+    door.place(key=BOB)
+    door.forget_others({"bob"})
+    assert door.refuses(key=ALICE).reason == "key_share"
+    for place in places:
+        place.leave()
+    door.forget_others({"bob"})
+    assert set(door._by_key) == {"bob"}
+
+
 def test_a_key_alone_has_no_share() -> None:
     door = Door(requests=10, keys=False, key_share=0.5)
     door.fill_seats()

@@ -1,9 +1,7 @@
 """What a test holds to work with a cluster: kubectl, helm, and HTTP through the API server."""
 
 import functools
-import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ import yaml
 
 from .api import connect_with
 from .images import USER
+from .kinds import Kind, served_kinds
 from .waiting import wait_until
 
 Manifest = Mapping[str, Any] | str | Path
@@ -36,7 +35,7 @@ RESTRICTED_CONTAINER: dict[str, Any] = {
 
 
 class CommandError(RuntimeError):
-    """kubectl or helm ended with another code than 0; the message is what it said."""
+    """kubectl or helm ended with another code than 0, or the API server refused; the message is what they said."""
 
     def __init__(self, command: Sequence[str], code: int, output: str) -> None:
         super().__init__(f"{' '.join(command)} ended with code {code}:\n{output.strip()}")
@@ -54,7 +53,10 @@ class FinishedPod:
 
 @dataclass(frozen=True)
 class Client:
-    """Works with one cluster, in one namespace. Commands that fail raise `CommandError`.
+    """Works with one cluster, in one namespace. Commands and requests that fail raise `CommandError`.
+
+    What tests ask for again and again, `get`, `list` and `exists`, goes without kubectl: a process each time would take
+    a core from the pods that are waited for.
 
     `scratch` is a folder for the caches of kubectl and helm, so that the user's own are left alone.
     """
@@ -66,12 +68,15 @@ class Client:
 
     def in_namespace(self, namespace: str) -> "Client":
         """A client whose kubeconfig, a copy, has another default namespace; manifests may still name their own."""
+        settings = yaml.safe_load(self.kubeconfig.read_text())
+        (current,) = [each for each in settings["contexts"] if each["name"] == settings["current-context"]]
+        current["context"]["namespace"] = namespace
         copy = self.scratch / f"{namespace}.kubeconfig"
         self.scratch.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(self.kubeconfig, copy)
-        copy.chmod(0o600)
+        copy.touch(mode=0o600)
+        copy.write_text(yaml.safe_dump(settings))
         client = replace(self, namespace=namespace, kubeconfig=copy)
-        client.kubectl("config", "set-context", "--current", f"--namespace={namespace}")
+        client.__dict__.update(http=self.http, _kinds=self._kinds)  # the same API server and credentials
         return client
 
     def kubectl(self, *arguments: str, input: str | None = None, timeout: float = 120) -> str:  # noqa: A002
@@ -87,13 +92,41 @@ class Client:
         return self.kubectl("apply", "-f", "-", input=as_yaml(*manifests))
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        return dict(json.loads(self.kubectl("get", kind, name, "-o", "json")))
+        """The object, as `kubectl get -o json` shows it."""
+        found = self.find(kind, name)
+        if found is None:
+            raise CommandError(["GET", self.path(kind, name)], httpx2.codes.NOT_FOUND, "there is none")
+        return found
+
+    def find(self, kind: str, name: str) -> dict[str, Any] | None:
+        """The object, or None where there is none."""
+        response = self.http.get(self.path(kind, name))
+        if response.status_code == httpx2.codes.NOT_FOUND:
+            return None
+        return _shown(_successful(response))
 
     def list(self, kind: str, *, selector: str = "") -> list[dict[str, Any]]:
-        return list(json.loads(self.kubectl("get", kind, "-l", selector, "-o", "json"))["items"])
+        found = _successful(self.http.get(self.path(kind), params={"labelSelector": selector}))
+        own = {"apiVersion": found["apiVersion"], "kind": found["kind"].removesuffix("List")}
+        return [_shown(own | item) for item in found["items"]]
 
     def exists(self, kind: str, name: str) -> bool:
-        return bool(self.kubectl("get", kind, name, "--ignore-not-found", "-o", "name"))
+        return self.find(kind, name) is not None
+
+    def path(self, kind: str, name: str = "") -> str:
+        """The API server's path for an object in this namespace, or for all of the kind; `kind` as for kubectl."""
+
+        def known() -> bool:
+            self._kinds.update(served_kinds(self.http))
+            return kind in self._kinds
+
+        if kind not in self._kinds:  # its CRD may be new
+            self.wait_until(known, 10, f"the API server serves {kind}")
+        return self._kinds[kind].path(self.namespace, name)
+
+    @functools.cached_property
+    def _kinds(self) -> dict[str, Kind]:
+        return {}
 
     def wait_until(
         self,
@@ -193,6 +226,18 @@ class Client:
         if done.returncode:
             raise CommandError([program, *arguments], done.returncode, done.stderr + done.stdout)
         return done.stdout
+
+
+def _successful(response: httpx2.Response) -> dict[str, Any]:
+    if response.is_error:
+        raise CommandError([response.request.method, str(response.request.url)], response.status_code, response.text)
+    return dict(response.json())
+
+
+def _shown(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Without what kubectl hides."""
+    metadata = {name: value for name, value in manifest["metadata"].items() if name != "managedFields"}
+    return {**manifest, "metadata": metadata}
 
 
 def as_yaml(*manifests: Manifest) -> str:

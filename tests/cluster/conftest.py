@@ -75,15 +75,16 @@ def namespace(cluster: Client, request: pytest.FixtureRequest) -> Iterator[Clien
     """A client of a namespace that only this test uses. When the test fails, its report shows what was there."""
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
     name = f"{words[:40].strip('-')}-{secrets.token_hex(3)}"
-    cluster.kubectl("create", "namespace", name)
+    cluster.http.post(cluster.path("namespace"), json={"metadata": {"name": name}}).raise_for_status()
     client = cluster.in_namespace(name)
-    client.wait_until(lambda: client.exists("serviceaccount", "default"), 30, f"service account default in {name}")
+    account = f"service account default in {name}"
+    client.wait_until(lambda: client.exists("serviceaccount", "default"), 30, account, every=0.05)
     yield client
     if request.node.stash.get(FAILED, False):
         request.node.add_report_section("teardown", "cluster", client.diagnosis())
     # Nobody waits for the end, as no other test uses the name; in a namespace that ends no pod comes back.
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
-    client.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+    cluster.http.delete(cluster.path("namespace", name)).raise_for_status()
+    client.http.delete(client.path("pod"), params={"gracePeriodSeconds": 0}).raise_for_status()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,17 @@ HELLO = Component(name="hello", module="example.com/hello", programs=("hello",))
 GOOD = 'package main\n\nfunc main() { println("hello") }\n'
 
 
+@pytest.fixture(scope="module")
+def go_cache() -> str:
+    """The user's own cache of compiled packages: Go's runtime is in it once something was built."""
+    return subprocess.run(["go", "env", "GOCACHE"], capture_output=True, text=True, check=True).stdout.strip()
+
+
 @pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like `binaries/` with the module `hello`, and an empty cache."""
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go_cache: str) -> Path:
+    """A folder like `binaries/` with the module `hello`, and an empty cache of programs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("GOCACHE", go_cache)  # else it would lie in the folder above too
     monkeypatch.setattr(build, "SOURCES", tmp_path)
     (tmp_path / "hello" / "code").mkdir(parents=True)
     (tmp_path / "hello" / "go.sum").touch()
@@ -86,7 +94,7 @@ def test_a_module_without_the_program_is_an_error(sources: Path) -> None:
 def test_an_interrupted_build_ends_go_too_and_the_next_one_succeeds(sources: Path, number: signal.Signals) -> None:
     slow_go = sources / "tools" / "go"
     slow_go.parent.mkdir()
-    slow_go.write_text(f'#!/bin/bash\necho "$$" > {sources}/pid\nexec sleep 100\n')
+    slow_go.write_text(f'#!/bin/bash\necho "$$" > {sources}/pid\nexec sleep 1000\n')
     slow_go.chmod(0o755)
     script = f"""
         import pathlib
@@ -96,14 +104,16 @@ def test_an_interrupted_build_ends_go_too_and_the_next_one_succeeds(sources: Pat
         build.ensure_built(print, (component,))
     """
     environment = os.environ | {"PATH": f"{slow_go.parent}:{os.environ['PATH']}"}
-    command = [sys.executable, "-c", textwrap.dedent(script)]
+    # Where pytest runs in the background, the shell has it and its children ignore SIGINT.
+    command = ["env", "--default-signal=INT", sys.executable, "-c", textwrap.dedent(script)]
     builder = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=subprocess.DEVNULL)
     while not (pid := _content(sources / "pid")):
         assert builder.poll() is None
+        time.sleep(0.05)
     builder.send_signal(number)
     assert builder.wait() != 0
     while Path("/proc", pid).exists():  # the test's time limit is the bound
-        pass
+        time.sleep(0.05)
 
     shutil.rmtree(slow_go.parent)
     ensure_built(print, (HELLO,))

@@ -48,7 +48,7 @@ def ask(client: Client) -> str:
 
 PRE_STOP = 10  # seconds that a pod still takes requests after its deletion began
 NEW_POD = 8  # seconds before that in which the new pod may have taken some already, by minReadySeconds and a little
-LONG_ANSWERS = (1700, 45, 3)  # tokens or seconds, and users of such answers, so that some answer spans all of that time
+LONG_ANSWERS = (1700, 36, 4)  # tokens or seconds, and users of such answers, so that some answer spans all of that time
 # Two pods share two cores while one replaces the other: threads that wait must not spin. And an answer may take long.
 SHARING = {
     "engine": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}]},
@@ -122,7 +122,8 @@ def start_load(client: Client, url: str) -> None:
 
 
 def answers_so_far(client: Client) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in client.kubectl("logs", "load").splitlines()]
+    logs = client.http.get(client.path("pod", "load") + "/log").raise_for_status().text
+    return [json.loads(line) for line in logs.splitlines()]
 
 
 def answered_anew(client: Client) -> None:
@@ -141,8 +142,8 @@ def wait_until_gone(client: Client, pod: str) -> float:
 
     def gone() -> bool:
         nonlocal told
-        found = client.kubectl("get", "pod", pod, "--ignore-not-found", "-o", "json")
-        metadata = json.loads(found)["metadata"] if found else {}
+        found = client.find("pod", pod)
+        metadata = found["metadata"] if found else {}
         if deadline := metadata.get("deletionTimestamp"):
             told = datetime.fromisoformat(deadline).timestamp() - metadata["deletionGracePeriodSeconds"] + PRE_STOP
         return not found

@@ -13,7 +13,17 @@ import yaml
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .client import Client, CommandError
-from .octavo import CHART, IMAGES, MANIFESTS, OPERATOR, RELEASE, condition, installed_operator, wait_for_condition
+from .octavo import (
+    CHART,
+    IMAGES,
+    MANIFESTS,
+    ONE_REPLICA,
+    OPERATOR,
+    RELEASE,
+    condition,
+    installed_operator,
+    wait_for_condition,
+)
 
 NOWHERE = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
 CHILDREN = ("deployment", "service", "poddisruptionbudget")
@@ -215,7 +225,7 @@ def test_an_upgrade_of_the_operator_changes_no_pod_template(operator: Client, na
     converged(namespace)
     before = namespace.get("deployment", "model")
     upgrade = ("--set", "engine.image.tag=next", "--wait", "--timeout=120s")
-    operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, *upgrade)
+    operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, *ONE_REPLICA, *upgrade)
     namespace.apply(llmservice("newer"))
     converged(namespace, "newer")
     assert namespace.get("deployment", "newer")["spec"]["template"]["spec"]["containers"][0]["image"].endswith(":next")
@@ -223,7 +233,7 @@ def test_an_upgrade_of_the_operator_changes_no_pod_template(operator: Client, na
     assert after["spec"] == before["spec"]
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
     assert namespace.get("llms", "model")["status"]["engineImage"] == "octavo-engine:dev"
-    operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, "--wait", "--timeout=120s")
+    operator.helm("upgrade", RELEASE, str(CHART), *IMAGES, *ONE_REPLICA, "--wait", "--timeout=120s")
 
 
 def test_made_again_under_the_same_name(operator: Client, namespace: Client) -> None:

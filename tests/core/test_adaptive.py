@@ -191,6 +191,13 @@ def test_it_says_that_ttft_cannot_be_met_and_later_that_it_is() -> None:
     assert engine.limits.message == ""
 
 
+def test_alone_a_missed_ttft_moves_nothing() -> None:
+    """Both limits are at their most, and whether fewer prompt tokens a step would help cannot be told from TTFT."""
+    seen = Engine(AdaptiveLimits(256, 8192, ttft_p90=0.5)).load(60, rate=60, prompt=2000, answer=200)
+    assert {(step.running_limit, step.chunk_limit) for step in seen} == {(256, 8192)}
+    assert not seen[-1].target_met
+
+
 def test_of_two_targets_in_conflict_itl_is_held_and_ttft_is_said_to_be_missed() -> None:
     engine = Engine(AdaptiveLimits(256, 8192, ttft_p90=0.5, itl_p90=0.02))
     settled = after(engine.load(90, rate=30, prompt=2000, answer=200), 30)

@@ -30,6 +30,7 @@ from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.core.step_cost import FIRST_TOKENS
 
 # Steps.
 
@@ -263,6 +264,21 @@ def test_limits_that_move_bound_who_runs_and_how_much_prompt_a_step_holds() -> N
     assert max(chunks) == 16
     stats = scheduler.report()
     assert (stats.running_limit, stats.chunk_limit, stats.target_met) == (3, 16, True)
+
+
+def test_on_a_slow_device_prompts_are_cut_so_that_no_step_takes_too_long() -> None:
+    scheduler, device = make_engine(blocks=256, tokens=2048, max_step_seconds=3.0)
+    for n in range(2):
+        scheduler.add(make_request(f"r{n}", 1500, max_tokens=2))
+    chunks = []
+    while scheduler.has_work:
+        plan = scheduler.plan(0.0)
+        assert plan is not None
+        chunks.append(sum(chunk.num_tokens for chunk in plan.chunks))
+        scheduler.update(plan, replace(device.execute(plan), seconds=0.05 + 0.02 * plan.num_tokens), 0.0)
+    assert chunks[0] == FIRST_TOKENS
+    assert all(100 < chunk <= 150 for chunk in chunks[1:-2])
+    assert len(chunks) > 20
 
 
 # Any crowd.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo_engine.core.step_cost import FEW_TOKENS, StepCost
+from octavo_engine.core.step_cost import FEW_TOKENS, FIRST_TOKENS, StepCost
 
 
 def learned(fixed: float, per_token: float, prompts: list[int]) -> StepCost:
@@ -30,3 +30,25 @@ def test_few_tokens_are_asked_for_until_a_short_step_was_seen() -> None:
 
 def test_without_any_prompt_there_is_nothing_to_bound() -> None:
     assert learned(0.010, 0.0, [0] * 5).doubling_tokens(2048) == 2048
+
+
+def test_a_step_within_some_seconds() -> None:
+    cost = learned(0.010, 0.0002, [0, 512] * 50)
+    assert cost.tokens_within(0.110, 2048) == pytest.approx(500, rel=0.02)
+    assert cost.tokens_within(0.110, 64) == 64
+    assert FEW_TOKENS < cost.tokens_within(0.001, 2048) < 64, "a prompt goes on, and tells, however slow the device is"
+    assert cost.tokens_within(float("inf"), 2048) == 2048
+
+
+def test_a_step_that_was_slow_counts_at_once_and_not_for_long() -> None:
+    cost = learned(0.0, 0.001, [256] * 50)
+    cost.observe(100, 10.0)
+    assert cost.tokens_within(8.0, 2048) == 80
+    for _ in range(4):
+        cost.observe(80, 0.08)
+    assert cost.tokens_within(8.0, 2048) == 2048
+
+
+def test_until_a_prompt_has_told_what_it_costs_not_too_much_is_risked() -> None:
+    assert learned(0.010, 0.0, []).tokens_within(1.0, 2048) == FIRST_TOKENS
+    assert learned(0.010, 0.0, []).tokens_within(float("inf"), 2048) == 2048

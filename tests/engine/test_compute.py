@@ -8,14 +8,15 @@ import torch.nn.functional as F
 from test_cpu_kernels import needs_kernels
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine import startup
 from octavo_engine.engine.startup import size_engine
 from octavo_engine.kernels.cpu.library import cpu_kernels
+from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.footprint import widening_bytes
 from octavo_engine.model.layers import compute
-from octavo_engine.model.layers.compute import TorchCompute, WideningCompute, choose_compute, widens
+from octavo_engine.model.layers.compute import TorchCompute, WideningCompute, choose_compute, compute_bytes
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import read_spec
+from octavo_engine.runner.memory import MemoryNeed
 
 CPU = torch.device("cpu")
 
@@ -56,7 +57,7 @@ def test_chosen_where_products_are_emulated(
     spec = read_spec(files)
     assert isinstance(choose_compute(spec, torch.bfloat16, CPU), WideningCompute)
     assert type(choose_compute(spec, torch.float32, CPU)) is TorchCompute
-    assert not widens(torch.bfloat16, torch.device("cuda"))
+    assert compute_bytes(spec, torch.bfloat16, torch.device("cuda"), 512) == (0, 0)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     assert type(choose_compute(spec, torch.bfloat16, CPU)) is TorchCompute
 
@@ -88,11 +89,36 @@ def test_with_kernels_few_tokens_are_theirs(
     assert len(widened) == 2, "another activation does not leave many tokens to emulation"
 
 
+def planned(files: ModelFiles, dtype: str = "bfloat16") -> MemoryNeed:
+    """With one sequence, so that sampling is not what takes most."""
+    return size_engine(EngineConfig(model="smollm2", dtype=dtype, max_num_seqs=1), files).plan.need
+
+
 def test_the_plan_counts_the_widened_weight(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = EngineConfig(model="smollm2")
-    with_it = size_engine(config, files).plan.need.step
-    monkeypatch.setattr(startup, "widens", lambda *_: False)
-    without = size_engine(config, files).plan.need.step
-    assert with_it - without == widening_bytes(read_spec(files), config.max_num_batched_tokens)
+    with_it = planned(files).step
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    without = planned(files).step
+    assert with_it - without == widening_bytes(read_spec(files), EngineConfig(model="smollm2").max_num_batched_tokens)
+
+
+@needs_kernels
+def test_the_plan_counts_what_the_chosen_kernels_take(
+    emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With AVX-512 they need no wider weights, though PyTorch would; for AMX there is a second copy."""
+    kernels = cpu_kernels()
+    monkeypatch.setattr(compute, "cpu_kernels", lambda: kernels)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: False)
+    avx2 = planned(files)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: True)
+    avx512, half = planned(files), planned(files, "float16")
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    amx, half_by_amx = planned(files), planned(files, "float16")
+    wider = widening_bytes(read_spec(files), EngineConfig(model="smollm2").max_num_batched_tokens)
+    assert avx2.step - avx512.step == wider
+    assert half.step - half_by_amx.step == wider, "float16 is PyTorch's to compute"
+    assert amx.step == avx512.step
+    matrices = Decoder(read_spec(files), dtype=torch.bfloat16, device=torch.device("meta")).matrices()
+    assert amx.weights - avx512.weights == sum(matrix.nbytes for matrix in matrices)

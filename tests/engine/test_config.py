@@ -101,6 +101,16 @@ def test_a_wrong_file_is_one_sentence(text, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [("kv_cache_memory", "64MiB", "a number, of bytes"), ("max_num_seqs", "4", "give a number")],
+)
+def test_text_for_a_number_in_python_is_one_sentence(name, text, message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        EngineConfig(model="m", **{name: text})
+    assert f"--{name.replace('_', '-')}: '{text}'" in str(caught.value)
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read([], {}, tmp_path / "absent.yaml")

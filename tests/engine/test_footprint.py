@@ -13,7 +13,7 @@ from octavo_engine.core.step import NewRow, StepPlan, TableChange
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import TorchCompute, WideningCompute, widens
+from octavo_engine.model.layers.compute import TorchCompute, WideningCompute
 from octavo_engine.model.quantization import FP8Scheme
 from octavo_engine.model.spec import ModelSpec, RopeSpec
 from octavo_engine.runner.adjust import SampleRow
@@ -73,8 +73,7 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, compute, monkeyp
     (group,) = decoder.spec.kv_groups
     scratch = stepper.backend.scratch_bytes(group, decoder.spec.num_heads, tokens, len(lens), max(lens))
     bound = footprint.step_bytes(decoder.spec, dtype, tokens, len(lens), scratch)
-    if compute is WideningCompute:
-        bound += footprint.widening_bytes(decoder.spec, tokens)
+    bound += decoder.compute.widens * footprint.widening_bytes(decoder.spec, tokens)
     assert peak.bytes <= bound
     if compute:  # kernels of our own need less
         assert peak.bytes > bound / 8
@@ -94,8 +93,7 @@ def test_step_bytes_bounds_a_step_that_dequantizes(lens, granularity, dtype):
     scratch = stepper.backend.scratch_bytes(group, decoder.spec.num_heads, sum(lens), len(lens), max(lens))
     scratch += footprint.dequantized_bytes(decoder.spec, dtype)
     bound = footprint.step_bytes(decoder.spec, dtype, sum(lens), len(lens), scratch)
-    if widens(dtype, torch.device("cpu")):
-        bound += footprint.widening_bytes(decoder.spec, sum(lens))
+    bound += decoder.compute.widens * footprint.widening_bytes(decoder.spec, sum(lens))
     assert bound / 8 < peak.bytes <= bound
 
 

@@ -22,7 +22,7 @@ from octavo_engine.kernels.moe_choice import torch_mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import TorchCompute, WideningCompute, widens
+from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.layers.rope import inverse_frequencies
 from octavo_engine.model.quantization import asked_for
 from octavo_engine.model.shard import Shard, sharded
@@ -306,8 +306,7 @@ def test_step_bytes_bounds_a_step(
         stepper.step([(Sequence([7] * count), count) for count in (300, 100)], sample=[0, 399])
     scratch = max(stepper.backend.scratch_bytes(group, spec.num_heads, 400, 2, 300) for group in spec.kv_groups)
     bound = footprint.step_bytes(spec, dtype, 400, 2, scratch)
-    if isinstance(decoder.compute, WideningCompute) or (compute is None and widens(dtype, CPU)):
-        bound += footprint.widening_bytes(spec, 400)
+    bound += decoder.compute.widens * footprint.widening_bytes(spec, 400)
     assert peak.bytes <= bound
     if compute is GroupedCompute:
         assert peak.bytes > bound / 4

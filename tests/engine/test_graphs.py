@@ -16,7 +16,7 @@ import torch
 from recorded import CannotBeRecordedError, RecordedOperations, Recorder, StaticAttention
 
 from octavo_engine import LLM
-from octavo_engine.attention.backend import AttentionBackend
+from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.capture import Capture
 from octavo_engine.config import EngineConfig
@@ -34,7 +34,8 @@ from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.model.weights import load_model
-from octavo_engine.runner.graphs import DecodeBuffers, ladder, uses_graphs
+from octavo_engine.runner.adjust import needs_history
+from octavo_engine.runner.graphs import first_inputs, ladder, padding_inputs, uses_graphs
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
@@ -146,9 +147,8 @@ def assert_alike(got: StepResult, expected: StepResult) -> None:
 
 
 @torch.inference_mode()
-def poison(buffers: DecodeBuffers, logits: torch.Tensor) -> None:
+def poison(inputs: StepInputs, logits: torch.Tensor) -> None:
     """Everything a step must fill anew holds what would be wrong: other tokens, places, contexts, blocks and slots."""
-    inputs = buffers.inputs
     for tensor, worst in (
         (inputs.token_ids, 64),
         (inputs.positions, LENGTH),
@@ -166,12 +166,13 @@ def test_steps_by_graphs_are_as_eager_ones(model: tuple[Decoder, ModelSpec], num
     eager, graphed = make_worker(model, None), make_worker(model, capture)
     graphs = graphed._graphs
     assert graphs is not None and capture.recorded == len(RUNGS)
+    assert graphs.logits.dtype == model[0].logits_dtype
     crowd, sizes = Crowd(number), set()
     for _ in range(60):
         plan = crowd.plan()
         if not plan.num_tokens:
             continue
-        poison(graphs.buffers, graphs.logits)
+        poison(graphs.whole, graphs.logits)
         before = capture.replays
         expected = eager.execute(plan)
         assert_alike(graphed.execute(plan), expected)
@@ -207,7 +208,7 @@ def test_capturing_writes_nothing_into_the_cache(model: tuple[Decoder, ModelSpec
         assert tensor[:BLOCKS].isnan().all()
 
 
-def test_buffers_hold_the_step_and_padding_and_nothing_else(model: tuple[Decoder, ModelSpec]) -> None:
+def test_inputs_of_a_graph_hold_the_step_and_padding_and_nothing_else(model: tuple[Decoder, ModelSpec]) -> None:
     table = StateTable(ROWS, LENGTH, SIZE, 2, CPU)
     greedy = SamplingParams(max_tokens=9, temperature=0.0)
     for row in range(3):
@@ -215,11 +216,11 @@ def test_buffers_hold_the_step_and_padding_and_nothing_else(model: tuple[Decoder
         table.apply(StepPlan(0, (NewRow(row, "r", (5, 6, 7, 8, 9), 5, greedy),), changes))
     plan = StepPlan(0, decode_rows=[2, 0, 1], decode_starts=[3, 4, 2])
     step = gather_inputs(plan, table).inputs
-    buffers = DecodeBuffers.like(table, 8)
-    assert (buffers.inputs.slot_mapping[0] == -1).all() and not buffers.inputs.context_lens.any()
-    poison(buffers, torch.zeros(1))
-    got = gather_inputs(plan, table, buffers.first(4)).inputs
-    assert got.token_ids.data_ptr() == buffers.inputs.token_ids.data_ptr()
+    whole = padding_inputs(table, 8)
+    assert (whole.slot_mapping[0] == -1).all() and not whole.context_lens.any()
+    poison(whole, torch.zeros(1))
+    got = gather_inputs(plan, table, first_inputs(whole, 4)).inputs
+    assert got.token_ids.data_ptr() == whole.token_ids.data_ptr()
     assert got.token_ids.tolist() == [8, 9, 7, 0]
     assert got.positions.tolist() == [3, 4, 2, 0]
     assert got.context_lens.tolist() == [4, 5, 3, 0]
@@ -405,9 +406,10 @@ def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
     plans: list[StepPlan] = []
     worker = SimpleNamespace(execute=plans.append)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, max_model_len)
-    load._warm_up(worker, loading_of(model[1], "cpu", StaticAttention(), plan), plan)  # type: ignore[arg-type]
+    load._warm_up(worker, loading_of(model[1], "cuda", StaticAttention(), plan), plan)  # type: ignore[arg-type]
     params = [new.sampling for plan in plans for new in plan.new_rows]
-    assert {asked.temperature > 0 and asked.top_p < 1 for asked in params} == {True, False}
+    ways = {(asked.temperature > 0 and asked.top_p < 1, needs_history(asked)) for asked in params}
+    assert ways == {(True, True), (True, False), (False, True), (False, False)}
     longest = max(start for plan in plans for start in plan.decode_starts) + 1
     assert longest <= max_model_len
     [blocks] = {change.blocks for plan in plans for change in plan.table_changes}
@@ -421,6 +423,13 @@ def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
         tile = tile_shape(1, 128, 1, torch.bfloat16)
         parts.add(num_segments(sequence, tile, group.num_kv_heads, 16, None) > 1)
     assert parts == ({False, True} if max_model_len > 64 else {False})
+
+
+def test_a_cpu_has_nothing_to_compile_and_computes_one_answer(model: tuple[Decoder, ModelSpec]) -> None:
+    plans: list[StepPlan] = []
+    worker, plan = SimpleNamespace(execute=plans.append), MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 4096)
+    load._warm_up(worker, loading_of(model[1], "cpu", StaticAttention(), plan), plan)  # type: ignore[arg-type]
+    assert [(len(plan.chunks), plan.decode_starts) for plan in plans] == [(1, []), (0, [15])]
 
 
 def test_decodes_padded_to_a_rung_by_the_triton_kernels():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,9 +20,11 @@ from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
-from octavo_engine.core.step import StepPlan, StepResult
+from octavo_engine.core.step import SchedulerStats, StepOutputs, StepPlan, StepResult
+from octavo_engine.engine import process
 from octavo_engine.engine.info import EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
+from octavo_engine.engine.messages import Shutdown
 from octavo_engine.engine.startup import start_engine
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
@@ -264,6 +267,10 @@ def engine(tiny_model: Path) -> Iterator[Callable[..., EngineLoop]]:
         loop.close()
 
 
+def test_no_step_is_to_take_so_long_that_the_watchdog_barks(engine: Callable[..., EngineLoop]) -> None:
+    assert engine(watchdog_timeout=8.0)._scheduler.settings.max_step_seconds == 1.0
+
+
 def crowd(seed: int) -> list[tuple[str, list[int], SamplingParams]]:
     """Requests with every kind of sampling, some of which stop early."""
     rng = random.Random(seed)
@@ -361,3 +368,16 @@ def test_forks_share_the_prompt_and_go_their_own_ways(engine: Callable[..., Engi
     before = loop.report().copied_blocks
     assert drain(loop) == alone
     assert loop.report().copied_blocks > before
+
+
+@pytest.mark.parametrize(("interval", "reports"), [(0.0, 5), (60.0, 1)])
+def test_the_state_is_told_while_a_long_prompt_gives_no_news(
+    interval: float, reports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_REPORT_INTERVAL", interval)
+    loop, connection = mock.Mock(has_work=True), mock.Mock()
+    loop.step.return_value, loop.report.return_value = StepOutputs(), SchedulerStats(running=1)
+    connection.receive.side_effect = [*[[]] * 5, [Shutdown()]]
+    process.serve_loop(loop, connection)
+    sent = [call.args[0] for call in connection.send.call_args_list[:-1]]  # the last says good-bye
+    assert [message.stats.running for message in sent] == [1] * reports

@@ -7,11 +7,14 @@ import hashlib
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import httpx2
@@ -21,7 +24,8 @@ from fake_hub import SIGNATURE, fake_hub
 from test_plan import LLAMA_70B
 
 from octavo_engine.cli import main
-from octavo_engine.model.transfer import without_queries
+from octavo_engine.model.transfer import Transfer, without_queries
+from octavo_engine.pull_progress import Progress, progress_port
 from tests.loopback import loopbacks
 
 MODEL = "octavo/tiny"
@@ -159,6 +163,27 @@ def wait_for(url: str) -> httpx2.Response:
             pass
         time.sleep(0.05)
     raise AssertionError("no answer")
+
+
+def test_what_is_not_known_yet_is_not_told_in_bytes() -> None:
+    assert Transfer().detail == "asking what there is to fetch"
+    assert Transfer(complete=True).detail == "nothing to fetch"
+    assert Transfer(total=2048).detail == "0 B of 2.0 KiB"
+
+
+def test_a_probe_that_gives_up_leaves_no_trace_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("octavo_engine.pull_progress.health", lambda _: {"padding": "x" * (16 << 20)})
+    ended = threading.Event()
+    monkeypatch.setattr(ThreadingHTTPServer, "shutdown_request", lambda *_: ended.set())
+    with progress_port(Progress(MODEL), 0) as port, socket.create_connection(("127.0.0.1", port)) as probe:
+        probe.sendall(b"GET /health/startup HTTP/1.0\r\n\r\n")
+        probe.recv(1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        probe.close()
+        assert ended.wait(10)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_port_that_is_taken_and_a_link_that_cannot_be_are_said(

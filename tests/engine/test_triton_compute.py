@@ -1,4 +1,4 @@
-"""Who computes by Triton kernels, and that ranks which do so agree with PyTorch alone (interpreted, on the CPU)."""
+"""Who computes by Triton kernels, in how many launches, and that ranks agree with PyTorch alone (interpreted)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,30 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 from checkpoints import reference_model, save
 from rank_logits import logits_of
+from recorded import Operation
 from test_footprint import make_decoder
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.jit import JITFunction
 
-from octavo_engine.model.layers.compute import choose_compute
+from octavo_engine.attention.backend import StepInputs
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.triton import TritonAttention
+from octavo_engine.model import decoder as decoder_module
+from octavo_engine.model.collectives import Collectives
+from octavo_engine.model.decoder import Decoder, DecoderLayer
+from octavo_engine.model.layers import linear as linear_module
+from octavo_engine.model.layers.compute import TorchCompute, WideningCompute, choose_compute
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.stream import added_up
 from octavo_engine.model.layers.triton_compute import TritonCompute
+from octavo_engine.model.quantization import ONLINE, FP8Scheme
+from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import read_spec
 from octavo_engine.model.weights import load_model
@@ -29,6 +44,112 @@ def test_gpus_compute_by_triton_and_cpus_only_where_it_interprets(monkeypatch: p
     assert not isinstance(choose_compute(spec, torch.bfloat16, CPU), TritonCompute)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert isinstance(choose_compute(spec, torch.float32, CPU), TritonCompute)
+
+
+class Launches(TorchDispatchMode):
+    """Notes the kernels that are launched, PyTorch's and Triton's; the latter do nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        monkeypatch.setattr(JITFunction, "run", lambda kernel, *_, **__: self.names.append(kernel.__name__))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        if name != "empty" and not Operation(func, args, kwargs or {}, result).is_view:
+            self.names.append(name)
+        return result
+
+
+def launches(scheme: FP8Scheme | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a step launches for two layers."""
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_heads": 2, "num_kv_heads": 1, "head_dim": 128}
+    spec = make_decoder(torch.float32, scheme, **sizes).spec
+    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: TritonCompute())
+    decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
+    for linear in decoder.modules():
+        if isinstance(linear, Linear):
+            linear.in_8_bits = scheme is not None
+    one, zero = torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
+    inputs = StepInputs(zero, zero, torch.tensor([0, 1]).int(), one, (one[None],), (zero,), zero, (1,), (1,))
+    caches = backend.allocate(spec.kv_groups[0], 2, 16, torch.bfloat16, CPU)
+    attention = AttentionContext(backend, caches, (backend.prepare(inputs, 0, 16, None),), (0, 0))
+    x, angles = torch.ones(1, 128, dtype=torch.bfloat16), torch.ones(1, 1, 64)
+    with torch.no_grad(), Launches(monkeypatch) as launched:
+        decoder.compute.run(cast("list[DecoderLayer]", list(decoder.layers)), x, angles, angles, attention)
+    return launched.names
+
+
+def test_a_layer_is_eight_launches_beside_attentions(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = ["rms_norm_kernel", "mm", "write_heads_kernel", "paged_attention_kernel", "addmm_"]
+    mlp = ["rms_norm_kernel", "mm", "act_mul_kernel", "addmm_"]
+    assert launches(None, monkeypatch) == 2 * (attention + mlp)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "product"),
+    [
+        (FP8Scheme("channel"), "_scaled_mm_v2"),
+        (FP8Scheme("tensor", "static"), "_scaled_mm_v2"),
+        (FP8Scheme("block"), "block_fp8_matmul_kernel"),
+    ],
+    ids=["channel", "given scales", "block"],
+)
+def test_in_fp8_it_is_one_more(scheme: FP8Scheme, product: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norm and gate quantize, the norm adds what the product before it gave: only attention's result is left."""
+    attention = ["rms_norm_kernel", product, "write_heads_kernel", "paged_attention_kernel", "quantize_kernel", product]
+    mlp = ["rms_norm_kernel", product, "act_mul_fp8_kernel", product]
+    assert launches(scheme, monkeypatch) == [*2 * (attention + mlp), "add"]
+
+
+def test_logits_are_sampled_as_they_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pass makes them float32, and a graph's product writes them where they are sampled."""
+    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: TritonCompute())
+    decoder = Decoder(make_decoder(torch.float32, **SIZES).spec, dtype=torch.bfloat16, device=CPU)
+    torch.nn.init.normal_(decoder.embedding)
+    hidden, exact = torch.randn(3, 64).bfloat16(), torch.zeros(3, 300, dtype=torch.float64)
+    out = torch.full((3, 300), torch.nan, dtype=decoder.logits_dtype)
+    torch.mm(hidden.double(), decoder.lm_head.double().T, out=exact)
+    with torch.no_grad(), Launches(monkeypatch) as launched:
+        found = [decoder.logits(hidden, out), decoder.logits(hidden)]
+    assert launched.names == ["mm", "mm"]
+    assert found[0] is out
+    for logits in found:
+        assert logits.dtype == torch.bfloat16
+        torch.testing.assert_close(logits.double(), exact, rtol=2**-8, atol=0.02)
+
+
+def test_without_triton_logits_are_float32() -> None:
+    decoder = make_decoder(torch.float16, **SIZES)
+    assert type(decoder.compute) in {TorchCompute, WideningCompute}
+    hidden = torch.randn(3, 64).half()
+    out = torch.full((3, 300), torch.nan, dtype=decoder.logits_dtype)
+    found = decoder.logits(hidden)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, decoder.logits(hidden, out))
+    torch.testing.assert_close(found, hidden.float() @ decoder.lm_head.float().T, rtol=2**-9, atol=1e-2)
+
+
+class SecondOfTwo(Collectives):
+    """A rank whose other one always has threes."""
+
+    def __init__(self) -> None:
+        super().__init__(Shard(1, 2))
+
+    def add_up(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 3
+
+
+def test_in_fp8_every_rank_adds_its_residual_to_the_sum_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_module, "fp8_linear", lambda x, *_: 2 * x)
+    linear = Linear(
+        16, (16,), bias=False, compute=TorchCompute(), dtype=torch.bfloat16, device=CPU, quantization=ONLINE
+    )
+    linear.in_8_bits = True
+    x, residual = torch.randn(2, 4, 16)
+    stream = linear.add_to(residual, x, SecondOfTwo())
+    assert torch.equal(added_up(stream), residual + (2 * x + 3))
 
 
 def test_two_ranks_give_the_logits_of_one_by_pytorch(tmp_path: Path) -> None:

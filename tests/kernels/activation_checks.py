@@ -14,8 +14,10 @@ from octavo_engine.kernels.activation import (
     act_mul_fp8,
     act_mul_fp8_kernel,
     act_mul_kernel,
-    fp8_row_shape,
+    fp8_warps,
 )
+from octavo_engine.kernels.fp8 import parts
+from octavo_engine.kernels.quantized import Scaling
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import poisoned
 from tests.kernels.rounding import assert_quantized, assert_rounded_alike
@@ -44,9 +46,11 @@ def _gated(tokens: int, inner: int, dtype: torch.dtype, activation: str, device:
 
 def _quantized(tokens: int, inner: int, dtype: torch.dtype, activation: str, device: torch.device) -> None:
     x = _projection(tokens, inner, dtype, device)
-    with poisoned():
-        result, scale = act_mul_fp8(x, activation)
-    assert_quantized(result, scale, _expected(x, activation))
+    given = torch.rand(1, device=device) + 0.001
+    for scaling in (Scaling(), Scaling(given=given), *([] if inner % 128 else [Scaling(group=128)])):
+        with poisoned():
+            result = act_mul_fp8(x, activation, scaling)
+        assert_quantized(result, _expected(x, activation), scaling)
 
 
 def _extreme_gates(device: torch.device) -> None:
@@ -80,17 +84,17 @@ CHECKS = [
 CHECKS += [Check("extreme_gates", _extreme_gates), Check("no_tokens", _no_tokens)]
 
 
-def _quantizing(inner: int) -> Build:
-    padded, warps = fp8_row_shape(inner)
+def _quantizing(inner: int, group: int | None = None) -> Build:
+    block, group = parts(inner, Scaling(group))
     return Build(
-        f"silu_mul_fp8_{inner}",
+        f"silu_mul_fp8_{inner}" + "_by_group" * (group < block),
         act_mul_fp8_kernel,
-        {"output": "*fp8e4nv", "scale": "*fp32", "x": "*bf16", "x_stride": "i32"},
-        {"INNER": inner, "INNER_PADDED": padded, "ACTIVATION": "silu"},
-        warps=warps,
+        {"output": "*fp8e4nv", "scales": "*fp32", "x": "*bf16", "x_stride": "i32"},
+        {"given": None, "INNER": inner, "BLOCK": block, "GROUP": group, "ACTIVATION": "silu"},
+        warps=fp8_warps(block),
         max_registers=64,  # of 1024 threads each has no more
         max_shared=1024,
-        sass=("LDG.E.128", "STG.E.128"),
+        sass=("LDG.E.128", "STG.E.64" if group < block else "STG.E.128"),
     )
 
 
@@ -106,4 +110,4 @@ BUILDS = [
     )
     for activation in ACTIVATIONS
 ]
-BUILDS += [_quantizing(14336), _quantizing(28672)]
+BUILDS += [_quantizing(14336), _quantizing(28672), _quantizing(14336, 128)]

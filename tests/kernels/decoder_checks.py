@@ -1,8 +1,9 @@
-"""A whole decoder by the Triton kernels against the same one in PyTorch, in float32."""
+"""A whole decoder by the Triton kernels against the same one in PyTorch: in float32, and multiplying in FP8."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from unittest import mock
 
@@ -13,12 +14,17 @@ from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, StepI
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.triton import TritonAttention
+from octavo_engine.kernels.quantized import Scaling
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.triton_compute import TritonCompute
+from octavo_engine.model.quantization import FP8, FP8Scheme
 from octavo_engine.model.spec import ModelSpec, RopeSpec
 from tests.kernels.check import Build, Check
+from tests.kernels.poison import half_precision
+from tests.kernels.rounding import to_fp8
 
 _BLOCK_SIZE = 16
 _STEPS = (((0, 16), (0, 2)), ((16, 17), (2, 5)), ((17, 18), (5, 6)))
@@ -51,14 +57,31 @@ def _spec(*, qk_norm: bool, bias: bool, heads: int, kv_heads: int, head_dim: int
     )
 
 
-def _decoder(spec: ModelSpec, compute: Callable[[], TorchCompute], device: torch.device) -> Decoder:
+def _decoder(
+    spec: ModelSpec,
+    compute: Callable[[], TorchCompute],
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    *,
+    in_8_bits: bool = False,
+) -> Decoder:
     """With the weights of a seed."""
     with mock.patch.object(decoder_module, "choose_compute", lambda *_: compute()):
-        decoder = Decoder(spec, dtype=torch.float32, device=device)
+        decoder = Decoder(spec, dtype=dtype, device=device)
     generator = torch.Generator().manual_seed(3)
-    for parameter in decoder.parameters():
+    for name, parameter in decoder.named_parameters():
         weights = torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(weights * 0.2 if parameter.dim() > 1 else weights * 0.1 + 1)
+        if name.endswith("input_scale"):
+            parameter.fill_(_INPUT_SCALE)
+        elif name.endswith("scale"):
+            parameter.copy_((weights.abs() + 0.5) * 0.0005)
+        elif parameter.dtype == FP8:
+            parameter.copy_(weights * 60)
+        else:
+            parameter.copy_(weights * 0.2 if parameter.dim() > 1 else weights * 0.1 + 1)
+    for module in decoder.modules():
+        if isinstance(module, Linear):
+            module.in_8_bits = in_8_bits
     return decoder
 
 
@@ -87,7 +110,7 @@ def _inputs(step: tuple[tuple[int, int], ...], device: torch.device) -> StepInpu
 def _logits(decoder: Decoder, backend: AttentionBackend, device: torch.device) -> Tensor:
     """Of all tokens of all steps; the cache holds NaN before."""
     (group,) = decoder.spec.kv_groups
-    caches = backend.allocate(group, 5, _BLOCK_SIZE, torch.float32, device)
+    caches = backend.allocate(group, 5, _BLOCK_SIZE, decoder.embedding.dtype, device)
     for cache in caches.values():
         cache.key.fill_(torch.nan)
         cache.value.fill_(torch.nan)
@@ -107,11 +130,64 @@ def _same_logits(spec: ModelSpec, device: torch.device) -> None:
     assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
+class Rounding(TorchCompute):
+    """Linears see their input as e4m3 holds it, in PyTorch and by arithmetic alone."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        self._scaling = scaling
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
+        wide = x.double().view(len(x), -1, self._scaling.group or x.shape[1])
+        given = self._scaling.given
+        scales = wide.abs().amax(-1, keepdim=True) / 448 if given is None else given.double()
+        return super().linear((to_fp8(wide / scales) * scales).view_as(x).to(x.dtype), weight, bias, addend)
+
+
+class Unfused(TritonCompute):
+    """Linears quantize for themselves, and sums are PyTorch's."""
+
+    norm = TorchCompute.norm
+    gate_for = TorchCompute.gate_for
+
+
+def _same_logits_in_fp8(spec: ModelSpec, device: torch.device) -> None:
+    """To the same bits whoever quantizes and adds, where nothing is compiled; near to float32 of the same numbers."""
+    scheme, dtype = spec.quantization, half_precision(device)
+    assert scheme is not None
+    given = torch.tensor([_INPUT_SCALE], device=device) if scheme.activation == "static" else None
+    scaling = Scaling(128 if scheme.granularity == "block" else None, given)
+    expected = _logits(_decoder(spec, partial(Rounding, scaling), device), TorchAttention(), device)
+    fused, unfused = (
+        _logits(_decoder(spec, compute, device, dtype, in_8_bits=True), TritonAttention(), device).float()
+        for compute in (TritonCompute, Unfused)
+    )
+    size = float(expected.abs().max())
+    for found in (fused, unfused):
+        assert bool(found.isfinite().all())
+        assert float((found - expected).abs().max()) <= 0.03 * size
+        assert float((found - expected).abs().mean()) <= 0.006 * size
+    if device.type == "cpu":
+        assert torch.equal(fused, unfused)
+
+
+_INPUT_SCALE = 0.05
 _LLAMA = {"heads": 6, "kv_heads": 2, "head_dim": 16}
 _SPECS = {
     "llama": _spec(qk_norm=False, bias=False, **_LLAMA),
     "biases_and_gelu": _spec(qk_norm=False, bias=True, act="gelu_pytorch_tanh", **_LLAMA),
     "qwen3": _spec(qk_norm=True, bias=False, heads=4, kv_heads=2, head_dim=32),
 }
+_WHOLE_BLOCKS = replace(
+    _spec(qk_norm=False, bias=True, heads=2, kv_heads=1, head_dim=128), hidden_size=128, intermediate_size=256
+)
+_SCHEMES = {
+    "channel": FP8Scheme("channel"),
+    "given_scales": FP8Scheme("tensor", "static"),
+    "blocks": FP8Scheme("block"),
+}
 CHECKS = [Check(name, partial(_same_logits, spec)) for name, spec in _SPECS.items()]
+CHECKS += [
+    Check(f"fp8_{name}", partial(_same_logits_in_fp8, replace(_WHOLE_BLOCKS, quantization=scheme)))
+    for name, scheme in _SCHEMES.items()
+]
 BUILDS: list[Build] = []

@@ -8,23 +8,26 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.activation import act_mul_fp8
-from octavo_engine.kernels.fp8 import quantize_groups, quantize_kernel, quantize_tokens
+from octavo_engine.kernels.fp8 import parts, quantize, quantize_kernel
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_kernel
-from octavo_engine.kernels.norm import rms_norm
-from octavo_engine.model.layers.fp8 import block_product, channel_product
+from octavo_engine.kernels.norm import rms_norm_fp8
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.layers.fp8 import fp8_linear
 from tests.kernels.check import Build, Check
+from tests.kernels.poison import poisoned
 from tests.kernels.rounding import to_fp8
 
 FP8 = torch.float8_e4m3fn
 
 
-def _assert_quantized(x: Tensor, quantized: Tensor, scales: Tensor, group: int) -> None:
+def _assert_quantized(x: Tensor, quantized: Quantized, group: int) -> None:
     """Scales are the largest / 448, values as near as the nearest of e4m3; at ties the last bits of float32 decide."""
+    scales = quantized.scales
     wide = x.double().view(len(x), -1, group)
     largest = wide.abs().amax(-1)
     torch.testing.assert_close(scales.double()[largest > 0], largest[largest > 0] / 448, rtol=1e-6, atol=0)
     exact = wide / scales.double().unsqueeze(-1)
-    found, nearest = quantized.double().view_as(exact), to_fp8(exact)
+    found, nearest = quantized.values.double().view_as(exact), to_fp8(exact)
     assert bool(((found - exact).abs() <= (nearest - exact).abs() + 1e-6 * exact.abs()).all())
 
 
@@ -34,18 +37,19 @@ def _tokens(tokens: int, width: int, dtype: torch.dtype, device: torch.device) -
     x = wide.to(dtype)[:, :width]
     if tokens > 1:
         x[1] = 0
-    quantized, scales = quantize_tokens(x)
-    assert (quantized.dtype, quantized.shape, scales.shape) == (FP8, x.shape, (tokens, 1))
-    assert float(quantized.float().abs().amax()) == 448
-    _assert_quantized(x, quantized, scales, width)
+    with poisoned():
+        found = quantize(x, Scaling())
+    assert (found.values.dtype, found.values.shape, found.scales.shape) == (FP8, x.shape, (tokens, 1))
+    assert float(found.values.float().abs().amax()) == 448
+    _assert_quantized(x, found, width)
 
 
 def _given_scale(device: torch.device) -> None:
     """What is beyond the scale's range becomes the largest number; NaN stays."""
     x = torch.tensor([[448.0, -900.0, 3e38, -0.25, 0.0, torch.nan, 1.0, 17.0]], device=device)
-    quantized, scales = quantize_tokens(x, torch.tensor([0.5], device=device))
-    found = quantized.float()[0]
-    assert scales.tolist() == [[0.5]]
+    quantized = quantize(x, Scaling(given=torch.tensor([0.5], device=device)))
+    found = quantized.values.float()[0]
+    assert quantized.scales.tolist() == [[0.5]]
     assert found[[0, 1, 2, 3, 4, 6, 7]].tolist() == [448, -448, 448, -0.5, 0, 2, 32]  # 34: a tie of 32 and 36
     assert bool(found[5].isnan())
 
@@ -54,8 +58,8 @@ def _not_finite(device: torch.device) -> None:
     """A token that is no number or infinite stays so, and harms no other."""
     x = torch.randn(3, 256, device=device)
     x[0, 7], x[2, 9] = torch.nan, torch.inf
-    quantized, scales = quantize_tokens(x)
-    back = quantized.float() * scales
+    quantized = quantize(x, Scaling())
+    back = quantized.values.float() * quantized.scales
     assert bool(back[0].isnan().any())
     assert bool(back[2].isnan().any())
     torch.testing.assert_close(back[1], x[1], rtol=0.07, atol=0.01)
@@ -66,20 +70,22 @@ def _tiny(device: torch.device) -> None:
     x = torch.full((2, 256), 1e-38, device=device)
     x[1, 3] = 0
     ones, noughts = torch.full((256,), 1e-37, device=device), torch.full((2, 256), 1e-38, device=device)
-    normed = rms_norm(torch.randn(2, 256, device=device), ones, 1e-5, quantize=True)
-    assert normed.scale is not None
-    gated = act_mul_fp8(torch.cat((torch.ones_like(x), noughts), dim=1), "silu")
-    for quantized, scale in (quantize_tokens(x), (normed.output, normed.scale), gated):
-        assert not (quantized.float() * scale).abs().ge(1e-30).any()
-        assert bool((quantized.float() * scale).isfinite().all())
+    normed, _ = rms_norm_fp8(torch.randn(2, 256, device=device), ones, 1e-5, Scaling())
+    gated = act_mul_fp8(torch.cat((torch.ones_like(x), noughts), dim=1), "silu", Scaling())
+    for quantized in (quantize(x, Scaling()), normed, gated):
+        back = quantized.values.float() * quantized.scales
+        assert not back.abs().ge(1e-30).any()
+        assert bool(back.isfinite().all())
 
 
 def _groups(device: torch.device) -> None:
-    x = torch.randn(3, 384, device=device)
+    """More than one program takes, and its last part is not whole."""
+    x = torch.randn(3, 1408, device=device)
     x[:, 128:256] *= 1000
-    quantized, scales = quantize_groups(x, 128)
-    assert scales.shape == (3, 3)
-    _assert_quantized(x, quantized, scales, 128)
+    with poisoned():
+        found = quantize(x, Scaling(group=128))
+    assert found.scales.shape == (3, 11)
+    _assert_quantized(x, found, 128)
 
 
 def _product(tokens: int, rows: int, depth: int, device: torch.device) -> None:
@@ -106,17 +112,16 @@ def _linear(by_block: bool, device: torch.device) -> None:
     scale = parts.abs().amax((1, 3)) / 448
     stored = (parts / scale[:, None, :, None]).view(256, 384).to(FP8)
     exact = x.double() @ (stored.double().view(parts.shape) * scale[:, None, :, None]).view(256, 384).T
-    if by_block:
-        found = block_product(x, stored, scale)
-    else:
-        bias = torch.randn(256, device=device, dtype=torch.bfloat16)
-        given = torch.tensor([float(x.abs().max()) / 448], device=device)
-        exact += bias.double()
-        torch.testing.assert_close(channel_product(x, stored, scale, given, bias).double(), exact, rtol=0.02, atol=3)
-        found = channel_product(x, stored, scale, None, bias)
-    assert (found.dtype, found.shape) == (x.dtype, exact.shape)
-    torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=2.5)  # of sums whose spread is 20
-    assert float((found.double() - exact).std()) < 0.04 * float(exact.std())
+    bias = torch.randn(256, device=device, dtype=torch.bfloat16)
+    exact += bias.double()
+    given = Scaling(given=torch.tensor([float(x.abs().max()) / 448], device=device))
+    for scaling in [Scaling(group=128)] if by_block else [Scaling(), given]:
+        found = fp8_linear(x, scaling, stored, scale, bias, x.dtype)
+        assert (found.dtype, found.shape) == (x.dtype, exact.shape)
+        torch.testing.assert_close(found.double(), exact, rtol=0.02, atol=2.5)  # of sums whose spread is 20
+        assert float((found.double() - exact).std()) < 0.04 * float(exact.std())
+        already = fp8_linear(quantize(x, scaling), scaling, stored, scale, bias, x.dtype)
+        assert torch.equal(already, found)
 
 
 CHECKS = [
@@ -135,34 +140,29 @@ CHECKS = [
     Check("block_product_large", partial(_product, 333, 4096, 2048), large=True),
 ]
 
-_QUANTIZE = {"x": "*bf16", "quantized": "*fp8e4nv", "scales": "*fp32", "x_stride": "i32", "groups": "i32"}
+_QUANTIZE = {"x": "*bf16", "output": "*fp8e4nv", "scales": "*fp32", "x_stride": "i32"}
 _PRODUCT = {"x": "*fp8e4nv", "x_scale": "*fp32", "weight": "*fp8e4nv", "weight_scale": "*fp32", "output": "*bf16"}
 _PRODUCT |= dict.fromkeys(("T", "row_blocks", "depth_blocks"), "i32")
-BUILDS = [
-    Build(
-        "quantize_tokens_of_4096",
+
+
+def _quantizing(size: int, name: str, *, group: int | None = None, given: bool = False) -> Build:
+    part, group = parts(size, Scaling(group))
+    return Build(
+        name,
         quantize_kernel,
-        _QUANTIZE,
-        {"given": None, "GROUP": 4096, "GROUP_PADDED": 4096},
-        warps=8,
+        _QUANTIZE | ({"given": "*fp32"} if given else {}),
+        {"SIZE": size, "PART": part, "GROUP": group} | ({} if given else {"given": None}),
+        warps=min(16, max(1, part // 512)),
         max_registers=64,
-    ),
-    Build(
-        "quantize_tokens_of_28672_by_a_given_scale",
-        quantize_kernel,
-        _QUANTIZE | {"given": "*fp32"},
-        {"GROUP": 28672, "GROUP_PADDED": 32768},
-        warps=16,
-        max_registers=128,
-    ),
-    Build(
-        "quantize_groups_of_128",
-        quantize_kernel,
-        _QUANTIZE,
-        {"given": None, "GROUP": 128, "GROUP_PADDED": 128},
-        warps=1,
-        max_registers=40,
-    ),
+        max_shared=1024,
+        sass=("LDG.E.128", "STG.E.128"),
+    )
+
+
+BUILDS = [
+    _quantizing(4096, "quantize_tokens_of_4096"),
+    _quantizing(28672, "quantize_tokens_of_28672_by_a_given_scale", given=True),
+    _quantizing(4096, "quantize_groups_of_128", group=128),
     Build(
         "block_product_of_few_tokens",
         block_fp8_matmul_kernel,

@@ -7,7 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.norm import rms_norm, rms_norm_kernel, row_shape
+from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8, rms_norm_kernel, row_shape
+from octavo_engine.kernels.quantized import Scaling
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import poisoned
 from tests.kernels.rounding import assert_quantized, assert_rounded_alike
@@ -32,33 +33,34 @@ def _norm(tokens: int, size: int, dtype: torch.dtype, device: torch.device) -> N
     x, weight = _rows(tokens, size, dtype, device), (torch.rand(size, device=device) + 0.5).to(dtype)
     before = x.clone()
     with poisoned():
-        normed = rms_norm(x, weight, _EPS)
-    assert normed.summed is x
+        normed, same = rms_norm(x, weight, _EPS)
+    assert same is x
     assert torch.equal(x, before)
-    assert normed.output.is_contiguous()
-    assert_rounded_alike(normed.output, _expected(x, weight))
+    assert normed.is_contiguous()
+    assert_rounded_alike(normed, _expected(x, weight))
 
 
 def _norm_of_a_sum(tokens: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
     x, residual = (_rows(tokens, size, dtype, device) for _ in range(2))
     weight = (torch.rand(size, device=device) + 0.5).to(dtype)
     with poisoned():
-        normed = rms_norm(x, weight, _EPS, residual=residual)
-    assert torch.equal(normed.summed, x + residual)
-    assert_rounded_alike(normed.output, _expected(x + residual, weight))
+        normed, summed = rms_norm(x, weight, _EPS, residual)
+    assert torch.equal(summed, x + residual)
+    assert_rounded_alike(normed, _expected(x + residual, weight))
 
 
 def _quantized(tokens: int, size: int, dtype: torch.dtype, device: torch.device) -> None:
     x, residual = (_rows(tokens, size, dtype, device) for _ in range(2))
     weight = (torch.rand(size, device=device) + 0.5).to(dtype)
-    with poisoned():
-        plain = rms_norm(x, weight, _EPS, quantize=True)
-        normed = rms_norm(x, weight, _EPS, residual=residual, quantize=True)
-    assert plain.scale is not None
-    assert normed.scale is not None
-    assert_quantized(plain.output, plain.scale, _expected(x, weight))
-    assert torch.equal(normed.summed, x + residual)
-    assert_quantized(normed.output, normed.scale, _expected(x + residual, weight))
+    given = torch.rand(1, device=device) + 0.01
+    for scaling in (Scaling(), Scaling(given=given), *([] if size % 128 else [Scaling(group=128)])):
+        with poisoned():
+            plain, same = rms_norm_fp8(x, weight, _EPS, scaling)
+            normed, summed = rms_norm_fp8(x, weight, _EPS, scaling, residual)
+        assert same is x
+        assert torch.equal(summed, x + residual)
+        assert_quantized(plain, _expected(x, weight), scaling)
+        assert_quantized(normed, _expected(x + residual, weight), scaling)
 
 
 def _zeros_and_nan(device: torch.device) -> None:
@@ -66,9 +68,8 @@ def _zeros_and_nan(device: torch.device) -> None:
     x = torch.randn(3, 64, device=device)
     x[0], x[1, 5] = 0, torch.nan
     weight = torch.ones(64, device=device)
-    normed = rms_norm(x, weight, _EPS, quantize=True)
-    assert normed.scale is not None
-    back = normed.output.float() * normed.scale
+    normed, _ = rms_norm_fp8(x, weight, _EPS, Scaling())
+    back = normed.values.float() * normed.scales
     assert not back[0].any()
     assert bool(back[1].isnan().all())
     torch.testing.assert_close(back[2], _expected(x, weight)[2], rtol=0.07, atol=0.01)
@@ -92,27 +93,28 @@ CHECKS = [
 CHECKS.append(Check("zeros_and_nan", _zeros_and_nan))
 
 
-def _build(size: int, *, residual: bool, quantize: bool) -> Build:
+def _build(size: int, *, residual: bool, group: int = 0) -> Build:
     padded, warps = row_shape(size)
-    pointers = {"output": "*fp8e4nv" if quantize else "*bf16", "x": "*bf16", "weight": "*bf16"}
-    pointers |= {"scale": "*fp32"} if quantize else {}
+    pointers = {"output": "*fp8e4nv" if group else "*bf16", "x": "*bf16", "weight": "*bf16"}
+    pointers |= {"scales": "*fp32"} if group else {}
     pointers |= {"residual": "*bf16", "summed": "*bf16"} if residual else {}
     return Build(
-        f"rms_norm_{size}" + "_sum" * residual + "_fp8" * quantize,
+        f"rms_norm_{size}" + "_sum" * residual + "_fp8" * bool(group) + "_by_group" * (0 < group < size),
         rms_norm_kernel,
         pointers | {"eps": "fp32", "x_stride": "i32", "residual_stride": "i32"},
-        {"SIZE": size, "SIZE_PADDED": padded, "RESIDUAL": residual, "QUANTIZE": quantize}
-        | ({} if quantize else {"scale": None})
+        {"SIZE": size, "SIZE_PADDED": padded, "RESIDUAL": residual, "GROUP": group, "given": None}
+        | ({} if group else {"scales": None})
         | ({} if residual else {"residual": None, "summed": None}),
         warps=warps,
         max_registers=64,
         max_shared=1024,
-        sass=("LDG.E.128", "STG.E.64" if quantize else "STG.E.128"),
+        sass=("LDG.E.128", "STG.E.64" if group else "STG.E.128"),
     )
 
 
 BUILDS = [
-    _build(4096, residual=False, quantize=False),
-    _build(4096, residual=True, quantize=True),
-    _build(8192, residual=True, quantize=False),
+    _build(4096, residual=False),
+    _build(4096, residual=True, group=4096),
+    _build(4096, residual=True, group=128),
+    _build(8192, residual=True),
 ]

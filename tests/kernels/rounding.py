@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.quantized import Quantized, Scaling
+
 FP8 = torch.float8_e4m3fn
 _STEPS = {
     FP8: (1.01 * 2**-3, 1.01 * 2**-9),
@@ -31,12 +33,18 @@ def assert_rounded_alike(found: Tensor, expected: Tensor) -> None:
         assert float((wide == expected).double().mean()) > 0.97
 
 
-def assert_quantized(quantized: Tensor, scale: Tensor, expected: Tensor) -> None:
-    """Rows of e4m3 times their scales [T, 1] are `expected` [T, N] to the nearest of e4m3; the largest is 448."""
-    assert (quantized.dtype, scale.shape) == (FP8, (len(expected), 1))
-    wide = expected.double()
-    torch.testing.assert_close(scale.double(), wide.abs().amax(1, keepdim=True) / 448, rtol=1e-5, atol=0)
-    assert_rounded_alike(quantized, to_fp8(wide / scale.double()))
+def assert_quantized(found: Quantized, expected: Tensor, scaling: Scaling) -> None:
+    """Values times scales are `expected` [T, N] to the nearest of e4m3; scales are what was asked for."""
+    tokens, size = expected.shape
+    group = size if scaling.group is None else scaling.group
+    assert (found.values.dtype, found.scales.shape) == (FP8, (tokens, size // group))
+    wide = expected.double().view(tokens, -1, group)
+    scales = found.scales.double().unsqueeze(-1)
+    if scaling.given is None:
+        torch.testing.assert_close(scales, wide.abs().amax(-1, keepdim=True) / 448, rtol=1e-5, atol=0)
+    else:
+        assert bool((scales == scaling.given.double()).all())
+    assert_rounded_alike(found.values, to_fp8(wide / scales).view(tokens, size))
 
 
 def to_fp8(x: Tensor) -> Tensor:

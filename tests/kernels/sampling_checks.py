@@ -309,6 +309,7 @@ CHECKS = [
             (17, _ALL, slice(1, None, 2), torch.float32),
             (1000, _ALL, slice(0, None, 2), torch.float32),
             (1000, ["random", "coarse"], slice(1, None, 4), torch.bfloat16),
+            (17, ["random", "coarse"], slice(1, None, 4), torch.float16),
             (49152, ["random"], slice(9, 10), torch.float32),
         )
     ),
@@ -352,19 +353,19 @@ BUILDS = [
             warps=8,
             max_registers=128,
         )
-        for logits, filtered in (("*fp32", False), ("*fp32", True), ("*bf16", True))
+        for logits, filtered in (("*bf16", False), ("*bf16", True), ("*fp32", True))
     ),
     Build(
         "group_maxima",
         group_maxima_kernel,
-        {"maxima": "*fp32", "logits": "*fp32"} | _ASKED | _SIZES,
+        {"maxima": "*fp32", "logits": "*bf16"} | _ASKED | _SIZES,
         {"TILE_GROUPS": 32},
         max_registers=128,
     ),
     Build(
         "threshold",
         threshold_kernel,
-        {"thresholds": "*fp32", "logits": "*fp32", "maxima": "*fp32", "listed": "*i32"} | _ASKED | _SIZES,
+        {"thresholds": "*fp32", "logits": "*bf16", "maxima": "*fp32", "listed": "*i32"} | _ASKED | _SIZES,
         {},
         warps=8,
     ),

@@ -21,11 +21,13 @@ from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan
 from octavo_engine.kernels.causal_conv import causal_conv
-from octavo_engine.kernels.fp8 import quantize_groups, quantize_tokens
+from octavo_engine.kernels.fp8 import quantize
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul
 from octavo_engine.kernels.gated_delta_net import gated_delta_net
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
 from octavo_engine.kernels.moe import mixture_of_experts
+from octavo_engine.kernels.quantized import Scaling
+from octavo_engine.model.layers.stream import Sum
 from octavo_engine.model.layers.triton_compute import TritonCompute
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner.adjust import SampleRow
@@ -121,11 +123,15 @@ def test_layers(found: Found) -> None:
     compute = TritonCompute()
     for count in COUNTS:
         x = torch.zeros(count, 4096, dtype=torch.bfloat16)
-        compute.rms_norm(x, torch.ones(4096, dtype=torch.bfloat16), 1e-5)
-        compute.gate(x, "silu")
-        quantize_tokens(x)
-        quantized, scales = quantize_groups(x, 128)
-        block_fp8_matmul(quantized, scales, quantized.new_empty(256, 4096), scales.new_empty(2, 32), torch.bfloat16)
+        weight = torch.ones(4096, dtype=torch.bfloat16)
+        for scaling in (None, Scaling(), Scaling(group=128), Scaling(given=torch.ones(1))):
+            compute.norm(x, weight, 1e-5, scaling)
+            compute.norm(Sum(x, x), weight, 1e-5, scaling)
+            compute.gate_for(x, "silu", scaling)
+        quantize(x, Scaling())
+        found = quantize(x, Scaling(group=128))
+        stored, scales = found.values.new_empty(256, 4096), found.scales.new_empty(2, 32)
+        block_fp8_matmul(found.values, found.scales, stored, scales, torch.bfloat16)
 
 
 def lora(count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -67,6 +68,23 @@ def test_what_the_api_server_holds_is_read_as_far_as_it_is_known() -> None:
     with pytest.raises(InvalidLLMServiceError) as refusal:
         parse(newer)
     assert sorted(problem.path for problem in refusal.value.problems) == sorted(paths)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"replcas": 2}, "spec.replcas: is not a field of an LLMService, did you mean replicas?"),
+        ({"engine": {"maxModelLen": 9}}, "spec.engine.maxModelLen: is not a field of an LLMService, did you mean max"),
+        ({"engine": {"env": [{"nam": "A"}]}}, "spec.engine.env[0].nam: is not a field of an LLMService, did you mean"),
+        ({"zzz": 1}, "spec.zzz: is not a field of an LLMService"),
+    ],
+)
+def test_a_misspelt_field_is_told_with_the_one_that_was_meant(spec: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidLLMServiceError) as refusal:
+        parse(merged(VALID, {"spec": spec}))
+    told = [str(problem) for problem in refusal.value.problems]
+    assert any(each.startswith(said) for each in told), told
+    assert ("did you mean" in " ".join(told)) is ("did you mean" in said)
 
 
 def test_what_is_wrong_beside_an_unknown_field_is_said_with_it() -> None:

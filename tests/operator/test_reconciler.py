@@ -162,6 +162,22 @@ async def test_what_serves_is_available_also_where_the_spec_is_not_understood() 
     assert "spec.model.source.future" in server.condition("Ready")["message"]
 
 
+async def test_a_pod_whose_volumes_are_not_mounted_yet_is_looked_at_again() -> None:
+    server = Server()
+    operator = await settled(server)
+    operator._clock = lambda: "2026-01-01T00:00:04Z"
+    waits = {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    pod = {"name": "good-1", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    volumes = [{"name": "api-keys", "secret": {"secretName": "clients"}}]
+    server.indexes[POD.plural][KEY] = [
+        {"metadata": pod, "spec": {"volumes": volumes}, "status": {"conditions": [waits]}}
+    ]
+    assert await operator.reconcile(KEY) == 7.0
+    operator._clock = lambda: "2026-01-01T00:00:11Z"
+    assert await operator.reconcile(KEY) is None
+    assert server.reason("Ready") == "WaitingForVolumes"
+
+
 async def test_a_second_pass_writes_nothing_and_a_new_operator_only_what_changes_nothing() -> None:
     server = Server()
     first = reconciler(server)

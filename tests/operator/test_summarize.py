@@ -231,10 +231,27 @@ def test_out_of_time_with_a_fault_says_the_fault() -> None:
         assert condition(status, kind).reason == Reason.MODEL_NOT_FOUND
 
 
+def unmounted(since: str, container: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A pod whose only volume, a Secret, is not mounted."""
+    found = pod(container=container)
+    waits = {"type": "PodReadyToStartContainers", "status": "False", "lastTransitionTime": since}
+    found["status"]["conditions"].append(waits)
+    found["spec"] = {"volumes": [{"name": "api-keys", "secret": {"secretName": "clients"}}]}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("since", "told"), [("2025-12-31T23:59:51Z", False), ("2025-12-31T23:59:50Z", True), ("", False)]
+)  # fmt: skip
+def test_volumes_are_waited_for_by_every_pod_and_told_of_only_where_it_lasts(since: str, told: bool) -> None:
+    ready = condition(summary(unmounted(since), children=deployment()), ConditionType.READY)
+    assert (ready.reason == Reason.WAITING_FOR_VOLUMES) is told
+    assert ("Secret clients" in ready.message) is told
+
+
 @pytest.mark.parametrize("container", [None, waiting("ContainerCreating")])
 def test_a_missing_volume_is_named(container: dict[str, Any] | None) -> None:
-    found = pod(container=container)
-    found["status"]["conditions"].append({"type": "PodReadyToStartContainers", "status": "False"})
+    found = unmounted("2025-12-31T23:59:45Z", container)
     found["spec"] = {
         "containers": [],
         "volumes": [

@@ -12,11 +12,12 @@ class NotAdmissibleError(ValueError):
     """The request can never run as asked; the message says what would."""
 
 
+LEAST_TOP_P = 1e-6
 # Smallest and largest value of each number in SamplingParams. The server's own limits are narrower.
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0, 1e4),
     "top_k": (0, 1 << 31),
-    "top_p": (1e-6, 1),
+    "top_p": (LEAST_TOP_P, 1),
     "min_p": (0, 1),
     "presence_penalty": (-100, 100),
     "frequency_penalty": (-100, 100),

@@ -18,6 +18,7 @@ from dataclasses import replace
 from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.draft import Draft
 from octavo_engine.core.fairness import LEFTOVER, Accounts
+from octavo_engine.core.forks import Forks, begins_as
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper, yielding_to
 from octavo_engine.core.request import FinishReason, Request, Status
@@ -52,8 +53,7 @@ class Scheduler:
         self._accounts = Accounts()
         self._waiting = WaitingQueue(settings, self._accounts)
         self._requests: dict[str, Request] = {}
-        self._forking: dict[str, list[Request]] = {}
-        """Requests that wait for another's prompt, by its id."""
+        self._forks = Forks()
         self._decoding: dict[Request, None] = {}
         self._prefilling: dict[Request, None] = {}
         self._free_rows = list(range(settings.max_num_seqs - 1, -1, -1))
@@ -74,22 +74,11 @@ class Scheduler:
         request.final_len = final_len
         self._requests[request.request_id] = request
         self._accounts.open(request.tenant, request.weight)
-        if self._is_fork(request):
-            request.status = Status.FORKING
-            self._forking.setdefault(request.fork_of or "", []).append(request)
+        if begins_as(request, self._requests.get(request.fork_of or "")):
+            self._forks.add(request)
         else:
             request.fork_of = None
             self._waiting.add(request)
-
-    def _is_fork(self, request: Request) -> bool:
-        """Whether the request really begins as the one it names, which is still here."""
-        parent = self._requests.get(request.fork_of or "")
-        return (
-            parent is not None
-            and parent.token_ids[: request.prompt_len] == request.token_ids
-            and (parent.tenant, parent.cache_salt, parent.adapter)
-            == (request.tenant, request.cache_salt, request.adapter)
-        )
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
         """End a request now, whatever its state; None if there is no such request any more."""
@@ -131,8 +120,9 @@ class Scheduler:
         if self._accounts.due(now):
             self._charge(self._running())
             self._accounts.fade(now)
-        if self._forking:
-            self._wake_forks()
+        for fork in self._forks.wake(self._requests):
+            fork.status = Status.WAITING
+            self._waiting.add(fork, first=True)
         draft = Draft(self.settings.max_num_batched_tokens)
         self._decode(draft)
         draft.budget = min(draft.budget, self._chunk_limit())
@@ -166,7 +156,8 @@ class Scheduler:
         return self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
 
     def _chunk_limit(self) -> int:
-        return self.adaptive.chunk_limit if self.adaptive else self.settings.max_num_batched_tokens
+        limit = self.adaptive.chunk_limit if self.adaptive else self.settings.max_num_batched_tokens
+        return self._cost.tokens_within(self.settings.max_step_seconds, limit)
 
     def _decode(self, draft: Draft) -> None:
         """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
@@ -378,19 +369,6 @@ class Scheduler:
         self._free_rows.append(request.row)
         request.row = -1
 
-    def _wake_forks(self) -> None:
-        """Forks begin to wait for a seat when their parent's prompt is computed, or the parent has ended."""
-        for parent_id in list(self._forking):
-            parent = self._requests.get(parent_id)
-            forks = self._forking.pop(parent_id)
-            ready = [r for r in forks if parent is None or parent.computed >= r.prompt_len - 1]
-            for request in reversed(ready):
-                request.status = Status.WAITING
-                request.fork_of = parent_id if parent is not None else None
-                self._waiting.add(request, first=True)
-            if len(ready) < len(forks):
-                self._forking[parent_id] = [request for request in forks if request not in ready]
-
     # Results.
 
     def update(self, plan: StepPlan, result: StepResult, now: float) -> StepOutputs:
@@ -434,7 +412,7 @@ class Scheduler:
         if request.status is Status.RUNNING:
             self._release(request)
         elif request.status is Status.FORKING:
-            self._forking[request.fork_of or ""].remove(request)
+            self._forks.remove(request)
         else:
             self._waiting.remove(request)
         if reason is FinishReason.ERROR:
@@ -500,8 +478,7 @@ class Scheduler:
         rows = sorted([*self._free_rows, *(request.row for request in self._running())])
         if rows != list(range(self.settings.max_num_seqs)):
             raise RuntimeError("a state-table row is lost or held twice")
-        forking = sum(map(len, self._forking.values()))
-        if self.num_running + len(self._waiting) + forking != len(self._requests):
+        if self.num_running + len(self._waiting) + len(self._forks) != len(self._requests):
             raise RuntimeError("a request is neither waiting nor running")
         self._accounts.check_integrity(len(self._requests))
         self._check_held(self._running())

@@ -27,6 +27,8 @@ class SchedulerSettings:
     """How many requests may pass one whose blocks are not there."""
     watermark: float = 0.03
     """Share of the blocks that is left for running requests to grow into when a new one is admitted."""
+    max_step_seconds: float = float("inf")
+    """Prompts are cut so that no step takes longer, by what steps have taken so far."""
     swap_block_seconds: float = float("inf")
     """Moving one block of every group to CPU memory and back; infinite where there is no swap space."""
 

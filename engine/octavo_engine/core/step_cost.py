@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 
 FEW_TOKENS = 16
 """Up to so many prompt tokens a step is as good as one without."""
+FIRST_TOKENS = 256
+"""Prompt tokens of a step that must not take too long, before any has told what they cost."""
 _WEIGHT = 0.1
+_LATEST = 4
 _WEIGHTY_CHUNK = 128
 """Prompt tokens from which a step tells all it can about a token's time."""
 
@@ -19,6 +23,8 @@ class StepCost:
     """A step without prompts."""
     token_seconds: float = 0.0
     """A prompt's token, in addition."""
+    _latest: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    """Of the latest steps with prompts, what a token took in each."""
 
     def observe(self, prompt_tokens: int, seconds: float) -> None:
         """A step has taken so long."""
@@ -27,12 +33,24 @@ class StepCost:
             self.decode_seconds = _moved(self.decode_seconds, rest, _WEIGHT)
             return
         token_seconds = max(0.0, seconds - self.decode_seconds) / prompt_tokens
+        self._latest.append(token_seconds)
         weight = _WEIGHT * min(1.0, prompt_tokens / _WEIGHTY_CHUNK)
         self.token_seconds = _moved(self.token_seconds, token_seconds, weight)
 
     def expected_seconds(self, prompt_tokens: int) -> float:
         """How long a step will take that computes so many tokens of prompts; 0 while nothing is known."""
         return self.decode_seconds + prompt_tokens * self.token_seconds
+
+    def tokens_within(self, seconds: float, budget: int) -> int:
+        """Prompt tokens, of `budget`, whose step takes no longer than so many seconds, going by the slowest of late.
+
+        At least so many that their step tells something.
+        """
+        if seconds == float("inf"):
+            return budget
+        if not (slowest := max(self._latest, default=0.0)):
+            return min(budget, FIRST_TOKENS)
+        return int(min(budget, max(2 * FEW_TOKENS, (seconds - self.decode_seconds) / slowest)))
 
     def doubling_tokens(self, budget: int) -> int:
         """Prompt tokens that take as long as a step without them; few until that is known, so that it will be."""

@@ -205,8 +205,8 @@ class EngineClient:
     def _stall_message(self) -> str:
         return (
             f"the engine stalled: no step ended for {self.watchdog.silence:.0f} s (--watchdog-timeout "
-            f"{self.config.watchdog_timeout:g}); {self.state.stats.running} requests were running. If steps can take "
-            f"so long here, raise --watchdog-timeout or lower --max-num-batched-tokens"
+            f"{self.config.watchdog_timeout:g}); {len(self._streams)} requests were under way. If steps can take so "
+            f"long here, raise --watchdog-timeout or lower --max-num-batched-tokens"
         )
 
     async def _watch_process(self) -> None:

@@ -32,7 +32,13 @@ log = logging.getLogger(__name__)
 
 _PILOT_BLOCKS = 2
 """KV blocks of the cache that graphs are measured with."""
-_WARM_UP = (SamplingParams(max_tokens=2, temperature=0.8, top_p=0.9), SamplingParams(max_tokens=2, temperature=0.0))
+_WARM_UP = tuple(
+    SamplingParams(max_tokens=2, temperature=temperature, top_p=top_p, repetition_penalty=penalty)
+    for penalty in (1.0, 1.1)
+    for temperature, top_p in ((0.8, 0.9), (0.0, 1.0))
+)
+"""Drawn from some tokens and greedy, which are different kernels, and both again from logits that were adjusted: those
+are float32, for which kernels are compiled anew."""
 _LONG_ENOUGH = 512
 """Tokens of a context that every kernel of attention cuts into parts."""
 
@@ -158,19 +164,20 @@ def _allocate(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> KVCache:
 def _warm_up(worker: Worker, loading: Loading, plan: MemoryPlan) -> None:
     """Prefills and decodes, so that nothing is compiled or allocated first in a user's step.
 
-    One answer is drawn from some tokens and one is greedy, which are different kernels; and one decode has a context
-    that is long enough to be split. They use row 0 and block 0, which are nobody's yet and are written anew by whoever
-    gets them. The long context's blocks are all block 0: what it says is nothing, and nobody reads it.
+    A GPU, for which kernels are compiled, answers in every way of `_WARM_UP`, and one decode has a context that is long
+    enough to be split; elsewhere one answer does. They use row 0 and block 0, which are nobody's yet and are written
+    anew by whoever gets them. The long context's blocks are all block 0: what it says is nothing, and nobody reads it.
     """
     config, num_groups = loading.config, len(loading.target.spec.kv_groups)
     tokens = min(config.block_size, config.max_num_batched_tokens, plan.max_model_len)
     if tokens < 2:
         return
+    compiles = loading.target.device.type == "cuda"
     length, long = tokens - 1, min(plan.max_model_len, _LONG_ENOUGH) - 1
     blocks = (0,) * (long // config.block_size + 1)
     tables = tuple(TableChange(0, group, 0, blocks) for group in range(num_groups))
-    for params in _WARM_UP:
+    for params in _WARM_UP if compiles else _WARM_UP[:1]:
         new = NewRow(0, "warm-up", (0,) * length, length, params)
         worker.execute(StepPlan(0, (new,), tables, chunks=(Chunk(0, 0, length, samples=True),)))
-        worker.execute(StepPlan(0, decode_rows=[0], decode_starts=[length]))
-    worker.execute(StepPlan(0, decode_rows=[0], decode_starts=[long]))
+    for start in (length, long) if compiles else (length,):
+        worker.execute(StepPlan(0, decode_rows=[0], decode_starts=[start]))

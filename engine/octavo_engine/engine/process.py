@@ -40,6 +40,8 @@ from octavo_engine.errors import EngineDeadError, OctavoError
 
 _IDLE_POLL_MS = 1000
 _LOADING_INTERVAL = 0.1
+_REPORT_INTERVAL = 0.5
+"""Seconds after which the state is told though no client has news, as in the steps of a long prompt."""
 
 log = logging.getLogger("octavo.engine")
 
@@ -80,7 +82,7 @@ class Connection:
 
 def serve_loop(loop: EngineLoop, connection: Connection) -> None:
     """Run until told to shut down."""
-    checked = True
+    checked, reported = True, 0.0
     while True:
         wait = 0 if loop.has_work else _IDLE_POLL_MS
         for message in connection.receive(wait):
@@ -90,8 +92,9 @@ def serve_loop(loop: EngineLoop, connection: Connection) -> None:
             handle(message, loop, connection)
         if loop.has_work:
             outputs = loop.step()
-            if outputs.any:
+            if outputs.any or time.monotonic() - reported > _REPORT_INTERVAL:
                 connection.send(Outputs(outputs, loop.report()))
+                reported = time.monotonic()
             checked = False
             continue
         loop.check_executor()

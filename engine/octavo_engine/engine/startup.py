@@ -33,9 +33,8 @@ from octavo_engine.model.footprint import (
     state_table_bytes,
     step_bytes,
     weight_bytes,
-    widening_bytes,
 )
-from octavo_engine.model.layers.compute import uses_amx, widens
+from octavo_engine.model.layers.compute import compute_bytes
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
@@ -61,6 +60,10 @@ log = logging.getLogger(__name__)
 LoadProgress = Callable[[str, float, str], None]
 """Phase, ratio 0 to 1 over all phases, detail."""
 
+_STEP_SHARE = 1 / 8
+"""Of --watchdog-timeout: longer no step is to take, or a slow CPU would look stalled at its first long prompt.
+
+It may still be several times as long as was thought: contexts grow, and neighbours come."""
 # Where each phase begins and ends on the one scale from 0 to 1.
 _PHASES = {"sizing": (0.0, 0.02), "pulling": (0.02, 0.5), "loading": (0.5, 0.97), "warmup": (0.97, 1.0)}
 
@@ -178,10 +181,6 @@ def size_engine(
     target = choose_target(config, files, Shard(0, ranks), measure=measure)
     device = target.device
     need = memory_need(target, config)
-    if uses_amx(target.spec, target.dtype, device):
-        need = replace(need, weights=2 * need.weights)
-    if widens(target.dtype, device):
-        need = replace(need, step=need.step + widening_bytes(target.shard_spec, config.max_num_batched_tokens))
     limits = memory_limits(config, target.spec, device)
     memory = min((device_memory(device), *others), key=lambda memory: memory.budget(limits.utilization))
     if device.type == "cpu":  # whose memory the ranks share
@@ -219,14 +218,16 @@ def memory_need(target: Target, config: EngineConfig) -> MemoryNeed:
         attention = (backend.scratch_bytes(group, part.num_heads, tokens, seqs, length) for group in part.kv_groups)
         return max(attention) + (0 if target.multiplies_fp8 else dequantized_bytes(part, dtype))
 
+    copied, widened = compute_bytes(part, dtype, target.device, tokens)
     sampling = logits_bytes(spec, dtype, seqs) + sampler_bytes(spec.vocab_size, seqs)
-    peak = max(step_bytes(part, dtype, tokens, seqs, scratch(tokens, seqs)), sampling)
+    peak = max(step_bytes(part, dtype, tokens, seqs, scratch(tokens, seqs)) + widened, sampling)
     state = state_table_bytes(seqs, length, config.block_size, len(spec.kv_groups))
     graphs = 0
     if uses_graphs(config, target.device, target.backend):
         sizes = ladder(seqs)
         graphs = graph_bytes(part, dtype, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
-    return MemoryNeed(weight_bytes(part, dtype), peak + state, kv_bytes_per_token(part, target.kv_dtype), graphs)
+    weights = weight_bytes(part, dtype) + copied
+    return MemoryNeed(weights, peak + state, kv_bytes_per_token(part, target.kv_dtype), graphs)
 
 
 def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> MemoryLimits:
@@ -265,6 +266,7 @@ def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_blo
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=plan.max_model_len,
         policy=cast(Any, config.scheduling_policy),
+        max_step_seconds=config.watchdog_timeout * _STEP_SHARE,
         swap_block_seconds=swap_block_seconds,
     )
     targets = config.target_ttft_p90, config.target_itl_p90

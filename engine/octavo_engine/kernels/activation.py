@@ -2,10 +2,10 @@
 
 Rounds where Hugging Face's Llama does: act(gate) to the model's type, then the product.
 
-Moves 3 N s bytes a row of N neurons of s bytes, quantized 2 N s + N. Unquantized, a row is cut among programs: 14 of
-them for one row of Llama-8B's 14,336 neurons. A quantized row is one program's, which needs its largest element before
-it writes the first: one multiprocessor then reads the 57 KB of a row of Llama-8B, 0.5 µs at its 64 bytes a clock
-(computed).
+Moves 3 N s bytes a row of N neurons of s bytes, quantized 2 N s + N. Unquantized or with scales for groups of neurons,
+a row is cut among programs: 14 of them for one row of Llama-8B's 14,336 neurons. A row that has one scale is one
+program's, which needs its largest element before it writes the first: one multiprocessor then reads the 57 KB of a row
+of Llama-8B, 0.5 µs at its 64 bytes a clock (computed).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.fp8 import quantized_row
+from octavo_engine.kernels.fp8 import PART, empty_quantized, parts, store_quantized
+from octavo_engine.kernels.quantized import Quantized, Scaling
 
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
-_BLOCK = 1024
-"""Neurons of a program: 8 a thread, 16 bytes of bfloat16."""
 
 
 @triton.jit
@@ -64,20 +63,19 @@ def act_mul_kernel(
 @triton.jit
 def act_mul_fp8_kernel(
     output,  # [T, INNER] e4m3
-    scale,  # [T] float32
+    scales,  # [T, INNER / GROUP] float32
+    given,  # [1] float32, the scale to quantize by, or None
     x,  # [T, 2 * INNER], rows x_stride apart
     x_stride,
     INNER: tl.constexpr,
-    INNER_PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
-    """One program computes one row."""
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, INNER_PADDED)
-    result = gated(x + row * x_stride, columns, INNER, ACTIVATION)
-    quantized, row_scale = quantized_row(result.to(tl.float32))
-    tl.store(output + row * INNER + columns, quantized, mask=columns < INNER)
-    tl.store(scale + row, row_scale)
+    """One program computes BLOCK neurons of one row, all of them where they share a scale."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    result = gated(x + row * x_stride, part * BLOCK + tl.arange(0, BLOCK), INNER, ACTIVATION)
+    store_quantized(output, scales, result.to(tl.float32), given, row, part, INNER, BLOCK, GROUP)
 
 
 def act_mul(x: Tensor, activation: str) -> Tensor:
@@ -88,26 +86,33 @@ def act_mul(x: Tensor, activation: str) -> Tensor:
     tokens, inner = x.shape[0], x.shape[1] // 2
     output = torch.empty(tokens, inner, dtype=x.dtype, device=x.device)
     if tokens:
-        act_mul_kernel[(tokens, triton.cdiv(inner, _BLOCK))](
-            output, x, x.stride(0), INNER=inner, BLOCK=_BLOCK, ACTIVATION=activation, num_warps=4
+        act_mul_kernel[(tokens, triton.cdiv(inner, PART))](
+            output, x, x.stride(0), INNER=inner, BLOCK=PART, ACTIVATION=activation, num_warps=4
         )
     return output
 
 
-def act_mul_fp8(x: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """The same as float8_e4m3fn [T, N] and what each row is to be multiplied with, float32 [T, 1]."""
+def act_mul_fp8(x: Tensor, activation: str, scaling: Scaling) -> Quantized:
+    """The same in e4m3."""
     tokens, inner = x.shape[0], x.shape[1] // 2
-    output = torch.empty(tokens, inner, dtype=torch.float8_e4m3fn, device=x.device)
-    scale = torch.empty(tokens, 1, dtype=torch.float32, device=x.device)
+    result = empty_quantized(tokens, inner, scaling, x.device)
     if tokens:
-        padded, warps = fp8_row_shape(inner)
-        act_mul_fp8_kernel[(tokens,)](
-            output, scale, x, x.stride(0), INNER=inner, INNER_PADDED=padded, ACTIVATION=activation, num_warps=warps
+        block, group = parts(inner, scaling)
+        act_mul_fp8_kernel[(tokens, triton.cdiv(inner, block))](
+            result.values,
+            result.scales,
+            scaling.given,
+            x,
+            x.stride(0),
+            INNER=inner,
+            BLOCK=block,
+            GROUP=group,
+            ACTIVATION=activation,
+            num_warps=fp8_warps(block),
         )
-    return output, scale
+    return result
 
 
-def fp8_row_shape(inner: int) -> tuple[int, int]:
-    """Neurons of a padded row, and warps: each thread reads 8 of gate and up at once, up to 8192 of each."""
-    padded = triton.next_power_of_2(inner)
-    return padded, min(32, max(1, padded // 256))
+def fp8_warps(block: int) -> int:
+    """Of a program of `block` neurons: each thread reads 8 of gate and up at once, up to 8192 of each."""
+    return min(32, max(1, block // 256))

@@ -6,9 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo_engine.kernels.quantized import Quantized, Scaling
+
 FP8_MAX = tl.constexpr(448.0)
 _LEAST = tl.constexpr(1e-30)
 """Rows of smaller numbers become 0: the inverse of their scale would leave float32's range."""
+PART = 1024
+"""Columns of a program where no scale is for more of them: 8 a thread, 16 bytes of bfloat16."""
 
 
 @triton.jit
@@ -19,65 +23,84 @@ def to_fp8(x):
 
 
 @triton.jit
-def quantized_row(row):
-    """A whole row, float32, as e4m3 and its scale: row = quantized * scale, the largest element 448."""
-    largest = tl.maximum(tl.max(tl.abs(row)), _LEAST)
-    # One division a row: one an element takes longer than all else that is done with it.
-    return to_fp8(row * (FP8_MAX / largest)), largest / FP8_MAX
+def store_quantized(
+    output,  # [T, SIZE] e4m3, contiguous
+    scales,  # [T, SIZE / GROUP] float32, contiguous
+    values,  # [PART] float32, zeros beyond SIZE
+    given,  # [1] float32, the scale to take, or None
+    row,
+    part,
+    SIZE: tl.constexpr,
+    PART: tl.constexpr,
+    GROUP: tl.constexpr,  # divides PART; PART itself where that is the whole row
+):
+    """Write a part of a row as e4m3 with a scale for each group: values = quantized * scale."""
+    groups = tl.reshape(values, (PART // GROUP, GROUP))
+    if given is None:
+        scale = tl.maximum(tl.max(tl.abs(groups), axis=1), _LEAST) / FP8_MAX
+    else:
+        scale = tl.zeros((PART // GROUP,), tl.float32) + tl.load(given)
+    # One division a group: one an element takes longer than all else that is done with it.
+    inverse = 1.0 / scale
+    quantized = tl.reshape(to_fp8(groups * inverse[:, None]), (PART,))
+    columns = part * PART + tl.arange(0, PART)
+    tl.store(output + row * SIZE + columns, quantized, mask=columns < SIZE)
+    places = part * (PART // GROUP) + tl.arange(0, PART // GROUP)
+    count = (SIZE + GROUP - 1) // GROUP
+    tl.store(scales + row * count + places, scale, mask=places < count)
 
 
 @triton.jit
 def quantize_kernel(
-    x,  # [T, N], rows contiguous
+    x,  # [T, SIZE], rows x_stride apart
     given,  # [1] float32, the scale to take, or None
-    quantized,  # [T, N] e4m3, contiguous
-    scales,  # [T, groups] float32, contiguous
+    output,  # [T, SIZE] e4m3
+    scales,  # [T, SIZE / GROUP] float32
     x_stride,
-    groups,
-    GROUP: tl.constexpr,  # N / groups
-    GROUP_PADDED: tl.constexpr,
+    SIZE: tl.constexpr,
+    PART: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    """One program quantizes one group of one token."""
-    token, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    columns = tl.arange(0, GROUP_PADDED)
-    inside = columns < GROUP
-    values = tl.load(x + token * x_stride + group * GROUP + columns, mask=inside, other=0).to(tl.float32)
-    if given is None:
-        result, scale = quantized_row(values)
-    else:
-        scale = tl.load(given)
-        result = to_fp8(values * (1.0 / scale))
-    place = token * groups + group
-    tl.store(quantized + place * GROUP + columns, result, mask=inside)
-    tl.store(scales + place, scale)
+    """One program quantizes one part of one token."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    columns = part * PART + tl.arange(0, PART)
+    values = tl.load(x + row * x_stride + columns, mask=columns < SIZE, other=0).to(tl.float32)
+    store_quantized(output, scales, values, given, row, part, SIZE, PART, GROUP)
 
 
-def quantize_tokens(x: torch.Tensor, given: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """e4m3 [T, N] and float32 scales [T, 1] of x [T, N]: each token's max(|x|) / 448, or the scale `given` ([1])."""
-    return _quantize(x, x.shape[1], given)
-
-
-def quantize_groups(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """e4m3 [T, N] and float32 scales [T, N / group] of x [T, N]: max(|x|) / 448 of each `group` columns of a token."""
-    return _quantize(x, group, None)
-
-
-def _quantize(x: torch.Tensor, group: int, given: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, width = x.shape
+def quantize(x: torch.Tensor, scaling: Scaling) -> Quantized:
+    """x [T, N] in e4m3, scaled as asked for."""
+    tokens, size = x.shape
     x = x if x.stride(1) == 1 else x.contiguous()
-    quantized = torch.empty(tokens, width, dtype=torch.float8_e4m3fn, device=x.device)
-    scales = torch.empty(tokens, width // group, dtype=torch.float32, device=x.device)
+    result = empty_quantized(tokens, size, scaling, x.device)
     if tokens:
-        padded = triton.next_power_of_2(group)
-        quantize_kernel[(tokens, width // group)](
+        part, group = parts(size, scaling)
+        quantize_kernel[(tokens, triton.cdiv(size, part))](
             x,
-            given,
-            quantized,
-            scales,
+            scaling.given,
+            result.values,
+            result.scales,
             x.stride(0),
-            width // group,
+            SIZE=size,
+            PART=part,
             GROUP=group,
-            GROUP_PADDED=padded,
-            num_warps=min(16, max(1, padded // 512)),
+            num_warps=min(16, max(1, part // 512)),
         )
-    return quantized, scales
+    return result
+
+
+def parts(size: int, scaling: Scaling) -> tuple[int, int]:
+    """Columns of a program, and of a group, where rows of `size` are cut; a row with one scale is one program's."""
+    if scaling.group is not None:
+        return PART, scaling.group
+    padded = triton.next_power_of_2(size)
+    return padded, padded
+
+
+def empty_quantized(tokens: int, size: int, scaling: Scaling, device: torch.device) -> Quantized:
+    """For [tokens, size] numbers that a kernel quantizes."""
+    groups = 1 if scaling.group is None else size // scaling.group
+    return Quantized(
+        torch.empty(tokens, size, dtype=torch.float8_e4m3fn, device=device),
+        torch.empty(tokens, groups, dtype=torch.float32, device=device),
+    )

@@ -11,20 +11,20 @@ memory, a reduction and a write take one after another: the floor is that latenc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.kernels.fp8 import quantized_row
+from octavo_engine.kernels.fp8 import empty_quantized, store_quantized
+from octavo_engine.kernels.quantized import Quantized, Scaling
 
 
 @triton.jit
 def rms_norm_kernel(
     output,  # [T, SIZE], x's type or e4m3
-    scale,  # [T] float32, of a quantized output
+    scales,  # [T, SIZE / GROUP] float32, of a quantized output
+    given,  # [1] float32, the scale to quantize by, or None
     summed,  # [T, SIZE], x + residual
     x,  # [T, SIZE], rows x_stride apart
     residual,  # [T, SIZE], rows residual_stride apart
@@ -35,7 +35,7 @@ def rms_norm_kernel(
     SIZE: tl.constexpr,
     SIZE_PADDED: tl.constexpr,
     RESIDUAL: tl.constexpr,
-    QUANTIZE: tl.constexpr,
+    GROUP: tl.constexpr,  # columns that share a scale, SIZE_PADDED where all do; 0: not quantized
 ):
     """One program normalises one row."""
     row = tl.program_id(0).to(tl.int64)
@@ -52,42 +52,48 @@ def rms_norm_kernel(
     inverse = tl.rsqrt(tl.sum(wide * wide) / SIZE + eps)
     normalised = (wide * inverse).to(value.dtype).to(tl.float32)
     result = (normalised * factors.to(tl.float32)).to(value.dtype)
-    if QUANTIZE:
-        quantized, row_scale = quantized_row(result.to(tl.float32))
-        tl.store(output + row * SIZE + columns, quantized, mask=inside)
-        tl.store(scale + row, row_scale)
+    if GROUP > 0:
+        store_quantized(output, scales, result.to(tl.float32), given, row, 0, SIZE, SIZE_PADDED, GROUP)
     else:
         tl.store(output + row * SIZE + columns, result, mask=inside)
 
 
-@dataclass(frozen=True, slots=True)
-class Normed:
-    """What `rms_norm` gives."""
-
-    output: Tensor
-    """[T, N], x's dtype; quantized float8_e4m3fn."""
-    scale: Tensor | None
-    """float32 [T, 1], what a row of a quantized output is to be multiplied with."""
-    summed: Tensor
-    """[T, N], x + residual; x itself where there is none."""
-
-
-def rms_norm(
-    x: Tensor, weight: Tensor, eps: float, *, residual: Tensor | None = None, quantize: bool = False
-) -> Normed:
-    """Rows of x [T, N], or of x + residual, divided by their root mean square, times weight [N].
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Rows of x [T, N], or of x + residual, divided by their root mean square, times weight [N]; and that sum, or x.
 
     Rows are contiguous, any distance apart; bfloat16, float16 or float32, weight and residual as x.
     """
+    output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return output, _launch(output, None, x, weight, eps, residual, Scaling())
+
+
+def rms_norm_fp8(
+    x: Tensor, weight: Tensor, eps: float, scaling: Scaling, residual: Tensor | None = None
+) -> tuple[Quantized, Tensor]:
+    """The same, the first in e4m3."""
     tokens, size = x.shape
-    output = torch.empty(tokens, size, dtype=torch.float8_e4m3fn if quantize else x.dtype, device=x.device)
-    scale = torch.empty(tokens, 1, dtype=torch.float32, device=x.device) if quantize else None
+    output = empty_quantized(tokens, size, scaling, x.device)
+    return output, _launch(output.values, output.scales, x, weight, eps, residual, scaling)
+
+
+def _launch(
+    output: Tensor,
+    scales: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    residual: Tensor | None,
+    scaling: Scaling,
+) -> Tensor:
+    """Fill `output`, and `scales` if it is quantized; x + residual, or x."""
+    tokens, size = x.shape
     summed = x if residual is None else torch.empty(tokens, size, dtype=x.dtype, device=x.device)
     if tokens:
         padded, warps = row_shape(size)
         rms_norm_kernel[(tokens,)](
             output,
-            scale,
+            scales,
+            scaling.given,
             summed,
             x,
             residual,
@@ -98,10 +104,10 @@ def rms_norm(
             SIZE=size,
             SIZE_PADDED=padded,
             RESIDUAL=residual is not None,
-            QUANTIZE=quantize,
+            GROUP=0 if scales is None else scaling.group or padded,
             num_warps=warps,
         )
-    return Normed(output, scale, summed)
+    return summed
 
 
 def row_shape(size: int) -> tuple[int, int]:

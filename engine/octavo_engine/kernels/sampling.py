@@ -309,7 +309,7 @@ def pick_kernel(
 def keep_thresholds(logits: torch.Tensor, columns: SamplingColumns) -> torch.Tensor:
     """The smallest logit [R], float32, that each row of `logits` [R, V] may draw; -inf if it may draw any.
 
-    `logits` are float32 or bfloat16, each row in one piece.
+    `logits` are float32, bfloat16 or float16, each row in one piece.
     """
     rows, vocab = logits.shape
     num_groups = triton.cdiv(vocab, _GROUP.value)
@@ -329,9 +329,9 @@ def sample_tokens(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A token [R], int64, for each row of `logits` [R, V], and whether its logits were finite [R], bool.
 
-    `logits` are float32 or bfloat16, each row in one piece; some may be -inf, but not all. A row that is not finite
-    gets some token. Not `filtered` means that no row that draws asks for top-k, top-p or min-p. `part`, a power of two,
-    is how many logits one program takes; tokens do not depend on it.
+    `logits` are float32, bfloat16 or float16, each row in one piece; some may be -inf, but not all. A row that is not
+    finite gets some token. Not `filtered` means that no row that draws asks for top-k, top-p or min-p. `part`, a power
+    of two, is how many logits one program takes; tokens do not depend on it.
     """
     rows, vocab = logits.shape
     device = logits.device

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from octavo_engine.attention.backend import AttentionVariant, StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rotation import HeadNorms, Rotation
+from octavo_engine.kernels.quantized import Quantized
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.compute import TorchCompute, choose_compute
 from octavo_engine.model.layers.linear import Linear
@@ -22,6 +23,7 @@ from octavo_engine.model.layers.mlp import GatedMLP
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import RMSNorm
 from octavo_engine.model.layers.rope import RotaryEmbedding
+from octavo_engine.model.layers.stream import Stream
 from octavo_engine.model.shard import sharded
 from octavo_engine.model.spec import ModelSpec
 
@@ -64,11 +66,13 @@ class Attention(nn.Module):
         query, key = self.query_norm, self.key_norm
         return None if query is None or key is None else HeadNorms(query.weight, key.weight, query.eps)
 
-    def forward(self, x: Tensor, addend: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
-        """[T, hidden] to the same, added to `addend`, which may be overwritten."""
-        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+    def forward(
+        self, x: Tensor | Quantized, residual: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext
+    ) -> Stream:
+        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        heads = self.qkv(x).view(len(residual), -1, self.head_dim)
         attended = attention.attend(self.layer, heads, Rotation(cos, sin, self.norms), self.variant)
-        return self.ranks.add_up(self.output(attended.reshape(x.shape[0], -1), self.ranks.once(addend)))
+        return self.output.add_to(residual, attended.reshape(len(residual), -1), self.ranks)
 
 
 class DecoderLayer(nn.Module):
@@ -94,10 +98,12 @@ class DecoderLayer(nn.Module):
         else:
             self.mlp = MoE(spec, spec.moe, compute=compute, dtype=dtype, device=device)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Tensor:
+    def forward(self, stream: Stream, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Stream:
         """[T, hidden] to the same."""
-        x = self.attention(self.attention_norm(x), x, cos, sin, attention)
-        output: Tensor = self.mlp(self.mlp_norm(x), x)
+        normed, x = self.attention_norm(stream, self.attention.qkv.input_scaling)
+        stream = self.attention(normed, x, cos, sin, attention)
+        normed, x = self.mlp_norm(stream, self.mlp.input_scaling)
+        output: Stream = self.mlp(normed, x)
         return output
 
 
@@ -131,7 +137,7 @@ class Decoder(nn.Module):
         x = self.ranks.add_up(self._embed(inputs.token_ids))
         cos, sin = self.rope(inputs.positions)
         x = self.compute.run(cast("list[DecoderLayer]", self.layers), x, cos, sin, attention)
-        hidden: Tensor = self.norm(x[inputs.sample_rows])
+        hidden: Tensor = self.norm(x[inputs.sample_rows])[0]
         return hidden
 
     def _embed(self, token_ids: Tensor) -> Tensor:
@@ -143,9 +149,13 @@ class Decoder(nn.Module):
         found = F.embedding(places.masked_fill(elsewhere, 0), self.embedding)
         return found.masked_fill_(elsewhere.unsqueeze(1), 0)
 
+    def matrices(self) -> list[Tensor]:
+        """The weights that activations are multiplied with, [out, in], without experts'."""
+        return [module.weight for module in self.modules() if isinstance(module, Linear)]
+
     def prepare(self) -> None:
         """All weights are in place now."""
-        self.compute.prepare([module.weight for module in self.modules() if isinstance(module, Linear)])
+        self.compute.prepare(self.matrices())
         if mixtures := [module for module in self.modules() if isinstance(module, MoE)]:
             self.compute.prepare_mixture(mixtures[0].experts, mixtures[0].active)
 
@@ -155,12 +165,19 @@ class Decoder(nn.Module):
         return {layer.attention.layer: (layer.attention.key_scale, layer.attention.value_scale) for layer in layers}
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """Logits of the next token, float32 [R, vocab], from hidden states [R, hidden]; on the first rank only.
+        """Logits of the next token [R, vocab] in `logits_dtype` from hidden states [R, hidden]; on the first rank only.
 
-        Into `out` if it is given: there is no other copy in float32 then.
+        Into `out` if it is given.
         """
+        if self.ranks.alone:
+            return self.compute.logits(hidden, self.lm_head, out)
         product = self.ranks.gather(self.compute.logits(hidden, self.lm_head))
         if self.ranks.shard.rank:
             return product
         product = product[:, : self.whole.vocab_size]
-        return product.float() if out is None else out.copy_(product)
+        return product if out is None else out.copy_(product)
+
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        """What sampling takes: float32, or the model's type where Triton's kernels sample."""
+        return self.compute.logits_dtype or self.lm_head.dtype

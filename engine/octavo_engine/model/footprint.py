@@ -65,6 +65,11 @@ def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
     return total
 
 
+def linear_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes of all linear layers' weights in `dtype`."""
+    return spec.num_layers * sum(map(math.prod, linear_shapes(spec))) * dtype.itemsize
+
+
 def dequantized_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
     """Bytes that a device without 8-bit products needs in a step for the largest weight in float32 and `dtype`."""
     if spec.quantization is None:

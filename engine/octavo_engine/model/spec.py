@@ -35,7 +35,7 @@ class RopeSpec:
 
     theta: float
     kind: str = "default"
-    """`default`, `linear` (all slower by `factor`), `llama3`, `yarn` (slow pairs slower, smoothly), `factors` (each)."""
+    """`default`, `linear` (all `factor` slower), `llama3`, `yarn` (slow pairs are slower), `factors` (one each)."""
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0

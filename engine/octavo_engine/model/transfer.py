@@ -44,6 +44,8 @@ class Transfer:
     @property
     def detail(self) -> str:
         """For people."""
+        if not self.total:
+            return self.note or ("nothing to fetch" if self.complete else "asking what there is to fetch")
         return self.note or f"{format_size(self.done)} of {format_size(self.total)}"
 
 

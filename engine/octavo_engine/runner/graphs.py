@@ -12,7 +12,6 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -52,54 +51,46 @@ def ladder(max_num_seqs: int) -> list[int]:
     return [*(size for size in _RUNGS if size < last), last]
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeBuffers:
-    """Where graphs read the inputs of S = `rows` decoding sequences; made as padding all through.
+def padding_inputs(table: StateTable, rows: int) -> StepInputs:
+    """Inputs of `rows` decodes of `table`'s sequences that never move, all of them padding as yet.
 
     Padding is a query token of a sequence without context: its slot is -1, so nothing is written, and it sees nothing.
     """
+    device, width = table.device, table.max_blocks
 
-    inputs: StepInputs
+    def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
 
-    @staticmethod
-    def like(table: StateTable, rows: int) -> DecodeBuffers:
-        """Buffers for any `rows` sequences of `table`."""
-        device, width = table.device, table.max_blocks
+    return StepInputs(
+        token_ids=zeros(rows),
+        positions=zeros(rows, dtype=torch.int64),
+        cu_query_lens=torch.arange(rows + 1, dtype=torch.int32, device=device),
+        context_lens=zeros(rows),
+        block_tables=tuple(zeros(rows, width) for _ in table.block_tables),
+        slot_mapping=tuple(zeros(rows, dtype=torch.int64) - 1 for _ in table.block_tables),
+        sample_rows=torch.arange(rows, device=device),
+        query_lens_host=(1,) * rows,
+        context_lens_host=(width * table.block_size,) * rows,
+    )
 
-        def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
 
-        inputs = StepInputs(
-            token_ids=zeros(rows),
-            positions=zeros(rows, dtype=torch.int64),
-            cu_query_lens=torch.arange(rows + 1, dtype=torch.int32, device=device),
-            context_lens=zeros(rows),
-            block_tables=tuple(zeros(rows, width) for _ in table.block_tables),
-            slot_mapping=tuple(zeros(rows, dtype=torch.int64) - 1 for _ in table.block_tables),
-            sample_rows=torch.arange(rows, device=device),
-            query_lens_host=(1,) * rows,
-            context_lens_host=(width * table.block_size,) * rows,
-        )
-        return DecodeBuffers(inputs)
-
-    def first(self, rows: int) -> StepInputs:
-        """The inputs of a graph of `rows`: the first ones of the buffers."""
-        whole = self.inputs
-        return StepInputs(
-            token_ids=whole.token_ids[:rows],
-            positions=whole.positions[:rows],
-            cu_query_lens=whole.cu_query_lens[: rows + 1],
-            context_lens=whole.context_lens[:rows],
-            block_tables=tuple(table[:rows] for table in whole.block_tables),
-            slot_mapping=tuple(slots[:rows] for slots in whole.slot_mapping),
-            sample_rows=whole.sample_rows[:rows],
-            query_lens_host=whole.query_lens_host[:rows],
-            context_lens_host=whole.context_lens_host[:rows],
-        )
+def first_inputs(whole: StepInputs, rows: int) -> StepInputs:
+    """The first `rows` decodes of inputs of decodes, in the same memory."""
+    return StepInputs(
+        token_ids=whole.token_ids[:rows],
+        positions=whole.positions[:rows],
+        cu_query_lens=whole.cu_query_lens[: rows + 1],
+        context_lens=whole.context_lens[:rows],
+        block_tables=tuple(table[:rows] for table in whole.block_tables),
+        slot_mapping=tuple(slots[:rows] for slots in whole.slot_mapping),
+        sample_rows=whole.sample_rows[:rows],
+        query_lens_host=whole.query_lens_host[:rows],
+        context_lens_host=whole.context_lens_host[:rows],
+    )
 
 
 class DecodeGraphs:
-    """The graphs of all rungs, with the buffers they read and the one their logits [rows, vocab], float32, go to.
+    """The graphs of all rungs, with the inputs they read and the buffer their logits [rows, vocab] go to.
 
     One buffer of logits for all: were they the graphs' own, each rung would keep its own.
     """
@@ -108,14 +99,14 @@ class DecodeGraphs:
         self,
         capture: Capture,
         sizes: list[int],
-        buffers: DecodeBuffers,
+        whole: StepInputs,
         logits: Tensor,
         forward: Forward,
         captured: Captured,
     ) -> None:
-        self.buffers, self.logits = buffers, logits
+        self.whole, self.logits = whole, logits
         self._sizes = sizes
-        self._inputs = {rows: buffers.first(rows) for rows in sizes}
+        self._inputs = {rows: first_inputs(whole, rows) for rows in sizes}
         largest_first = sizes[::-1]
         started = time.perf_counter()
         replays = capture.capture(self._works(largest_first, forward, captured))
@@ -138,7 +129,7 @@ class DecodeGraphs:
         return self._inputs[self._rung(count)]
 
     def replay(self, count: int) -> Tensor:
-        """The logits [count, vocab], float32, of `inputs(count)` as they are; the next replay writes over them."""
+        """The logits [count, vocab] of `inputs(count)` as they are; the next replay writes over them."""
         self._replays[self._rung(count)]()
         return self.logits[:count]
 

@@ -53,7 +53,7 @@ class Sampled:
 
 
 def sample(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor | None]) -> Sampled:
-    """One token for each row of `logits` [R, vocab], float32, or bfloat16 where Triton runs.
+    """One token for each row of `logits` [R, vocab], float32, or in 16 bits where Triton runs.
 
     `history[i]` holds the tokens known of row i (prompt and answer) if its penalties need them.
     """

@@ -16,7 +16,7 @@ from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.runner.adjust import SampleRow, needs_history
 from octavo_engine.runner.block_ops import run_block_ops
-from octavo_engine.runner.graphs import Captured, DecodeBuffers, DecodeGraphs
+from octavo_engine.runner.graphs import Captured, DecodeGraphs, padding_inputs
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.readback import Readback
@@ -61,10 +61,10 @@ class Worker:
 
         They hold the addresses of this worker's cache. Nothing is written into it.
         """
-        buffers = DecodeBuffers.like(self._table, sizes[-1])
-        vocab = self._decoder.whole.vocab_size
-        logits = torch.zeros(sizes[-1], vocab, dtype=torch.float32, device=self._table.device)
-        self._graphs = DecodeGraphs(capture, sizes, buffers, logits, self._forward, captured)
+        decoder, most = self._decoder, sizes[-1]
+        logits = torch.zeros(most, decoder.whole.vocab_size, dtype=decoder.logits_dtype, device=self._table.device)
+        inputs = padding_inputs(self._table, most)
+        self._graphs = DecodeGraphs(capture, sizes, inputs, logits, self._forward, captured)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute one step and wait for it."""

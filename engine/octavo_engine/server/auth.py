@@ -132,6 +132,7 @@ class KeyRing:
 
     def _take(self, entries: Sequence[KeyEntry]) -> None:
         self._known = {entry.digest: entry.owner for entry in entries}
+        self.names = frozenset(entry.name for entry in entries)
         if not self._priorities and any(entry.priority for entry in entries):
             log.warning("priority of an API key acts only with --scheduling-policy or --prefix-cache-policy priority")
 

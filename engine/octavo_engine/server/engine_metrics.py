@@ -120,7 +120,7 @@ _ROWS = (
         _GAUGE,
         "octavo_prefill_chunk_limit",
         (),
-        "Prompt tokens that a step may hold now (--target-itl-p90 moves it); 0 before the first step",
+        "Prompt tokens that a step may hold now (--target-itl-p90 and a slow device lower it); 0 before the first step",
         lambda state, _: state.stats.chunk_limit,
     ),
     _Row(

@@ -24,6 +24,10 @@ def _answer(healthy: bool, serving: Serving, reason: str = "") -> JSONResponse:
     return JSONResponse(body, 200 if healthy else 503, {"Cache-Control": "no-store"})
 
 
+def _not_loaded(serving: Serving) -> str:
+    return "dead" if serving.engine.state.phase == "dead" else "loading"
+
+
 def silent_too_long(serving: Serving, share: float) -> bool:
     """Whether the engine's loop has left a ping unanswered for this share of --watchdog-timeout."""
     return serving.engine.watchdog.silence > serving.engine.watchdog.timeout * share
@@ -34,13 +38,13 @@ def routes(serving: Serving) -> APIRouter:
     router = APIRouter()
 
     async def startup() -> JSONResponse:
-        return _answer(serving.loaded, serving, "loading")
+        return _answer(serving.loaded, serving, _not_loaded(serving))
 
     async def ready() -> JSONResponse:
         if serving.draining:
             return _answer(False, serving, "draining")
         if not serving.loaded:
-            return _answer(False, serving, "loading")
+            return _answer(False, serving, _not_loaded(serving))
         # A pod that stands still for half its time limit gets no new requests; it may yet recover.
         return _answer(not silent_too_long(serving, 0.5), serving, "stalled")
 

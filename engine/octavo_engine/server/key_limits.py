@@ -8,7 +8,7 @@ accepted before: no answer is cut short, and over time the rate holds exactly. B
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from octavo_engine.server.auth import Key
@@ -111,10 +111,7 @@ class KeyMeter:
 
 
 class KeyLimits:
-    """A meter for each key that has sent a request; it stays when the key file is read again.
-
-    Those that are at rest go when another key comes, so that keys of long ago do not add up.
-    """
+    """A meter for each key that has sent a request; it stays when the key file is read again."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -123,6 +120,9 @@ class KeyLimits:
     def meter(self, key: Key) -> KeyMeter:
         """The key's meter."""
         if (found := self._meters.get(key.name)) is None:
-            self._meters = {name: meter for name, meter in self._meters.items() if not meter.at_rest}
             found = self._meters[key.name] = KeyMeter(self._clock)
         return found
+
+    def forget_others(self, names: Set[str]) -> None:
+        """Drop the meters of all keys but these. One that is not at rest stays until it is: its key may come back."""
+        self._meters = {name: meter for name, meter in self._meters.items() if name in names or not meter.at_rest}

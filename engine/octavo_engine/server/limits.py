@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from octavo_engine.core.step import SchedulerStats
@@ -57,6 +57,11 @@ class Books:
 
     def __post_init__(self) -> None:
         self.requests, self.tokens, self.kv = Budget(self.clock), Budget(self.clock), Budget(self.clock)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is taken."""
+        return self.requests.used == self.tokens.used == self.kv.used == 0
 
 
 @dataclass(slots=True, eq=False)
@@ -245,6 +250,14 @@ class Admission:
     def likely(self, max_tokens: int) -> int:
         """Tokens that an answer is expected to need at most."""
         return min(max_tokens, max(self._answers))
+
+    def forget_others(self, names: Set[str]) -> None:
+        """Drop what is known of all keys but these, save of those that still have requests here or a limit to wait for.
+
+        To be called now and then, as keys are removed while they have some.
+        """
+        self._by_key = {name: books for name, books in self._by_key.items() if name in names or not books.at_rest}
+        self._meters.forget_others(names)
 
     def _books(self, key: Key) -> Books:
         if (found := self._by_key.get(key.name)) is None:

@@ -38,10 +38,12 @@ async def _bar(state: Callable[[], EngineState], name: str) -> None:
 
 
 async def _lines(state: Callable[[], EngineState], name: str) -> None:
-    last_phase, last_line = "", float("-inf")
+    last_phase, last_line, said = "", float("-inf"), ""
     while (now := state()).phase in ("starting", "loading"):
         progress = now.progress
         if progress.phase != last_phase or time.monotonic() - last_line >= _LINE_INTERVAL:
-            log.info("%s: %s, %.0f%% %s", name, progress.phase, progress.ratio * 100, progress.detail)
-            last_phase, last_line = progress.phase, time.monotonic()
+            line = f"{name}: {progress.phase}, {progress.ratio * 100:.0f}% {progress.detail}".rstrip()
+            if line != said:
+                log.info("%s", line)
+            last_phase, last_line, said = progress.phase, time.monotonic(), line
         await asyncio.sleep(_TICK)

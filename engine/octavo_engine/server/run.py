@@ -223,6 +223,7 @@ class Server:
             await asyncio.sleep(_RELOAD_INTERVAL)
             try:
                 await asyncio.to_thread(self._serving.keys.reload_if_changed)
+                self._serving.admission.forget_others(self._serving.keys.names)
             except Exception:  # a loop that ended here would leave revoked keys valid for good
                 log.exception("the API keys could not be read again; trying again in %g s", _RELOAD_INTERVAL)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -164,12 +165,34 @@ _SENTENCES = {
 }
 
 
+def _known_at(location: Sequence[int | str]) -> list[str]:
+    """The names of the fields that the mapping at `location` may have."""
+    schema = LLMService.model_json_schema()
+    nodes = list(_choices(schema, schema))
+    for part in location:
+        inner = [node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part) for node in nodes]
+        nodes = [choice for node in inner if node for choice in _choices(schema, node)]
+    return [name for node in nodes for name in node.get("properties", ())]
+
+
+def _choices(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What `node` of a JSON schema stands for: itself, or what it refers to."""
+    yield node
+    for choice in node.get("anyOf", ()):
+        yield from _choices(schema, choice)
+    if "$ref" in node:
+        yield from _choices(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
+
+
 def _sentence(kind: str, message: str, value: Any, location: tuple[int | str, ...]) -> str:
     if kind in ("rule", "duplicate"):
         return message if isinstance(value, dict | list) else f"{value!r} {message}"
     if kind == "literal_error" and location in (("apiVersion",), ("kind",)):
         return f"{value!r} is not {API_VERSION if location == ('apiVersion',) else KIND}"
-    if kind in ("missing", _UNKNOWN):
+    if kind == _UNKNOWN:
+        close = difflib.get_close_matches(str(location[-1]), _known_at(location[:-1]), 1)
+        return _SENTENCES[kind] + (f", did you mean {close[0]}?" if close else "")
+    if kind == "missing":
         return _SENTENCES[kind]
     sentence = _SENTENCES.get(kind) or message.replace("Input should", "must").replace("Value should", "must")
     shown = "" if isinstance(value, dict | list) else f"{str(value)[:80]!r} "

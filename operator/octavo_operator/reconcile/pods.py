@@ -24,6 +24,7 @@ _EXIT_CODES = {
 _ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
 _OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
 _OLD_SECONDS = 600.0  # a container that had run well for so long since it ended is not unready for that
+_MOUNT_SECONDS = 10.0  # volumes that are there are mounted sooner
 _LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
 
@@ -40,7 +41,7 @@ class PodView:
     """One pod as far as a status is concerned. `waits` is no fault (yet); `trouble` is one.
 
     `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
-    `waits_since`: since when the scheduler finds no node for it (RFC 3339); empty: it has one.
+    `waits_since`: since when it finds no node, or waits for its volumes (RFC 3339); empty: neither.
     """
 
     uid: str
@@ -73,16 +74,24 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         phase=phase,
         waits=waits,
         trouble=trouble,
-        waits_since=_unscheduled_since(pod),
+        waits_since=_waits_since(pod),
         place=place_of(pod.get("spec") or {}),
     )
 
 
-def _unscheduled_since(pod: Mapping[str, Any]) -> str:
-    scheduled = condition_of(pod, "PodScheduled")
-    if scheduled.get("status") != "False":
-        return ""
-    return scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp") or ""
+def _waits_since(pod: Mapping[str, Any]) -> str:
+    for kind in ("PodScheduled", "PodReadyToStartContainers"):
+        condition = condition_of(pod, kind)
+        if condition.get("status") == "False":
+            return condition.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp") or ""
+    return ""
+
+
+def mounting_seconds(pod: PodView, now: str) -> float:
+    """For how long yet, from `now` (RFC 3339) on, it is usual that the pod's volumes are waited for; 0: no longer."""
+    if not pod.waits or pod.waits.reason != Reason.WAITING_FOR_VOLUMES:
+        return 0.0
+    return max(0.0, _MOUNT_SECONDS - _seconds_between(pod.waits_since, now))
 
 
 def views(service: LLMService, pods: Sequence[Mapping[str, Any]]) -> list[PodView]:

@@ -18,7 +18,7 @@ from octavo_operator.reconcile.fights import Fights
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Observation, observe, trimmed
-from octavo_operator.reconcile.pods import Finding, views
+from octavo_operator.reconcile.pods import Finding, mounting_seconds, views
 from octavo_operator.reconcile.rollout import Course, course
 from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
 from octavo_operator.render import RenderConfig, blocking, render
@@ -89,7 +89,8 @@ class Reconciler:
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
         applied = await self._children.apply(key, service, observed, render(service, config))
-        again, told = _again(service, applied, now, moment), self._told(key, applied, moment)
+        pauses = _pauses(service, observed, self._clock())
+        again, told = _again(service, applied, now, moment, pauses), self._told(key, applied, moment)
         try:
             if told or not applied.failures:  # else what there is to say is as old as what was applied
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
@@ -144,9 +145,17 @@ def _version(live: Mapping[str, Any]) -> int:
     return int(live["metadata"]["resourceVersion"])
 
 
-def _again(service: LLMService, applied: Applied, now: Course, moment: datetime) -> float | None:
+def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]:
+    """In how many seconds a pod may have waited too long for its volumes; the clock is read in whole seconds."""
+    left = (mounting_seconds(pod, now) for pod in views(service, observed.pods))
+    return [seconds + 1 for seconds in left if seconds]
+
+
+def _again(service: LLMService, applied: Applied, now: Course, moment: datetime, mounting: list[float]) -> float | None:
     """In how many seconds there will be something to do though nothing changes; None: never."""
-    pauses = [conflict.seconds for conflict in applied.conflicts] + ([now.again] if now.again is not None else [])
+    pauses = (
+        mounting + [conflict.seconds for conflict in applied.conflicts] + ([now.again] if now.again is not None else [])
+    )
     in_force = bounds_in_force(service.spec, moment)
     if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
         pauses.append((in_force.until - moment).total_seconds() + 1)

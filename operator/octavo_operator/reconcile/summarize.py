@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.pods import Finding, PodView, condition_of, views
+from octavo_operator.reconcile.pods import Finding, PodView, condition_of, mounting_seconds, views
 from octavo_operator.reconcile.rollout import Course, count_of, is_replaced, is_rolled_out, revisions
 from octavo_operator.render.deployment import desired_replicas, progress_deadline
 from octavo_operator.render.pending import not_yet_acted_on
@@ -123,7 +123,7 @@ def summarize(
         desired=scaled.replicas if scaled else wanted or 0,
         scaled=scaled,
         deployment=observed.children.get(("Deployment", service.name), {}),
-        pods=[pod for pod in views(service, observed.pods) if not pod.ended],
+        pods=[_settled(pod, now) for pod in views(service, observed.pods) if not pod.ended],
         outcome=outcome,
         reports=observed.reports,
         unknown=observed.unknown,
@@ -155,6 +155,11 @@ def summarize(
         loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
         autoscaling=scaled.status() if scaled else None,
     )
+
+
+def _settled(pod: PodView, now: str) -> PodView:
+    """The pod without a wait that every pod has."""
+    return replace(pod, waits=None) if mounting_seconds(pod, now) else pod
 
 
 def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, Any]:

@@ -16,8 +16,11 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rotation import rms_norm
 from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels, cpu_kernels
 from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.model.footprint import linear_bytes, widening_bytes
 from octavo_engine.model.layers.fused import FusedLayers, can_fuse
+from octavo_engine.model.layers.stream import Stream, added_up
 from octavo_engine.model.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -34,6 +37,13 @@ _FEW_TO_WIDEN_FOR = 8
 
 class TorchCompute:
     """In PyTorch, rounding where Hugging Face transformers does."""
+
+    widens = False
+    """Whether products of many tokens are in float32, all they take widened for them alone."""
+    copies = False
+    """Whether linears' weights are kept twice."""
+    logits_dtype: torch.dtype | None = torch.float32
+    """In which logits are sampled; None: in the model's type, as they are multiplied."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
         """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
@@ -53,9 +63,14 @@ class TorchCompute:
         gate, up = gate_up.chunk(2, dim=-1)
         return _ACTIVATIONS[activation](gate).mul_(up)
 
-    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [T, in] weight [vocabulary, in]^T, not yet in float32."""
-        return F.linear(x, weight)
+    def gate_for(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:  # noqa: ARG002
+        """`gate` for a linear that wants it quantized by `scaling`, unless that is left to the linear."""
+        return self.gate(gate_up, activation)
+
+    def logits(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """x [T, in] weight [vocabulary, in]^T in `logits_dtype`, into `out` if it is given."""
+        product = F.linear(x, weight)
+        return product.float() if out is None else out.copy_(product)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / rms(x) * weight, the first part in float32, then cast, as Hugging Face's Llama does it."""
@@ -76,6 +91,17 @@ class TorchCompute:
             total.index_add_(0, tokens, part.float().mul_(weights[tokens, places, None]))
         return total.to(x.dtype)
 
+    def norm(
+        self,
+        stream: Stream,
+        weight: Tensor,
+        eps: float,
+        scaling: Scaling | None,  # noqa: ARG002
+    ) -> tuple[Tensor | Quantized, Tensor]:
+        """`rms_norm` of the stream for a linear that wants it quantized by `scaling`, as `gate_for`; and its sum."""
+        x = added_up(stream)
+        return self.rms_norm(x, weight, eps), x
+
     def prepare(self, weights: Iterable[Tensor]) -> None:
         """The weights of all linears are in place now."""
 
@@ -86,9 +112,10 @@ class TorchCompute:
         self, layers: Sequence[DecoderLayer], x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext
     ) -> Tensor:
         """x [T, hidden] through all layers."""
+        stream: Stream = x
         for layer in layers:
-            x = layer(x, cos, sin, attention)
-        return x
+            stream = layer(stream, cos, sin, attention)
+        return added_up(stream)
 
 
 def multiply_wide(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -106,6 +133,8 @@ class WideningCompute(TorchCompute):
 
     With AVX2 SmolLM2's linears take 3.4 s in bfloat16 for 512 tokens and 0.75 s so; for 8 tokens both take 53 ms.
     """
+
+    widens = True
 
     def multiply(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """As in PyTorch; sums are rounded once."""
@@ -143,9 +172,12 @@ class CPUCompute(TorchCompute):
             return self._kernels.linear(x, weight, bias, silu=True)
         return self._kernels.silu_mul(F.linear(x, weight, bias))
 
-    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+    def logits(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
         """Not rounded to bfloat16 first, which cannot tell apart two tokens whose logits are near 25 and 0.1 apart."""
-        return self._kernels.logits(x, weight) if x.dtype == torch.bfloat16 else super().logits(x, weight)
+        if x.dtype != torch.bfloat16:
+            return super().logits(x, weight, out)
+        product = self._kernels.logits(x, weight)
+        return product if out is None else out.copy_(product)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """As in PyTorch."""
@@ -189,6 +221,7 @@ class AMXCompute(FewTokensCompute):
     """
 
     few = 16
+    copies = True
 
     def __init__(self, kernels: CPUKernels) -> None:
         super().__init__(kernels)
@@ -210,6 +243,7 @@ class AVX2Compute(FewTokensCompute):
     """For CPUs without AVX-512, bfloat16: many tokens in float32, whose products need no unpacking."""
 
     few = 64
+    widens = True
 
     def many(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
         """In float32, rounded before `addend` is added."""
@@ -220,17 +254,25 @@ class AVX2Compute(FewTokensCompute):
         return multiply_wide(x, weight, bias)
 
 
-def uses_amx(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:
+def _uses_amx(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether linears want a second copy of their weights."""
     possible = device.type == "cpu" and dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
     return possible and spec.quantization is None and spec.moe is None
 
 
-def widens(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether products of `dtype` are emulated on this x86 CPU, so that weights are widened for many tokens."""
+def _widens(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether PyTorch emulates products of `dtype` on this x86 CPU, so that weights are widened for many tokens."""
     if device.type != "cpu" or dtype not in {torch.bfloat16, torch.float16} or not torch.cpu._is_avx2_supported():
         return False
     return not (torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+
+
+def compute_bytes(spec: ModelSpec, dtype: torch.dtype, device: torch.device, max_tokens: int) -> tuple[int, int]:
+    """Bytes that `choose_compute`'s choice keeps of weights besides, and what a step of `max_tokens` takes besides."""
+    if device.type != "cpu":  # it need not be here, nor need Triton
+        return 0, 0
+    compute = choose_compute(spec, dtype, device)
+    return linear_bytes(spec, dtype) * compute.copies, widening_bytes(spec, max_tokens) * compute.widens
 
 
 def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> TorchCompute:
@@ -239,14 +281,14 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device) ->
         from octavo_engine.model.layers.triton_compute import TritonCompute
 
         return TritonCompute()
-    plain = WideningCompute() if widens(dtype, device) else TorchCompute()
+    plain = WideningCompute() if _widens(dtype, device) else TorchCompute()
     if device.type != "cpu" or dtype not in DTYPES:  # a decoder without memory is no reason to compile kernels
         return plain
     whole_lanes = spec.hidden_size % LANES == spec.intermediate_size % LANES == spec.head_dim % (2 * LANES) == 0
     kernels = cpu_kernels() if whole_lanes else None
     if kernels is None:
         return plain
-    if uses_amx(spec, dtype, device):
+    if _uses_amx(spec, dtype, device):
         return AMXCompute(kernels)
     avx2_alone = dtype == torch.bfloat16 and not torch.cpu._is_avx512_supported()
     return AVX2Compute(kernels) if avx2_alone else CPUCompute(kernels)

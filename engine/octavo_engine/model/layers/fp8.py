@@ -9,22 +9,30 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import ScalingType
 
-from octavo_engine.model.quantization import BLOCK
+from octavo_engine.kernels.quantized import Quantized, Scaling
 
 _ALIGNMENT = 16
 """`scaled_mm` wants rows and columns to be multiples of it."""
 
 
-def fp8_linear(x: Tensor, weight: Tensor, scale: Tensor, input_scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """x [T, in] weight^T + bias [out], as x's type.
+def fp8_linear(
+    x: Tensor | Quantized, scaling: Scaling, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """x [T, in] weight^T + bias [out], as `dtype`; x is quantized by `scaling` unless it comes so.
 
-    `weight` e4m3 [out, in], `scale` float32 as `FP8Scheme.scale_shape` says, `input_scale` float32 [1] of activations.
-    x is quantized here; for devices and numbers that `multiplies_fp8` and `suits_fp8` are true of.
+    `weight` e4m3 [out, in], `scale` float32 as `FP8Scheme.scale_shape` says; for devices and numbers that
+    `multiplies_fp8` and `suits_fp8` are true of.
     """
-    if len(scale) != len(weight):
-        product = block_product(x, weight, scale)
-        return product if bias is None else product + bias
-    return channel_product(x, weight, scale, input_scale, bias)
+    if isinstance(x, Tensor):
+        from octavo_engine.kernels.fp8 import quantize  # brings Triton: only where there is a GPU
+
+        x = quantize(x, scaling)
+    if scaling.group is None:
+        return channel_product(x, weight, scale, bias, dtype)
+    from octavo_engine.kernels.fp8_gemm import block_fp8_matmul
+
+    product = block_fp8_matmul(x.values, x.scales, weight, scale, dtype)
+    return product if bias is None else product + bias
 
 
 @cache
@@ -38,33 +46,13 @@ def suits_fp8(dtype: torch.dtype, rows: int, columns: int) -> bool:
     return dtype != torch.float32 and rows % _ALIGNMENT == columns % _ALIGNMENT == 0
 
 
-def channel_product(
-    x: Tensor, weight: Tensor, scale: Tensor, input_scale: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """A scale for each token and each row of the weight; x is quantized here."""
-    from octavo_engine.kernels.fp8 import quantize_tokens  # brings Triton: only where there is a GPU
-
-    return quantized_product(*quantize_tokens(x, input_scale), weight, scale, bias, x.dtype)
-
-
-def quantized_product(
-    x: Tensor, token_scale: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    """x e4m3 [T, in] with scales [T, 1], as `quantize_tokens` gives them, times the weight, in `dtype`.
+def channel_product(x: Quantized, weight: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """A scale for each token and each row of the weight.
 
     Sums stay in the tensor cores to the end, as in other engines: they keep fewer bits than float32, and take half the
     time.
     """
     rows = ScalingType.RowWise
     return F.scaled_mm(
-        x, weight.t(), token_scale, rows, scale.t(), rows, bias=bias, output_dtype=dtype, use_fast_accum=True
+        x.values, weight.t(), x.scales, rows, scale.t(), rows, bias=bias, output_dtype=dtype, use_fast_accum=True
     )
-
-
-def block_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """A scale for each token and 128 columns, and for each block of the weight."""
-    from octavo_engine.kernels.fp8 import quantize_groups
-    from octavo_engine.kernels.fp8_gemm import block_fp8_matmul
-
-    quantized, group_scale = quantize_groups(x, BLOCK)
-    return block_fp8_matmul(quantized, group_scale, weight, scale, x.dtype)

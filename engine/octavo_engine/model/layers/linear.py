@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.layers.fp8 import fp8_linear, multiplies_fp8, suits_fp8
-from octavo_engine.model.quantization import FP8, FP8Scheme, dequantize
+from octavo_engine.model.layers.stream import Stream, Sum
+from octavo_engine.model.quantization import BLOCK, FP8, FP8Scheme, dequantize
 
 
 class Linear(nn.Module):
@@ -32,9 +37,10 @@ class Linear(nn.Module):
         super().__init__()
         self.parts = parts
         self.compute = compute
+        self.dtype = dtype
         self.quantization = quantization
         rows = sum(parts)
-        self.in_8_bits = multiplies_fp8(device) and suits_fp8(dtype, rows, in_features)
+        self.in_8_bits = quantization is not None and multiplies_fp8(device) and suits_fp8(dtype, rows, in_features)
 
         def memory(*shape: int, dtype: torch.dtype) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
@@ -48,11 +54,31 @@ class Linear(nn.Module):
             if quantization.activation == "static":
                 self.input_scale = memory(1, dtype=torch.float32)
 
-    def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
-        """[T, in] to [T, sum(parts)], added to `addend` of that shape, which may be overwritten."""
-        if self.scale is None:
-            return self.compute.linear(x, self.weight, self.bias, addend)
-        if not self.in_8_bits:
-            return self.compute.linear(x, dequantize(self.weight, self.scale, x.dtype), self.bias, addend)
-        product = fp8_linear(x, self.weight, self.scale, self.input_scale, self.bias)
-        return product if addend is None else addend + product
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How its input is quantized, by whoever makes it or by itself; None: not at all."""
+        if self.quantization is None or not self.in_8_bits:
+            return None
+        return Scaling(BLOCK if self.quantization.granularity == "block" else None, self.input_scale)
+
+    def forward(self, x: Tensor | Quantized) -> Tensor:
+        """[T, in] to [T, sum(parts)]; x is quantized at most as `input_scaling` says."""
+        scaling = self.input_scaling
+        if scaling is None:
+            return self._multiply(cast("Tensor", x), None)
+        return fp8_linear(x, scaling, self.weight, cast("Tensor", self.scale), self.bias, self.dtype)
+
+    def add_to(self, residual: Tensor, x: Tensor | Quantized, ranks: Collectives) -> Stream:
+        """`residual` [T, sum(parts)], which may be overwritten, and all ranks' products with their x [T, in].
+
+        They are added up in the epilogue of the first rank's product. Products in 8 bits have none that could: each
+        rank leaves its residual to the norm that comes next.
+        """
+        if self.in_8_bits:
+            return Sum(ranks.add_up(self(x)), residual)
+        return ranks.add_up(self._multiply(cast("Tensor", x), ranks.once(residual)))
+
+    def _multiply(self, x: Tensor, addend: Tensor | None) -> Tensor:
+        """By the weight in x's type, added to `addend`, which may be overwritten."""
+        weight = self.weight if self.scale is None else dequantize(self.weight, self.scale, x.dtype)
+        return self.compute.linear(x, weight, self.bias, addend)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.stream import Stream
 from octavo_engine.model.spec import ModelSpec
 
 
@@ -28,10 +31,16 @@ class GatedMLP(nn.Module):
         self.compute = compute
         self.activation = spec.hidden_act
 
-    def forward(self, x: Tensor, addend: Tensor) -> Tensor:
-        """[T, hidden] to the same, added to `addend`, which may be overwritten."""
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How its input is to be quantized."""
+        return self.gate_up.input_scaling
+
+    def forward(self, x: Tensor | Quantized, residual: Tensor) -> Stream:
+        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        inner: Tensor | Quantized
         if self.gate_up.scale is None:
-            inner = self.compute.gated(x, self.gate_up.weight, self.gate_up.bias, self.activation)
+            inner = self.compute.gated(cast("Tensor", x), self.gate_up.weight, self.gate_up.bias, self.activation)
         else:
-            inner = self.compute.gate(self.gate_up(x), self.activation)
-        return self.ranks.add_up(self.down(inner, self.ranks.once(addend)))
+            inner = self.compute.gate_for(self.gate_up(x), self.activation, self.down.input_scaling)
+        return self.down.add_to(residual, inner, self.ranks)

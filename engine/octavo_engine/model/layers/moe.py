@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.stream import Stream, Sum
 from octavo_engine.model.spec import ModelSpec, MoESpec
 
 
@@ -34,8 +38,14 @@ class MoE(nn.Module):
         )
         self.active, self.compute = moe.active, compute
 
-    def forward(self, x: Tensor, addend: Tensor) -> Tensor:
-        """[T, hidden] to the same, added to `addend`, which may be overwritten."""
-        logits, chosen = self.router(x).topk(self.active, dim=-1)
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """Its input is not to be quantized."""
+        return self.router.input_scaling
+
+    def forward(self, x: Tensor | Quantized, residual: Tensor) -> Stream:
+        """[T, hidden] to the same; the next norm adds it to `residual`."""
+        values = cast("Tensor", x)  # as `input_scaling` says
+        logits, chosen = self.router(values).topk(self.active, dim=-1)
         weights = logits.float().softmax(dim=-1)
-        return addend.add_(self.compute.mixture(x, self.experts, chosen, weights))
+        return Sum(self.compute.mixture(values, self.experts, chosen, weights), residual)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.stream import Stream
 
 
 class RMSNorm(nn.Module):
@@ -19,6 +21,6 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.compute = compute
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[T, size] to the same."""
-        return self.compute.rms_norm(x, self.weight, self.eps)
+    def forward(self, stream: Stream, scaling: Scaling | None = None) -> tuple[Tensor | Quantized, Tensor]:
+        """`stream` [T, size] normalised, for a linear that wants it quantized by `scaling`; and the stream itself."""
+        return self.compute.norm(stream, self.weight, self.eps, scaling)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_engine.kernels.activation import act_mul
+from octavo_engine.kernels.activation import act_mul, act_mul_fp8
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.moe_choice import MixtureOfExperts, faster_mixture_of_experts
-from octavo_engine.kernels.norm import rms_norm
+from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
+from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.stream import Stream
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +34,12 @@ class TritonCompute(TorchCompute):
     to the next, the first reads the residual, writes the sum, reads that and writes what is normalised: 4. The second
     writes the product, reads it and the residual, writes both sums: 5, in as many launches. Under tensor parallelism
     both are as quick, and the first needs no second rule: the first rank's linear adds, then the ranks' are summed.
-    Products in FP8 have no such epilogue (`Linear`): what they add is a launch of its own, for which the second way is
-    there (`kernels.norm.rms_norm` with a residual) and not taken yet.
+    Products in FP8 have no such epilogue and go the second way: norm and gate give their linears e4m3 numbers, and each
+    norm adds what the linear before it gave. Only what attention gives is quantized in a launch of its own: nine.
     """
+
+    logits_dtype = None
+    """Float32 would be another pass, and twice as much for the kernels that sample to read."""
 
     def __init__(self) -> None:
         self._many: MixtureOfExperts = mixture_of_experts
@@ -68,6 +74,23 @@ class TritonCompute(TorchCompute):
         """As in PyTorch."""
         return act_mul(gate_up, activation)
 
+    def gate_for(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:
+        """In one pass."""
+        return act_mul(gate_up, activation) if scaling is None else act_mul_fp8(gate_up, activation, scaling)
+
+    def logits(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """As cuBLAS rounds them."""
+        return torch.mm(x, weight.t(), out=out)
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """As in PyTorch."""
-        return rms_norm(x, weight, eps).output
+        return rms_norm(x, weight, eps)[0]
+
+    def norm(
+        self, stream: Stream, weight: Tensor, eps: float, scaling: Scaling | None
+    ) -> tuple[Tensor | Quantized, Tensor]:
+        """In one pass."""
+        x, residual = (stream, None) if isinstance(stream, Tensor) else (stream.product, stream.residual)
+        if scaling is None:
+            return rms_norm(x, weight, eps, residual)
+        return rms_norm_fp8(x, weight, eps, scaling, residual)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
@@ -15,14 +14,10 @@ from octavo_engine.server.generation import Generation, GenerationRequest, Piece
 from octavo_engine.server.middleware import key_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
 from octavo_engine.server.openai.errors import APIError
-from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
-from octavo_engine.server.openai.preparation import priority_of
+from octavo_engine.server.openai.preparation import Times, priority_of
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.openai.sse import DONE, EventStream, error_event, event, wait_for_disconnect
 from octavo_engine.server.serving import LoadedModel, Serving
-
-_TIMEOUT_HEADER = "X-Request-Timeout"
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class Writer(Protocol):
@@ -39,24 +34,6 @@ class Writer(Protocol):
 
     def whole(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer; one piece for each sequence."""
-
-
-class Times:
-    """When a request came and until when it may run: the smallest of its two timeouts and the server's."""
-
-    def __init__(self, request: Request, asked: float | None, longest: float) -> None:
-        self.arrival = time.monotonic()
-        self.deadline = self.arrival + min(asked or longest, _header_timeout(request) or longest, longest)
-
-
-def _header_timeout(request: Request) -> float | None:
-    if (text := request.headers.get(_TIMEOUT_HEADER)) is None:
-        return None
-    seconds = float(text) if _SECONDS.fullmatch(text) else 0.0
-    if not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
-        message = f"{_TIMEOUT_HEADER}: must be a number of seconds from {MIN_TIMEOUT} to {MAX_TIMEOUT}, such as 2.5"
-        raise APIError(400, message, param=_TIMEOUT_HEADER)
-    return seconds
 
 
 async def answer(

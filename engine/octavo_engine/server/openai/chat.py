@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.server.generation import GenerationRequest, Piece, clamp
-from octavo_engine.server.openai.answering import Times, Writer, answer
+from octavo_engine.server.openai.answering import Writer, answer
 from octavo_engine.server.openai.answers import (
     AssistantMessage,
     ChatChoice,
@@ -24,13 +24,12 @@ from octavo_engine.server.openai.answers import (
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.preparation import (
+    Times,
     answer_length,
-    cache_salt,
     check_prompt,
     encode_text,
-    model_ends,
+    generation_request,
     render_chat,
-    sampling_params,
 )
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.serving import LoadedModel, Serving
@@ -118,18 +117,7 @@ def routes(serving: Serving) -> APIRouter:
             prompt = check_prompt(ids, model.ready, "messages")
             asked = body.max_completion_tokens or body.max_tokens
             max_tokens = answer_length(asked, None, len(prompt), model.ready)
-            prepared = GenerationRequest(
-                prompts=[prompt],
-                n=body.n or 1,
-                sampling=sampling_params(body, model, max_tokens, top_logprobs(body)),
-                stop=tuple(body.stop or ()),
-                include_stop=bool(body.include_stop_str_in_output),
-                skip_special_tokens=body.skip_special_tokens is not False,
-                cache_salt=cache_salt(request, body),
-                ends=model_ends(body, model),
-                deadline=times.deadline,
-                arrival=times.arrival,
-            )
+            prepared = generation_request(request, body, model, [prompt], max_tokens, top_logprobs(body), times)
             return prepared, ChatWriter(serving, body, model.tokenizer)
 
         return await answer(serving, request, body, times, body.n or 1, prepare)

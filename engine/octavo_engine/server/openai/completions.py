@@ -9,17 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.server.generation import GenerationRequest, Piece, clamp
-from octavo_engine.server.openai.answering import Times, Writer, answer
+from octavo_engine.server.openai.answering import Writer, answer
 from octavo_engine.server.openai.answers import TextChoice, TextLogprobs, Usage
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.preparation import (
+    Times,
     answer_length,
-    cache_salt,
     check_prompt,
     encode_text,
-    model_ends,
-    sampling_params,
+    generation_request,
 )
 from octavo_engine.server.openai.protocol import CompletionBody
 from octavo_engine.server.serving import LoadedModel, Serving
@@ -122,18 +121,7 @@ def routes(serving: Serving) -> APIRouter:
             prompts = await _encode_prompts(serving, model, body)
             longest = max(map(len, prompts))
             max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready)
-            prepared = GenerationRequest(
-                prompts=prompts,
-                n=body.n or 1,
-                sampling=sampling_params(body, model, max_tokens, body.logprobs),
-                stop=tuple(body.stop or ()),
-                include_stop=bool(body.include_stop_str_in_output),
-                skip_special_tokens=body.skip_special_tokens is not False,
-                cache_salt=cache_salt(request, body),
-                ends=model_ends(body, model),
-                deadline=times.deadline,
-                arrival=times.arrival,
-            )
+            prepared = generation_request(request, body, model, prompts, max_tokens, body.logprobs, times)
             return prepared, writer
 
         return await answer(serving, request, body, times, len(body.prompt) * (body.n or 1), prepare)

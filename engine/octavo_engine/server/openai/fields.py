@@ -33,7 +33,7 @@ TopLogprobs = Annotated[int, Field(ge=0, le=20)]
 
 def _not_yet(value: Any) -> Any:
     if value is not None:
-        raise PydanticCustomError("unsupported_parameter", "is not supported by this version yet; leave it away")
+        raise PydanticCustomError("unsupported_parameter", "is not supported by this version yet; leave it out")
     return value
 
 

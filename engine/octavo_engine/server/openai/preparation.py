@@ -2,24 +2,72 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
 
 from starlette.requests import Request
 
+from octavo_engine.core.admission import LEAST_TOP_P
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.server.generation import GenerationRequest
 from octavo_engine.server.middleware import key_of
 from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.chat_template import ChatTemplateError
 
-_SMALLEST_TOP_P = 1e-9
 _GREEDY = 1e-5
 _LOWEST_TEMPERATURE = 0.01
+_TIMEOUT_HEADER = "X-Request-Timeout"
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
-def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
+class Times:
+    """When a request came and until when it may run: the smallest of its two timeouts and the server's."""
+
+    def __init__(self, request: Request, asked: float | None, longest: float) -> None:
+        self.arrival = time.monotonic()
+        self.deadline = self.arrival + min(asked or longest, _header_timeout(request) or longest, longest)
+
+
+def _header_timeout(request: Request) -> float | None:
+    if (text := request.headers.get(_TIMEOUT_HEADER)) is None:
+        return None
+    seconds = float(text) if _SECONDS.fullmatch(text) else 0.0
+    if not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
+        message = f"{_TIMEOUT_HEADER}: must be a number of seconds from {MIN_TIMEOUT} to {MAX_TIMEOUT}, such as 2.5"
+        raise APIError(400, message, param=_TIMEOUT_HEADER)
+    return seconds
+
+
+def generation_request(
+    request: Request,
+    body: GenerationBody,
+    model: LoadedModel,
+    prompts: list[list[int]],
+    max_tokens: int,
+    logprobs: int | None,
+    times: Times,
+) -> GenerationRequest:
+    """What is to be generated for these prompts' token ids; APIError 400 for what the model does not have."""
+    return GenerationRequest(
+        prompts=prompts,
+        n=body.n or 1,
+        sampling=_sampling_params(body, model, max_tokens, logprobs),
+        stop=tuple(body.stop or ()),
+        include_stop=bool(body.include_stop_str_in_output),
+        skip_special_tokens=body.skip_special_tokens is not False,
+        cache_salt=_cache_salt(request, body),
+        ends=_model_ends(body, model),
+        deadline=times.deadline,
+        arrival=times.arrival,
+    )
+
+
+def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
     """The engine's parameters with the defaults filled in; APIError 400 for what the model does not have."""
     ready = model.ready
     for param, ids in (("stop_token_ids", body.stop_token_ids or []), ("logit_bias", map(int, body.logit_bias or {}))):
@@ -33,19 +81,19 @@ def sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, l
         min_tokens=min_tokens,
         temperature=_temperature(body.temperature),
         top_k=max(0, body.top_k or 0),
-        top_p=1.0 if body.top_p is None else max(body.top_p, _SMALLEST_TOP_P),
+        top_p=1.0 if body.top_p is None else max(body.top_p, LEAST_TOP_P),
         min_p=body.min_p or 0.0,
         seed=None if body.seed is None else body.seed % (1 << 63),
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
         logit_bias=tuple((int(token), bias) for token, bias in (body.logit_bias or {}).items()),
-        stop_token_ids=tuple(dict.fromkeys((*model_ends(body, model), *(body.stop_token_ids or ())))),
+        stop_token_ids=tuple(dict.fromkeys((*_model_ends(body, model), *(body.stop_token_ids or ())))),
         logprobs=logprobs,
     )
 
 
-def model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
+def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
     """The model's own end tokens, unless the request ignores them."""
     return () if body.ignore_eos else tuple(model.ready.eos_token_ids)
 
@@ -131,7 +179,7 @@ async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Messa
         raise APIError(400, str(error)[:1000], param="messages", code="chat_template_error") from None
 
 
-def cache_salt(request: Request, body: GenerationBody) -> str:
+def _cache_salt(request: Request, body: GenerationBody) -> str:
     """Keeps tenants' cached prefixes apart, and within a tenant those that a request wants apart."""
     return f"{key_of(request.scope).name}\n{body.cache_salt or ''}"
 

@@ -1,0 +1,53 @@
+"""The other choices of one prompt (n > 1): they wait until the first one's is computed, to share its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo_engine.core.request import Request, Status
+
+
+def begins_as(request: Request, parent: Request | None) -> bool:
+    """Whether `parent` is still here, and `request` may share what it computes of its prompt."""
+    return (
+        parent is not None
+        and parent.token_ids[: request.prompt_len] == request.token_ids
+        and (parent.tenant, parent.cache_salt, parent.adapter) == (request.tenant, request.cache_salt, request.adapter)
+    )
+
+
+class Forks:
+    """Requests that wait for another's prompt rather than for a seat."""
+
+    def __init__(self) -> None:
+        self._by_parent: dict[str, list[Request]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_parent.values()))
+
+    def add(self, request: Request) -> None:
+        """Let it wait for `fork_of`."""
+        request.status = Status.FORKING
+        self._by_parent.setdefault(request.fork_of or "", []).append(request)
+
+    def remove(self, request: Request) -> None:
+        """It has ended."""
+        self._by_parent[request.fork_of or ""].remove(request)
+
+    def wake(self, requests: Mapping[str, Request]) -> list[Request]:
+        """Those that wait no more: their parent's prompt is computed, or it is none of `requests` any more.
+
+        Of one parent's the last comes first, as each is to be put before those that wait for a seat.
+        """
+        woken: list[Request] = []
+        for parent_id, forks in list(self._by_parent.items()):
+            parent = requests.get(parent_id)
+            ready = [fork for fork in forks if parent is None or parent.computed >= fork.prompt_len - 1]
+            for fork in ready:
+                fork.fork_of = parent_id if parent is not None else None
+            woken += reversed(ready)
+            if len(ready) == len(forks):
+                del self._by_parent[parent_id]
+            else:
+                self._by_parent[parent_id] = [fork for fork in forks if fork not in ready]
+        return woken

@@ -1,0 +1,17 @@
+"""The page for those who write clients names every field of a request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from octavo_engine.server.openai.protocol import ChatCompletionBody, CompletionBody, Message
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "openai-api.md"
+
+
+@pytest.mark.parametrize("body", [ChatCompletionBody, CompletionBody, Message])
+def test_every_field_is_on_the_page(body: type[ChatCompletionBody | CompletionBody | Message]) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert [name for name in body.model_fields if name not in {"role", "content"} and f"`{name}`" not in page] == []
