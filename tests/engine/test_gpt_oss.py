@@ -245,22 +245,14 @@ def test_mxfp4_is_dequantized_as_defined(tmp_path: Path) -> None:
                 assert torch.equal(getattr(layer.mlp, f"{name}_bias"), bias.to(dtype))
 
 
-def test_a_checkpoint_in_mxfp4_computes_as_its_dequantized_twin(tmp_path: Path) -> None:
-    """Whose weights transformers has."""
-    from transformers import GptOssConfig, GptOssForCausalLM
+def test_a_checkpoint_in_mxfp4_computes_as_in_transformers(tmp_path: Path) -> None:
+    from transformers import GptOssForCausalLM, Mxfp4Config
 
     directory = write_checkpoint(TINY_GPT_OSS, tmp_path / "tiny", CPU, std=0.3)
-    decoder = load(directory)
-    config = {key: value for key, value in TINY_GPT_OSS.config().items() if key != "quantization_config"}
-    model = GptOssForCausalLM(GptOssConfig(**config)).float().eval()
-    stored = {name: tensor.float() for name, tensor in load_file(next(directory.glob("*.safetensors"))).items()}
-    for name in [name for name in stored if name.endswith("_blocks")]:
-        stem = name.removesuffix("_blocks")
-        values = dequantized(stored.pop(name).to(torch.uint8), stored.pop(f"{stem}_scales").to(torch.uint8))
-        stored[stem] = torch.from_numpy(values).float().transpose(1, 2)
-    model.load_state_dict(stored)
+    plain = Mxfp4Config(dequantize=True)
+    model = GptOssForCausalLM.from_pretrained(directory, dtype=torch.float32, quantization_config=plain).eval()
     tokens = random_tokens(70, 8, TINY_GPT_OSS.vocab)
-    (logits,) = Stepper(decoder).step([(Sequence(tokens), 70)])
+    (logits,) = Stepper(load(directory)).step([(Sequence(tokens), 70)])
     assert_same(logits, reference_logits(model, tokens))
 
 

@@ -96,6 +96,8 @@ def _rope_parameters(file: GGUFFile, fields: Fields) -> dict[str, Any]:
         return {**rope, "rope_type": "factors", "factors": [float(value) for value in values.reshape(-1)]}
     if scaling == "none":
         return rope
+    if scaling != "linear":
+        raise fields.wrong(f"{name}.scaling.type", scaling, "is not supported; supported: none, linear")
     return {**rope, "rope_type": scaling, "factor": fields.number(f"{name}.scaling.factor", 1e-3, 1e6)}
 
 
