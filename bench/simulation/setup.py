@@ -101,11 +101,10 @@ class Setup:
             swap_block_seconds=2 * cost.per_swap if self.swap_blocks else float("inf"),
         )
         memory = KVMemory(
-            [KVGroup(self.num_blocks)],
+            [KVGroup(self.num_blocks, swap_blocks=self.swap_blocks)],
             self.block_size,
             prefix_caching=self.prefix_caching,
             eviction=self.eviction,
-            swap_blocks=self.swap_blocks,
             max_chunk=self.max_num_batched_tokens,
         )
         return Scheduler(settings, memory, self._adaptive())

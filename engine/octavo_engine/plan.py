@@ -50,6 +50,10 @@ def _table(config: EngineConfig, files: ModelFiles, target: Target, plan: Memory
         ("CUDA graphs", f"about {format_size(need.graphs)}" if need.graphs else "none (--enforce-eager)"),
         ("KV cache", f"{format_size(plan.kv_bytes)} in {plan.num_kv_blocks:,} blocks of {plan.block_size} tokens"),
         ("KV per token", format_size(need.kv_per_token) + cached),
+        *(
+            (f"windows of {w.window:,}", f"{plan.blocks_of(w.window):,} blocks, {format_size(w.kv_per_token)} a token")
+            for w in need.windows
+        ),
         ("context", f"{plan.max_model_len:,} tokens (--max-model-len)"),
         ("sequences", f"{plan.kv_tokens / plan.max_model_len:.1f} of full length at a time"),
         ("fits", f"yes, into {format_size(plan.budget)} (--gpu-memory-utilization {config.gpu_memory_utilization:g})"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from octavo_engine.core.kv_groups import KVGroup
@@ -31,12 +31,11 @@ def make_scheduler(
 ) -> Scheduler:
     """A scheduler over one KV group, or over `groups`; `rules` are fields of SchedulerSettings."""
     memory = KVMemory(
-        groups or [KVGroup(blocks)],
+        [replace(group, swap_blocks=swap_blocks) for group in groups or [KVGroup(blocks)]],
         block_size,
         prefix_caching=prefix,
         eviction=eviction,
         ttl=ttl,
-        swap_blocks=swap_blocks,
         max_chunk=tokens,
     )
     settings = SchedulerSettings(

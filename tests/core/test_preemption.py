@@ -50,28 +50,52 @@ def importance(request: Request) -> int:
 
 def test_the_least_important_is_the_victim_whatever_it_loses() -> None:
     requests = [in_state("a", 5), in_state("b", 500, priority=2), in_state("c", 1, priority=1)]
-    assert choose_victim(requests, importance, lambda _: 9, 1).request_id == "b"
+    assert choose_victim(requests, importance, lambda _: [9], 1).request_id == "b"
 
 
 def test_among_equals_the_one_that_loses_least_and_frees_enough_is_the_victim() -> None:
     requests = [in_state("a", 50), in_state("b", 10), in_state("c", 30)]
     gains = {"a": 4, "b": 0, "c": 2}
-    assert choose_victim(requests, importance, lambda r: gains[r.request_id], 1).request_id == "c"
-    assert choose_victim(requests, importance, lambda r: gains[r.request_id], 3).request_id == "a"
-    assert choose_victim(requests, importance, lambda r: gains[r.request_id], 9).request_id == "b"
+    assert choose_victim(requests, importance, lambda r: [gains[r.request_id]], 1).request_id == "c"
+    assert choose_victim(requests, importance, lambda r: [gains[r.request_id]], 3).request_id == "a"
+    assert choose_victim(requests, importance, lambda r: [gains[r.request_id]], 9).request_id == "b"
 
 
 def test_of_two_that_lose_as_much_the_younger_is_the_victim() -> None:
     requests = [in_state("a", 5, arrival=1.0), in_state("b", 5, arrival=2.0)]
-    assert choose_victim(requests, importance, lambda _: 9, 1).request_id == "b"
+    assert choose_victim(requests, importance, lambda _: [9], 1).request_id == "b"
 
 
 def test_several_are_preempted_for_one_only_if_that_is_enough() -> None:
     requests = [in_state("a", 5), in_state("b", 7), in_state("c", 1, priority=-1)]
-    chosen = [request.request_id for request in choose_victims(requests, importance, lambda _: 2, 3)]
+    chosen = [request.request_id for request in choose_victims(requests, importance, lambda _: [2], [3])]
     assert chosen == ["a", "b"]
-    assert choose_victims(requests, importance, lambda _: 2, 7) == []
-    assert len(choose_victims(requests, importance, lambda _: 2, 0)) == 1, "a seat is needed even where no block is"
+    assert choose_victims(requests, importance, lambda _: [2], [7]) == []
+    assert len(choose_victims(requests, importance, lambda _: [2], [0])) == 1, "a seat is needed even where no block is"
+
+
+def test_victims_are_enough_in_each_group() -> None:
+    requests = [in_state(name, 5, arrival=-i) for i, name in enumerate("abc")]
+    for needed, count in (([9, -4], 1), ([11, 0], 2), ([0, 5], 3), ([9, 7], 0)):
+        assert len(choose_victims(requests, importance, lambda _: [10, 2], needed)) == count
+
+
+def test_one_long_request_gives_way_though_it_holds_little_of_its_window() -> None:
+    """The urgent one lacks blocks of the full group; each of the others holds 10 of those and 2 of the window's."""
+    groups = [KVGroup(32), KVGroup(24, "sliding", 16)]
+    scheduler, device = make_engine(
+        groups=groups, blocks=32, tokens=256, policy="priority", prefix=False, watermark=0.0
+    )
+    slow = [make_request(f"slow-{i}", 150, max_tokens=9, priority=1) for i in range(3)]
+    for request in slow:
+        scheduler.add(request)
+    for _ in range(4):
+        step(scheduler, device)
+    scheduler.add(urgent := make_request("urgent", 150, max_tokens=3))
+    step(scheduler, device)
+    assert urgent.status is Status.RUNNING
+    assert [request.status for request in slow].count(Status.PREEMPTED) == 1
+    finish(scheduler, device, [*slow, urgent])
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

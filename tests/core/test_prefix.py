@@ -85,9 +85,17 @@ def test_a_sliding_groups_hit_needs_nothing_before_the_window() -> None:
     assert outputs[-1].cached_tokens == 160
 
 
-@pytest.mark.parametrize("window", [None, 0, 1])
-def test_a_window_in_which_nothing_is_remembered_is_refused(window: int | None) -> None:
-    with pytest.raises(ValueError, match="a window of at least 2 tokens"):
+def test_of_a_window_of_one_token_a_beginning_is_known_that_was_computed() -> None:
+    scheduler, device = make_engine(groups=[KVGroup(5, "sliding", 1)], blocks=64)
+    for name, cached in (("a", 0), ("b", 48)):
+        scheduler.add(request := make_request(name, [*SHARED, 1], max_tokens=9))
+        outputs = run(scheduler, device=device)
+        assert (answer_of(outputs, name), outputs[-1].cached_tokens) == (expected(request), cached)
+
+
+@pytest.mark.parametrize("window", [None, 0])
+def test_a_group_without_a_window_is_refused(window: int | None) -> None:
+    with pytest.raises(ValueError, match="a window of at least 1 token"):
         make_engine(groups=[KVGroup(5, "sliding", window)], blocks=64)
 
 

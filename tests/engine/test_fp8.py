@@ -327,7 +327,7 @@ def logits_of_cached(path: Path, dtype: torch.dtype, scales: tuple[float, float]
     stepper, tokens = Stepper(decoder), [(3 * i) % 64 for i in range(30)]
     groups = decoder.spec.kv_groups
     cache = allocate_cache(
-        stepper.backend, groups, num_blocks=128, swap_blocks=0, block_size=16, dtype=dtype, device=CPU
+        stepper.backend, groups, num_blocks=[128], swap_blocks=[0], block_size=16, dtype=dtype, device=CPU
     )
     for tensor in cache.tensors(0):
         tensor.fill_(torch.nan)
@@ -349,7 +349,7 @@ def test_a_checkpoints_kv_scales_reach_the_cache(tmp_path):
     (group,) = decoder.spec.kv_groups
     assert group == KVGroupSpec("full", (0, 1), 1, 128)
     cache = allocate_cache(
-        TorchAttention(), (group,), num_blocks=2, swap_blocks=0, block_size=16, dtype=FP8, device=CPU
+        TorchAttention(), (group,), num_blocks=[2], swap_blocks=[0], block_size=16, dtype=FP8, device=CPU
     ).scaled(decoder.kv_scales())
     assert [(layer.key_scale, layer.value_scale) for layer in cache.layers.values()] == [(0.5, 1.0), (1.0, 4.0)]
 

@@ -80,7 +80,7 @@ def make_worker(
     decoder, spec = model
     backend, groups = backend or StaticAttention(), spec.kv_groups
     cache = allocate_cache(
-        backend, groups, num_blocks=BLOCKS, swap_blocks=0, block_size=SIZE, dtype=torch.float32, device=CPU
+        backend, groups, num_blocks=[BLOCKS], swap_blocks=[0], block_size=SIZE, dtype=torch.float32, device=CPU
     )
     for tensor in cache.tensors(0):
         tensor.fill_(torch.nan)
@@ -387,11 +387,11 @@ def test_ranks_follow_the_first_ones_plan_and_backend(model: tuple[Decoder, Mode
         alone = False
 
         def broadcast(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.full_like(x, 0) + torch.tensor([7, 48])
+            return torch.full_like(x, 0) + torch.tensor([7, 48, 3])
 
     loading = loading_of(model[1], "cpu", StaticAttention(), MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 64))
     agreed = load._agreed(loading, 5, Others())  # type: ignore[arg-type]
-    assert (agreed.num_kv_blocks, agreed.max_model_len) == (7, 48)
+    assert (agreed.num_kv_blocks, agreed.max_model_len, agreed.window_seqs) == (7, 48, 3)
     on_gpu = loading_of(model[1], "cuda", StaticAttention(), agreed)
     on_gpu.target.backend.name = "varlen"
     assert config_of_ranks(on_gpu.config, on_gpu.target).attention_backend == "varlen"

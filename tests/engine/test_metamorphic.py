@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.model.weights import load_model
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, ThreadExecutor
+from octavo_engine.runner.kv_blocks import BlockShares
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import LaunchedStep, Worker
@@ -42,6 +44,7 @@ from octavo_engine.runner.worker import LaunchedStep, Worker
 CPU = torch.device("cpu")
 SCHEDULES = 1_000
 GRAPHED = 50
+WINDOWED = 30
 RUNGS = [1, 2, 5]
 """Fewer than there can be rows, and not all there are below."""
 VOCABULARY = 64
@@ -94,38 +97,51 @@ class Model:
         *,
         rows: int,
         length: int,
-        blocks: int,
-        swap_blocks: int,
+        groups: list[KVGroup],
         block_size: int,
         graphs: RecordedOperations | None = None,
     ) -> Worker:
         """A worker of its own cache, in which every slot that was never written is no number."""
         backend = TorchAttention() if graphs is None else StaticAttention()
-        groups = self.spec.kv_groups
         cache = allocate_cache(
             backend,
-            groups,
-            num_blocks=blocks,
-            swap_blocks=swap_blocks,
+            self.spec.kv_groups,
+            num_blocks=[group.num_blocks for group in groups],
+            swap_blocks=[group.swap_blocks for group in groups],
             block_size=block_size,
             dtype=torch.float32,
             device=CPU,
         )
-        for swap in (False, True) if swap_blocks else (False,):
-            for tensor in cache.tensors(0, swap=swap):
-                tensor.fill_(torch.nan)
+        for caches in (cache.layers, cache.swap):
+            for layer in caches.values():
+                layer.key.fill_(torch.nan)
+                layer.value.fill_(torch.nan)
         worker = Worker(self.decoder, backend, cache, StateTable(rows, length, block_size, len(groups), CPU))
         if graphs is not None:
             worker.capture(graphs, [size for size in RUNGS if size <= rows])
         return worker
 
+    def groups(self, blocks: int, swap: int, shares: BlockShares) -> list[KVGroup]:
+        """The spec's groups with so many blocks, those with a window by `shares` fewer."""
+        return [
+            KVGroup(
+                shares.blocks_of(group.window, blocks),
+                group.kind,  # type: ignore[arg-type]
+                group.window,
+                shares.blocks_of(group.window, swap),
+            )
+            for group in self.spec.kv_groups
+        ]
+
     def compute_alone(self, prompt: int, way: str) -> None:
         """The prompt in one piece, then token by token, with nobody else there."""
         tokens, params = self.prompts[prompt], replace(WAYS[way], logprobs=2)
-        worker = self.worker(rows=1, length=128, blocks=8, swap_blocks=0, block_size=16)
+        groups = self.groups(8, 0, BlockShares(0, (), 16, 128, 1))
+        worker = self.worker(rows=1, length=128, groups=groups, block_size=16)
         new = NewRow(0, "alone", tuple(tokens), len(tokens), params)
         chunk = Chunk(0, 0, len(tokens), True)
-        plan = StepPlan(0, (new,), (TableChange(0, 0, 0, tuple(range(8))),), chunks=(chunk,))
+        tables = tuple(TableChange(0, index, 0, tuple(range(8))) for index in range(len(groups)))
+        plan = StepPlan(0, (new,), tables, chunks=(chunk,))
         answer: list[int] = []
         for number in range(LONGEST_ANSWER):
             result = worker.execute(plan)
@@ -139,23 +155,38 @@ class Model:
 
 @pytest.fixture(scope="module")
 def model(tiny_model: Path) -> Iterator[Model]:
+    with one_thread():
+        yield make_model(tiny_model)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    files = resolve_model(str(tiny_model), None, lambda *_: None)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_model(folder: Path, window: int | None = None, prompts: int = 24) -> Model:
+    """With a `window`, the first layer sees no more than that."""
+    files = resolve_model(str(folder), None, lambda *_: None)
     spec = read_spec(files)
+    if window is not None:
+        group = spec.kv_groups[0]
+        sliding = replace(group, kind="sliding", layers=(0,), window=window)
+        spec = replace(spec, kv_groups=(sliding, replace(group, layers=group.layers[1:])))
     decoder = load_model(files, spec, CPU, torch.float32, lambda *_: None)
     rng = random.Random(11)
     beginnings = [[], *([rng.randrange(VOCABULARY) for _ in range(40)] for _ in range(3))]
-    prompts = []
-    for _ in range(24):
+    drawn = []
+    for _ in range(prompts):
         own = [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 24))]
-        prompts.append(rng.choice(beginnings)[: rng.choice([8, 16, 31, 40])] + own)
-    model = Model(decoder, spec, prompts)
-    for prompt in range(len(prompts)):
+        drawn.append(rng.choice(beginnings)[: rng.choice([8, 16, 31, 40])] + own)
+    model = Model(decoder, spec, drawn)
+    for prompt in range(prompts):
         for way in WAYS:
             model.compute_alone(prompt, way)
-    yield model
-    torch.set_num_threads(threads)
+    return model
 
 
 class InlineExecutor:
@@ -211,13 +242,13 @@ class Schedule:
         swap = rng.choice([0, least, 2 * least])
         rows = rng.randint(2, 6)
         tokens = max(rows, rng.choice([4, 7, 16, 33, 64, 256]))
+        groups = model.groups(blocks, swap, BlockShares(0, (), self.block_size, tokens, number % rows + 1))
         memory = KVMemory(
-            [KVGroup(blocks)],
+            groups,
             self.block_size,
             prefix_caching=rng.random() < 0.75,
             eviction=rng.choice(["lru", "lfu", "priority"]),
             ttl=rng.choice([None, None, 0.2]),
-            swap_blocks=swap,
             max_chunk=tokens,
         )
         settings = SchedulerSettings(
@@ -234,8 +265,7 @@ class Schedule:
         worker = model.worker(
             rows=rows,
             length=self.longest,
-            blocks=blocks,
-            swap_blocks=swap,
+            groups=groups,
             block_size=self.block_size,
             graphs=graphs,
         )
@@ -408,5 +438,29 @@ def test_so_it_does_where_decodes_are_replayed(model: Model) -> None:
         "swapped_in_blocks": 3,
         "hits": 10,
     }
+    missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
+    assert not missing, f"too little happened, (found, wanted): {missing}"
+
+
+def test_so_it_does_where_a_layer_sees_a_window(tiny_model: Path) -> None:
+    """Two KV groups, the sliding one with few blocks; test_windows.py says that answers alone are right."""
+    figures: Counter[str] = Counter()
+    with one_thread():
+        model = make_model(tiny_model, window=8, prompts=6)
+        for number in range(WINDOWED):
+            schedule = Schedule(model, number)
+            schedule.run(figures)
+            compare(schedule, figures)
+    least = {
+        "compared": 150,
+        "whole answers": 100,
+        "preemptions": 20,
+        "swapped_in_blocks": 10,
+        "copied_blocks": 10,
+        "hits": 10,
+        "choices": 10,
+        "branches": 3,
+    }
+    print(figures)
     missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
     assert not missing, f"too little happened, (found, wanted): {missing}"

@@ -55,8 +55,8 @@ class Bench:
         self.cache = allocate_cache(
             backend,
             spec.kv_groups,
-            num_blocks=BLOCKS,
-            swap_blocks=SWAP_BLOCKS,
+            num_blocks=[BLOCKS],
+            swap_blocks=[SWAP_BLOCKS],
             block_size=SIZE,
             dtype=torch.float32,
             device=CPU,

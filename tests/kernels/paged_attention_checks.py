@@ -289,6 +289,14 @@ def _segments_end_with_the_window(device: torch.device) -> None:
     assert_right(step.attend(), step.expected())
 
 
+def _what_has_left_the_window_is_not_read(device: torch.device) -> None:
+    """Its blocks are another's by now, in which numbers may be none: here block 0 stands in their places."""
+    step = make_step(Case(((1, 300), (40, 300), (3, 90)), window=33, dtype=torch.float32), device)
+    for s, (count, context) in enumerate(step.case.lens):
+        step.inputs.block_tables[0][s, : (context - count + 1 - 33) // 16] = 0
+    assert_right(step.attend(), step.expected())
+
+
 def _named(row: dict[str, object]) -> str:
     return "-".join(str(value).removeprefix("torch.") for value in row.values())
 
@@ -315,6 +323,7 @@ CHECKS = [
     Check("company_changes_no_digit", _company_changes_no_digit),
     Check("sinks_take_all_or_nothing", _sinks_take_all_or_nothing),
     Check("segments_end_with_the_window", _segments_end_with_the_window),
+    Check("what_has_left_the_window_is_not_read", _what_has_left_the_window_is_not_read),
     *(
         Check(f"long-{'-'.join(map(str, shape))}", partial(check_case, _long(*shape)), large=True)
         for shape in (

@@ -20,11 +20,12 @@ class KVGroupSpec:
     """Layers whose caches are allocated, shared and freed together (one block table for all of them)."""
 
     kind: str
-    """`full`; `sliding` and `recurrent` have their place here."""
+    """`full`, or `sliding` with a `window`."""
     layers: tuple[int, ...]
     num_kv_heads: int
     head_dim: int
     window: int | None = None
+    """Tokens that a query sees, its own included; None: all."""
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """Keys and values of one token in all layers of the group."""

@@ -23,6 +23,8 @@ def select_backend(
     Without a `task` no backend is taken that computes only some. Without it, or unless it is to `measure`, nothing is
     tried on a GPU and our own kernels are taken.
     """
+    if name == "varlen" and task is not None and not task.plain:
+        raise ConfigurationError("--attention-backend varlen: it has neither softcap nor sinks; use auto")
     if name == "auto":
         backend, reason = _on_gpu(device, task if measure else None) if device.type == "cuda" else _on_cpu(task)
     elif name == "torch":

@@ -27,7 +27,6 @@ class KVMemory:
         prefix_caching: bool,
         eviction: str = "lru",
         ttl: float | None = None,
-        swap_blocks: int = 0,
         max_chunk: int = 1 << 20,
     ) -> None:
         self.block_size = block_size
@@ -40,7 +39,7 @@ class KVMemory:
         ]
         self._all_kept = all(group.kind == "full" for group in groups)
         self._has_states = any(group.kind == "recurrent" for group in groups)
-        self.swap = [SwapSpace(swap_blocks) for _ in groups]
+        self.swap = [SwapSpace(group.swap_blocks) for group in groups]
         self.copied_blocks = self.swapped_out_blocks = self.swapped_in_blocks = 0
         self._operations: list[BlockOp] = []
 
@@ -50,9 +49,14 @@ class KVMemory:
         return sum(pool.num_blocks for pool in self.pools)
 
     @property
-    def available(self) -> int:
-        """Blocks that could be taken, of the group that has the fewest."""
-        return min(pool.available - pool.promised for pool in self.pools)
+    def tokens(self) -> int:
+        """Tokens of context that fit, by the group that has most blocks: others keep only a part of a context."""
+        return max(pool.num_blocks for pool in self.pools) * self.block_size
+
+    @property
+    def available(self) -> list[int]:
+        """Blocks that could be taken, of each group."""
+        return [pool.available - pool.promised for pool in self.pools]
 
     @property
     def blocks_used(self) -> int:
@@ -130,14 +134,17 @@ class KVMemory:
                     f"{group.pool.num_blocks}; ask for fewer tokens, or raise --kv-cache-memory"
                 )
 
-    def shortage(self, request: Request, tokens: int, spare: int = 0) -> int:
-        """Blocks that an opened request lacks to grow to `tokens` tokens and leave `spare`; 0 or less if none."""
-        return max(
+    def shortage(self, request: Request, tokens: int, spare: float = 0.0) -> list[int]:
+        """Blocks of each group that an opened request lacks to grow to `tokens` tokens; 0 or less where none.
+
+        A share `spare` of the group's blocks is to be left for others.
+        """
+        return [
             max(group.peak(tokens) - _held(table), group.missing(table, request.computed, request.computed + 1))
-            + spare
+            + int(spare * group.pool.num_blocks)
             - (group.pool.available - group.pool.promised)
             for group, table in zip(self.groups, request.block_tables, strict=True)
-        )
+        ]
 
     def whole_tables(self, request: Request) -> list[TableChange]:
         """All that a row which begins anew must know."""
@@ -215,12 +222,12 @@ class KVMemory:
         request.block_tables, request.promises = [], []
         request.computed = request.remembered = request.capacity = 0
 
-    def held_alone(self, request: Request) -> int:
-        """Blocks that others could have if the request gave its own back; the least of all groups."""
-        return min(
+    def held_alone(self, request: Request) -> list[int]:
+        """Blocks of each group that others could have if the request gave its own back."""
+        return [
             sum(block != NO_BLOCK and pool.references(block) == 1 for block in table)
             for pool, table in zip(self.pools, request.block_tables, strict=True)
-        )
+        ]
 
     def worth_saving(self, request: Request) -> int:
         """Blocks to move if the request were swapped out: those of the group that has the most."""

@@ -7,32 +7,34 @@ candidate any more: it runs again only with all its blocks promised, needs nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from octavo_engine.core.fairness import Accounts
 from octavo_engine.core.request import Request
 
 Importance = Callable[[Request], int]
 """Low numbers matter most."""
-Gain = Callable[[Request], int]
-"""Blocks that others could have if the request gave up its own."""
+Gain = Callable[[Request], Sequence[int]]
+"""Blocks of each KV group that others could have if the request gave up its own."""
 
 
 def choose_victim(candidates: Iterable[Request], importance: Importance, gain: Gain, needed: int) -> Request:
-    """Whom to preempt when `needed` blocks are missing; ValueError without candidates."""
+    """Whom to preempt when `needed` blocks of some group are missing; ValueError without candidates."""
     requests = list(candidates)
     least = max(map(importance, requests))
     ordered = sorted((request for request in requests if importance(request) == least), key=_loss)
-    return next((request for request in ordered if gain(request) >= needed), ordered[0])
+    return next((request for request in ordered if min(gain(request)) >= needed), ordered[0])
 
 
-def choose_victims(candidates: Iterable[Request], importance: Importance, gain: Gain, needed: int) -> list[Request]:
-    """Whom to preempt, one or more, to gain `needed` blocks; nobody if all together would not do."""
+def choose_victims(
+    candidates: Iterable[Request], importance: Importance, gain: Gain, needed: Sequence[int]
+) -> list[Request]:
+    """Whom to preempt, one or more, to gain `needed` blocks of each group; nobody if all together would not do."""
     victims: list[Request] = []
     for request in sorted(candidates, key=lambda request: (-importance(request), *_loss(request))):
         victims.append(request)
-        needed -= gain(request)
-        if needed <= 0:
+        needed = [missing - gained for missing, gained in zip(needed, gain(request), strict=True)]
+        if max(needed) <= 0:
             return victims
     return []
 

@@ -133,8 +133,8 @@ class Request:
     """Tokens of its answer that its tenant has paid for."""
     turned_down: bool = False
     """Whether no running request gave way to it when it was first its turn."""
-    worth_trying: int = 0
-    """Available blocks below which admitting it would fail as it did before."""
+    worth_trying: list[int] = field(default_factory=list)
+    """Available blocks of each KV group below which admitting it would fail as it did before."""
     finish_reason: FinishReason | None = None
     stop_token: int | None = None
     scheduled_at: float | None = None

@@ -61,7 +61,6 @@ class Scheduler:
         """The sampling requests of each plan whose results are not in yet."""
         self._next_step = 0
         self._reports = 0
-        self._fewest_blocks = min(pool.num_blocks for pool in memory.pools)
         self._cost = StepCost()
         self._updated_at: float | None = None
 
@@ -268,15 +267,15 @@ class Scheduler:
         if not (yielding or (seated and self._worth_trying(request))):
             return False
         shortage = self._open(request, draft)
-        if seated and shortage <= 0:
+        if seated and max(shortage) <= 0:
             return True
         self.memory.close(request)
-        request.worth_trying = self.memory.available + shortage
+        request.worth_trying = [have + lacks for have, lacks in zip(self.memory.available, shortage, strict=True)]
         yielding = yielding or self._yielding_to(request)
-        victims = choose_victims(yielding, self._waiting.importance, self.memory.held_alone, max(0, shortage))
+        victims = choose_victims(yielding, self._waiting.importance, self.memory.held_alone, shortage)
         for victim in victims:
             self._preempt(victim, draft)
-        if victims and self._open(request, draft) <= 0:
+        if victims and max(self._open(request, draft)) <= 0:
             return True
         request.turned_down = True
         self.memory.close(request)
@@ -293,17 +292,17 @@ class Scheduler:
 
     def _worth_trying(self, request: Request) -> bool:
         """Whether blocks have come back since it last failed. Now and then it is tried in any case: rules change."""
-        return (
-            self.memory.available >= request.worth_trying or self.num_running == 0 or self._next_step % _TRY_EVERY == 0
-        )
+        if self.num_running == 0 or self._next_step % _TRY_EVERY == 0:
+            return True
+        wanted = request.worth_trying or [0] * len(self.memory.pools)
+        return all(have >= want for have, want in zip(self.memory.available, wanted, strict=True))
 
     def _share_of(self, request: Request) -> float:
         """What part of the engine a request takes: of the memory or of the seats, whichever is more."""
-        room = self.memory.pools[0].num_blocks * self.memory.block_size
-        return max(request.known / room, 1 / self.settings.max_num_seqs)
+        return max(request.known / self.memory.tokens, 1 / self.settings.max_num_seqs)
 
-    def _open(self, request: Request, draft: Draft) -> int:
-        """Give a waiting request what is there of its beginning; the blocks that it lacks then, 0 or less if none."""
+    def _open(self, request: Request, draft: Draft) -> list[int]:
+        """Give a waiting request what is there of its beginning; the blocks of each group that it lacks then."""
         parent = self._requests.get(request.fork_of or "")
         final = not self._preemptible(request)
         # Blocks are copied before the step computes: what it computes of the parent is not there yet.
@@ -313,9 +312,7 @@ class Scheduler:
         else:
             self.memory.open(request, private=final)
         spare = max(self.settings.watermark, self._accounts.reserve(request.tenant)) if self.num_running else 0.0
-        return self.memory.shortage(
-            request, request.final_len if final else request.known, int(spare * self._fewest_blocks)
-        )
+        return self.memory.shortage(request, request.final_len if final else request.known, spare)
 
     def _start(self, request: Request, draft: Draft, now: float) -> None:
         """Give an opened request its row and its first tokens."""

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 _PILOT_BLOCKS = 2
-"""KV blocks of the cache that graphs are measured with."""
+"""KV blocks of each group of the cache that graphs are measured with."""
 _WARM_UP = tuple(
     SamplingParams(max_tokens=2, temperature=temperature, top_p=top_p, repetition_penalty=penalty)
     for penalty in (1.0, 1.1)
@@ -134,9 +134,9 @@ def _agreed(loading: Loading, graphs: int, ranks: Collectives) -> MemoryPlan:
     if ranks.alone:
         return plan
     device = loading.target.device
-    numbers = ranks.broadcast(torch.tensor([plan.num_kv_blocks, plan.max_model_len], device=device))
-    blocks, length = numbers.tolist()
-    return replace(plan, num_kv_blocks=blocks, max_model_len=length)
+    numbers = torch.tensor([plan.num_kv_blocks, plan.max_model_len, plan.window_seqs], device=device)
+    blocks, length, window_seqs = ranks.broadcast(numbers).tolist()
+    return replace(plan, num_kv_blocks=blocks, max_model_len=length, window_seqs=window_seqs)
 
 
 def _make_worker(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> tuple[Worker, KVCache]:
@@ -148,12 +148,12 @@ def _make_worker(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> tuple[
 
 
 def _allocate(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> KVCache:
-    target = loading.target
+    target, groups = loading.target, loading.target.shard_spec.kv_groups
     cache = allocate_cache(
         target.backend,
-        target.shard_spec.kv_groups,
-        num_blocks=plan.num_kv_blocks,
-        swap_blocks=plan.swap_blocks,
+        groups,
+        num_blocks=[plan.blocks_of(group.window) for group in groups],
+        swap_blocks=[plan.swap_blocks_of(group.window) for group in groups],
         block_size=loading.config.block_size,
         dtype=target.kv_dtype,
         device=target.device,

@@ -24,6 +24,7 @@ from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.board import Board
 from octavo_engine.runner.cores import use_cores
+from octavo_engine.runner.kv_blocks import WindowNeed
 from octavo_engine.runner.memory import MemoryNeed, MemoryPlan, device_memory
 from octavo_engine.runner.plan_codec import decode_plan
 from octavo_engine.runner.ranks import live_with, meeting_place
@@ -53,7 +54,8 @@ def encode_memory_plan(plan: MemoryPlan) -> bytes:
 def decode_memory_plan(message: bytes) -> MemoryPlan:
     """What `encode_memory_plan` was given."""
     plan = json.loads(message)
-    return MemoryPlan(**{**plan, "need": MemoryNeed(**plan["need"])})
+    windows = tuple(WindowNeed(**window) for window in plan["need"]["windows"])
+    return MemoryPlan(**{**plan, "need": MemoryNeed(**{**plan["need"], "windows": windows})})
 
 
 def _run(board: Board, shard: Shard, meeting: str) -> None:

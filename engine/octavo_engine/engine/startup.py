@@ -43,6 +43,7 @@ from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
 from octavo_engine.runner.graphs import ladder, uses_graphs
+from octavo_engine.runner.kv_blocks import WindowNeed
 from octavo_engine.runner.memory import (
     DeviceMemory,
     MemoryLimits,
@@ -163,9 +164,10 @@ class Sizing:
         return plan_memory(replace(self.plan.need, graphs=graphs), self.memory, self.limits)
 
     def memory_info(self) -> MemoryInfo:
-        """The plan in numbers for others."""
-        need = self.plan.need
-        step = need.step + need.graphs
+        """The plan in numbers for others; the windows of one sequence, which do not grow with it, are in `step`."""
+        plan, need = self.plan, self.plan.need
+        one = replace(plan.shares, kv_per_token=0, window_seqs=1)
+        step = need.step + need.graphs + one.bytes(plan.num_kv_blocks)
         return MemoryInfo(weights=need.weights, step=step, kv_per_token=need.kv_per_token, total=self.memory.total)
 
 
@@ -227,7 +229,17 @@ def memory_need(target: Target, config: EngineConfig) -> MemoryNeed:
         sizes = ladder(seqs)
         graphs = graph_bytes(part, dtype, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
     weights = weight_bytes(part, dtype) + copied
-    return MemoryNeed(weights, peak + state, kv_bytes_per_token(part, target.kv_dtype), graphs)
+    return MemoryNeed(
+        weights,
+        peak + state,
+        kv_bytes_per_token(part, target.kv_dtype),
+        graphs,
+        tuple(
+            WindowNeed(group.window, group.bytes_per_token(target.kv_dtype))
+            for group in part.kv_groups
+            if group.window is not None
+        ),
+    )
 
 
 def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> MemoryLimits:
@@ -247,18 +259,23 @@ def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -
         num_kv_blocks=config.num_kv_blocks,
         swap_space=config.swap_space,
         on_cpu=device.type == "cpu",
+        max_num_batched_tokens=config.max_num_batched_tokens,
     )
 
 
 def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_block_seconds: float) -> Scheduler:
     # A model's kinds of KV groups and a setting's choices are those the scheduler knows.
     memory = KVMemory(
-        [KVGroup(plan.num_kv_blocks, cast(Any, group.kind), group.window) for group in spec.kv_groups],
+        [
+            KVGroup(
+                plan.blocks_of(group.window), cast(Any, group.kind), group.window, plan.swap_blocks_of(group.window)
+            )
+            for group in spec.kv_groups
+        ],
         config.block_size,
         prefix_caching=config.enable_prefix_caching,
         eviction=config.prefix_cache_policy,
         ttl=config.prefix_cache_ttl,
-        swap_blocks=plan.swap_blocks,
         max_chunk=config.max_num_batched_tokens,
     )
     settings = SchedulerSettings(

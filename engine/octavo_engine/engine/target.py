@@ -58,7 +58,9 @@ def _target(
         check_blocks(sharded(spec, Shard(rank, shard.size)), shard.size)
     dtype = choose_dtype(config.dtype, spec, device)
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
-    task = AttentionTask(part.kv_groups, config.block_size, dtype, kv_dtype, part.num_heads)
+    task = AttentionTask(
+        part.kv_groups, config.block_size, dtype, kv_dtype, part.num_heads, plain=not spec.attention_sinks
+    )
     backend = select_backend(config.attention_backend, device, task, measure=measure)
     fp8 = fp8 and all(suits_fp8(dtype, *shape) for shape in linear_shapes(part))
     return Target(device, spec, part, dtype, kv_dtype, backend, fp8)

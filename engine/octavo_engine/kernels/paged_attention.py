@@ -160,16 +160,19 @@ def attend_tiles(
 ):
     """Take the cached tokens begin..end into the running softmax of q [ROWS, HEAD_DIM_PADDED].
 
-    What lies beyond `end` is never read: it may be another request's, or not a number.
+    What lies beyond `end` or before the window is never read: it may be another request's, or not a number.
     """
     lanes = tl.arange(0, TILE_TOKENS)
     columns = tl.arange(0, HEAD_DIM_PADDED)
     # A tile is some whole blocks or a part of one, so these do not change from turn to turn.
     inside_block = (lanes % BLOCK_SIZE)[:, None] * TOKEN_STRIDE + columns[None, :]
     real = (columns < HEAD_DIM)[None, :]
+    before = tl.min(positions) - WINDOW
     for start in range(begin, end, TILE_TOKENS):
         cached = start + lanes
         known = cached < end
+        if MASKED and WINDOW > 0:
+            known = known & (cached > before)
         entries = table + start // BLOCK_SIZE + lanes // BLOCK_SIZE
         blocks = tl.load(entries, mask=known, other=0) if MASKED else tl.load(entries)
         first = blocks.to(tl.int64) * (BLOCK_SIZE * TOKEN_STRIDE) + start % BLOCK_SIZE * TOKEN_STRIDE

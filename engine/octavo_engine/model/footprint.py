@@ -90,8 +90,8 @@ def checkpoint_bytes(files: ModelFiles) -> int | None:
 
 
 def kv_bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes one token takes in the KV cache, all groups together."""
-    return sum(group.bytes_per_token(dtype) for group in spec.kv_groups)
+    """Bytes one token takes in the KV cache for good: in layers of full attention, not in those with a window."""
+    return sum(group.bytes_per_token(dtype) for group in spec.kv_groups if group.window is None)
 
 
 def logits_bytes(spec: ModelSpec, dtype: torch.dtype, max_seqs: int) -> int:

@@ -78,10 +78,12 @@ def measure_swap(cache: KVCache) -> float:
     if not cache.swap:
         return float("inf")
     device = cache.tensors(0)[0].device
-    count = min(_MEASURED_BLOCKS, *(len(cache.tensors(0, swap=swap)[0]) for swap in (False, True)))
+    groups = range(len(cache.groups))
+    both = (cache.tensors(group, swap=swap)[0] for group in groups for swap in (False, True))
+    count = min(_MEASURED_BLOCKS, *map(len, both))
     both_ways = [
         BlockOp(kind, group, block, block)
-        for group in range(len(cache.groups))
+        for group in groups
         for kind in (BlockOpKind.SWAP_OUT, BlockOpKind.SWAP_IN)
         for block in range(count)
     ]

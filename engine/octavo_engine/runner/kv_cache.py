@@ -48,17 +48,20 @@ def allocate_cache(
     backend: AttentionBackend,
     groups: Sequence[KVGroupSpec],
     *,
-    num_blocks: int,
-    swap_blocks: int,
+    num_blocks: Sequence[int],
+    swap_blocks: Sequence[int],
     block_size: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> KVCache:
-    """A cache of `num_blocks` blocks and a swap space of `swap_blocks` for each group."""
+    """A cache and a swap space of so many blocks of each group."""
     layers: dict[int, LayerCache] = {}
-    for group in groups:
-        layers |= backend.allocate(group, num_blocks, block_size, dtype, device)
-    swap = {layer: _in_cpu_memory(cache, swap_blocks) for layer, cache in layers.items()} if swap_blocks else {}
+    swap: dict[int, LayerCache] = {}
+    for group, blocks, others in zip(groups, num_blocks, swap_blocks, strict=True):
+        cached = backend.allocate(group, blocks, block_size, dtype, device)
+        layers |= cached
+        if others:
+            swap |= {layer: _in_cpu_memory(cache, others) for layer, cache in cached.items()}
     return KVCache(tuple(groups), block_size, layers, swap)
 
 

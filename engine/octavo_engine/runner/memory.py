@@ -6,13 +6,14 @@ to turn and by how much.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from octavo_engine.config import format_size
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
+from octavo_engine.runner.kv_blocks import BlockShares, WindowNeed
 
 CPU_KV_CACHE = 4 << 30
 """The KV cache on CPU unless --kv-cache-memory says otherwise: a machine's memory is seldom all ours."""
@@ -44,8 +45,11 @@ class MemoryNeed:
     step: int
     """Upper bound of one step's activations, logits included."""
     kv_per_token: int
+    """Of full attention, which keeps every token."""
     graphs: int = 0
     """What CUDA graphs keep: estimated before loading, measured after."""
+    windows: tuple[WindowNeed, ...] = ()
+    """Of each group with a sliding window."""
 
     @property
     def fixed(self) -> int:
@@ -66,6 +70,11 @@ class MemoryLimits:
     num_kv_blocks: int | None = None
     swap_space: int = 0
     on_cpu: bool = False
+    max_num_batched_tokens: int = 2048
+
+    def shares(self, need: MemoryNeed, window_seqs: int = 1) -> BlockShares:
+        """How memory is shared by KV groups, with windows for so many requests."""
+        return BlockShares(need.kv_per_token, need.windows, self.block_size, self.max_num_batched_tokens, window_seqs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +85,34 @@ class MemoryPlan:
     budget: int
     kv_bytes: int
     num_kv_blocks: int
+    """Blocks of full attention; groups with a window may have fewer."""
     block_size: int
     max_model_len: int
     swap_blocks: int = 0
-    """Blocks in CPU memory, so many for each KV group as the device has `num_kv_blocks`."""
+    """As `num_kv_blocks`, in CPU memory."""
+    step_tokens: int = 0
+    """--max-num-batched-tokens"""
+    window_seqs: int = 1
+    """Requests for which there are sliding windows."""
+
+    @property
+    def shares(self) -> BlockShares:
+        """How memory is shared by KV groups."""
+        need = self.need
+        return BlockShares(need.kv_per_token, need.windows, self.block_size, self.step_tokens, self.window_seqs)
+
+    def blocks_of(self, window: int | None) -> int:
+        """Blocks of a KV group; of one with a `window` perhaps fewer than `num_kv_blocks`."""
+        return self.shares.blocks_of(window, self.num_kv_blocks)
+
+    def swap_blocks_of(self, window: int | None) -> int:
+        """The same of the swap space."""
+        return self.shares.blocks_of(window, self.swap_blocks)
 
     @property
     def swap_bytes(self) -> int:
         """CPU memory for blocks that were swapped out."""
-        return self.swap_blocks * self.need.kv_per_token * self.block_size
+        return self.shares.bytes(self.swap_blocks)
 
     @property
     def kv_tokens(self) -> int:
@@ -96,9 +124,11 @@ class MemoryPlan:
         full = self.kv_tokens / self.max_model_len
         swap = f", {format_size(self.swap_bytes)} of CPU memory to swap to" if self.swap_blocks else ""
         graphs = f" + CUDA graphs {format_size(self.need.graphs)}" if self.need.graphs else ""
+        tokens = ((need.window, self.blocks_of(need.window) * self.block_size) for need in self.need.windows)
+        windows = "".join(f" and {count:,} in windows of {window:,}" for window, count in tokens)
         return (
             f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)}{graphs} + KV cache "
-            f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV, "
+            f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV{windows}, "
             f"{full:.1f} sequences of {self.max_model_len:,} tokens{swap}"
         )
 
@@ -106,24 +136,48 @@ class MemoryPlan:
 def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) -> MemoryPlan:
     """Size the KV cache; DoesNotFitError unless it holds at least one sequence of --max-model-len tokens."""
     budget = memory.budget(limits.utilization)
-    per_block = need.kv_per_token * limits.block_size
-    swap_blocks = _swap_blocks(limits.swap_space, per_block)
     left = budget - need.fixed - _swap_on_device(limits)
     wanted = limits.max_model_len or limits.model_max_len
-    blocks = _blocks(left, per_block, wanted, limits)
+    shares, blocks = _share(need, left, wanted, limits)
     capacity = blocks * limits.block_size
     max_model_len = limits.max_model_len or min(wanted, capacity)
-    if max_model_len < 1 or capacity < max_model_len or blocks * per_block > left:
+    if max_model_len < 1 or capacity < max_model_len or shares.bytes(blocks) > left:
         raise DoesNotFitError(_explain(need, memory, limits, budget, left, max_model_len or limits.block_size))
-    return MemoryPlan(need, budget, blocks * per_block, blocks, limits.block_size, max_model_len, swap_blocks)
+    return MemoryPlan(
+        need,
+        budget,
+        shares.bytes(blocks),
+        blocks,
+        limits.block_size,
+        max_model_len,
+        _swap_blocks(limits.swap_space, shares, blocks),
+        limits.max_num_batched_tokens,
+        shares.window_seqs,
+    )
 
 
-def _swap_blocks(swap_space: int, per_block: int) -> int:
-    blocks = swap_space // per_block
+def _share(need: MemoryNeed, left: int, wanted: int, limits: MemoryLimits) -> tuple[BlockShares, int]:
+    """How `left` bytes are shared by KV groups, and the blocks of full attention.
+
+    At best there are windows for twice as many requests as may run: for as many again the prefix cache keeps them. If
+    a sequence of `wanted` tokens would not fit then, windows are for half as many, and so on.
+    """
+    window_seqs = 2 * limits.max_num_seqs
+    while True:
+        shares = limits.shares(need, window_seqs)
+        blocks = _blocks(left, shares, wanted, limits)
+        fits = blocks * limits.block_size >= wanted and shares.bytes(blocks) <= left
+        if fits or window_seqs == 1:
+            return shares, blocks
+        window_seqs //= 2
+
+
+def _swap_blocks(swap_space: int, shares: BlockShares, on_device: int) -> int:
+    blocks = shares.most(swap_space, max(shares.limit(swap_space), on_device)) if swap_space else 0
     if swap_space and not blocks:
         raise ConfigurationError(
-            f"--swap-space {format_size(swap_space)} holds no block: one takes {format_size(per_block)}; give at least "
-            f"that, or 0 for none"
+            f"--swap-space {format_size(swap_space)} holds no block: one takes {format_size(shares.bytes(1))}; give at "
+            f"least that, or 0 for none"
         )
     return blocks
 
@@ -142,18 +196,20 @@ def check_swap_space(plan: MemoryPlan, host: DeviceMemory) -> None:
         )
 
 
-def _blocks(left: int, per_block: int, wanted: int, limits: MemoryLimits) -> int:
+def _blocks(left: int, shares: BlockShares, wanted: int, limits: MemoryLimits) -> int:
+    """Blocks of full attention."""
     if limits.num_kv_blocks is not None:
         return limits.num_kv_blocks
+    of_one = -(-wanted // limits.block_size)
+    most_of_use = of_one * limits.max_num_seqs
     if limits.kv_cache_memory is not None:
-        return limits.kv_cache_memory // per_block
-    most_of_use = -(-wanted // limits.block_size) * limits.max_num_seqs
-    allowed = min(left, max(CPU_KV_CACHE, wanted * per_block // limits.block_size)) if limits.on_cpu else left
-    return max(0, min(allowed // per_block, most_of_use))
+        return shares.most(limits.kv_cache_memory, max(most_of_use, shares.limit(limits.kv_cache_memory)))
+    allowed = min(left, max(CPU_KV_CACHE, replace(shares, window_seqs=1).bytes(of_one))) if limits.on_cpu else left
+    return shares.most(allowed, most_of_use)
 
 
 def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget: int, left: int, length: int) -> str:
-    kv = -(-length // limits.block_size) * limits.block_size * need.kv_per_token
+    kv = limits.shares(need).bytes(-(-length // limits.block_size))
     if limits.num_kv_blocks is not None and limits.num_kv_blocks * limits.block_size < length:
         return (
             f"--num-kv-blocks {limits.num_kv_blocks} holds {limits.num_kv_blocks * limits.block_size} tokens, fewer "
@@ -165,7 +221,7 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
             f"{format_size(kv)} for its {length} tokens; raise it to that, or lower --max-model-len"
         )
     if limits.num_kv_blocks is not None:
-        kv = limits.num_kv_blocks * limits.block_size * need.kv_per_token
+        kv = limits.shares(need).bytes(limits.num_kv_blocks)
     elif limits.kv_cache_memory is not None:
         kv = limits.kv_cache_memory
     swap = _swap_on_device(limits)
@@ -188,17 +244,17 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget
         tips.append("--enforce-eager (fits)")
     if (swap := _swap_on_device(limits)) and total - budget <= swap:
         tips.append(f"--swap-space {(swap - (total - budget)) >> 20}MiB (fits)")
-    if limits.num_kv_blocks is not None and left >= need.kv_per_token * limits.block_size:
-        tips.append(f"--num-kv-blocks {left // (need.kv_per_token * limits.block_size)} (fits)")
+    blocks = limits.shares(need).most(left, limits.num_kv_blocks or -(-limits.model_max_len // limits.block_size))
+    if limits.num_kv_blocks is not None and blocks:
+        tips.append(f"--num-kv-blocks {blocks} (fits)")
     if limits.kv_cache_memory is not None and left > 0:
         tips.append(f"--kv-cache-memory {left >> 20}MiB (fits)")
-    fitting = max(0, left) // need.kv_per_token // limits.block_size * limits.block_size
-    if fitting >= limits.block_size and limits.num_kv_blocks is None and limits.kv_cache_memory is None:
-        tips.append(f"--max-model-len {fitting} (fits)")
+    if blocks and limits.num_kv_blocks is None and limits.kv_cache_memory is None:
+        tips.append(f"--max-model-len {blocks * limits.block_size} (fits)")
     share = (total + memory.total - memory.free) / memory.total
     if limits.utilization < share <= 0.98:
         tips.append(f"--gpu-memory-utilization {share + 0.005:.2f}")
-    if total > memory.free and left <= need.kv_per_token * limits.block_size:
+    if total > memory.free and left <= limits.shares(need).bytes(1):
         missing = total - memory.free
         tips.append(
             f"a device with {format_size(missing)} more memory, more GPUs, or smaller weights (--quantization fp8)"

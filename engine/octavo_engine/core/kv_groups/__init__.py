@@ -29,6 +29,8 @@ class KVGroup:
     kind: Literal["full", "sliding", "recurrent"] = "full"
     window: int | None = None
     """Tokens that a query sees, its own included (sliding)."""
+    swap_blocks: int = 0
+    """Blocks in CPU memory."""
 
 
 def group_memory(group: KVGroup, pool: BlockPool, block_size: int, max_chunk: int) -> GroupMemory:
@@ -36,7 +38,7 @@ def group_memory(group: KVGroup, pool: BlockPool, block_size: int, max_chunk: in
     if group.kind == "recurrent":
         return RecurrentMemory(pool, block_size)
     if group.kind == "sliding":
-        if group.window is None or group.window < 2:  # of 1: nothing is ever read from the cache, all seems known
-            raise ValueError(f"a sliding group needs a window of at least 2 tokens, not {group.window}")
+        if group.window is None or group.window < 1:
+            raise ValueError(f"a sliding group needs a window of at least 1 token, not {group.window}")
         return SlidingMemory(pool, block_size, group.window, max_chunk)
     return FullMemory(pool, block_size)

@@ -11,11 +11,14 @@ from octavo_engine.core.kv_groups.memory import NO_BLOCK, Growth, shared
 
 
 class SlidingMemory(FullMemory):
-    """As full attention, but what has left the window is given back: its places hold `NO_BLOCK`."""
+    """As full attention, but what has left the window is given back: its places hold `NO_BLOCK`.
+
+    A window of 1 is kept as one of 2: nothing is ever read of it from the cache, so any beginning would seem known.
+    """
 
     def __init__(self, pool: BlockPool, block_size: int, window: int, max_chunk: int) -> None:
         super().__init__(pool, block_size)
-        self.window = window
+        self.window = max(2, window)
         self.max_chunk = max_chunk
 
     def peak(self, tokens: int) -> int:

@@ -1,0 +1,55 @@
+"""How many blocks each KV group gets of the cache's memory.
+
+One number says it for all: the blocks of full attention, which keeps every token. A group with a sliding window gets as
+many, so that requests shorter than the window find room for all their tokens, but no more than so many requests can
+come to use: each its window, all together one step's tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WindowNeed:
+    """Layers that see no more than a sliding window."""
+
+    window: int
+    """Tokens, the query's own included."""
+    kv_per_token: int
+    """Bytes of one token in all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockShares:
+    """What is known before the number is."""
+
+    kv_per_token: int
+    """Bytes of one token in the layers of full attention; 0 if there are none."""
+    windows: tuple[WindowNeed, ...]
+    block_size: int
+    step_tokens: int
+    """Most tokens of one step."""
+    window_seqs: int
+    """Requests for which there are windows, at least 1: then the longest sequence of all has enough."""
+
+    def blocks_of(self, window: int | None, blocks: int) -> int:
+        """Blocks of a group with `window`, None: full attention, where that has `blocks`."""
+        if window is None:
+            return blocks
+        of_each = -(-window // self.block_size) + 1  # wherever it begins in a block
+        return min(blocks, self.window_seqs * of_each + -(-self.step_tokens // self.block_size))
+
+    def bytes(self, blocks: int) -> int:
+        """Memory of all groups where full attention has `blocks`."""
+        windows = (need.kv_per_token * self.blocks_of(need.window, blocks) for need in self.windows)
+        return self.block_size * (blocks * self.kv_per_token + sum(windows))
+
+    def limit(self, memory: int) -> int:
+        """No more blocks of full attention than these fit into `memory` bytes; 0 where there is no such layer."""
+        return memory // (self.block_size * self.kv_per_token) if self.kv_per_token else 0
+
+    def most(self, memory: int, limit: int) -> int:
+        """The most blocks of full attention, up to `limit`, that fit with all other groups into `memory` bytes."""
+        return max(0, bisect_right(range(limit + 1), memory, key=self.bytes) - 1)

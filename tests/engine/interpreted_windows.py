@@ -1,0 +1,41 @@
+"""Two KV groups by the Triton kernels in the interpreter: test_windows.py runs it with a checkpoint and reads answers.
+
+Triton decides when it is first imported whether it interprets, so this needs a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from octavo_engine import LLM, SamplingParams
+from octavo_engine.attention.triton import interpreted
+from octavo_engine.engine import load, target
+from octavo_engine.model.spec import read_spec
+from tests.engine.windowed import WINDOW, windowed
+
+PROMPT = [(7 * i) % 61 for i in range(24)]
+"""Computed in two chunks, the second of which sees less than the first; then the first block is found again."""
+
+
+def main(folder: str) -> None:
+    assert interpreted()
+    load._warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
+    target.read_spec = lambda files: windowed(read_spec(files), WINDOW)
+    llm = LLM(
+        folder,
+        device="cpu",
+        dtype="float32",
+        attention_backend="triton",
+        max_num_seqs=2,
+        max_num_batched_tokens=16,
+        max_model_len=32,
+    )
+    greedy = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True, logprobs=0)
+    answers = [llm.generate([PROMPT], greedy)[0] for _ in range(2)]
+    told = [(a.prompt_token_ids, a.token_ids, [x.logprob for x in a.logprobs], a.cached_tokens) for a in answers]
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
