@@ -147,7 +147,11 @@ class EngineConfig:
         None, "size", "size of the KV cache; default: what --gpu-memory-utilization leaves", minimum=1, metavar="SIZE"
     )
     num_kv_blocks: int | None = setting(
-        None, "int", "number of KV blocks, instead of a computed one; layers with a sliding window may have fewer", minimum=2, maximum=1 << 31
+        None,
+        "int",
+        "number of KV blocks, instead of a computed one; layers with a sliding window may have fewer",
+        minimum=2,
+        maximum=1 << 31,
     )
     kv_cache_dtype: str = setting(
         "auto", "str", "type of cached keys and values; auto takes --dtype", choices=("auto", "fp8", "fp8_e4m3")

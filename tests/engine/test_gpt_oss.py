@@ -11,11 +11,13 @@ import pytest
 import torch
 from checkpoints import reference_model, save
 from peak_memory import peak_memory
+from reference import assert_same as assert_same_answers
 from safetensors.torch import load_file, save_file
 from stepper import Sequence, Stepper
 from test_decoder import assert_same, load, quiet, random_tokens, reference_logits
 
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
+from octavo_engine import LLM, SamplingParams
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe_choice import torch_mixture_of_experts
@@ -142,6 +144,24 @@ def test_bfloat16_is_as_close_as_transformers(tmp_path: Path) -> None:
     exact = reference_logits(model, tokens)
     theirs = reference_logits(model.bfloat16(), tokens).float()
     assert (logits - exact).abs().mean() < 1.25 * (theirs - exact).abs().mean() < 0.2 * exact.abs().mean()
+
+
+def test_the_whole_engine_answers_as_transformers(tmp_path: Path, tiny_model: Path) -> None:
+    """Alone, from the prefix cache, and in a crowd with so few blocks that requests are preempted."""
+    model = random_model()
+    directory = save(model, tmp_path)
+    (directory / "tokenizer.json").write_bytes((tiny_model / "tokenizer.json").read_bytes())
+    settings = {"num_kv_blocks": 12, "max_model_len": 192, "max_num_batched_tokens": 24, "max_num_seqs": 4}
+    llm = LLM(str(directory), device="cpu", dtype="float32", **settings)
+    greedy = SamplingParams(max_tokens=64, temperature=0.0, ignore_eos=True, logprobs=20)
+    prompts = [random_tokens(length, length) for length in (1, 16, 33, 100)]
+    first, again = (llm.generate(prompts[-1:], greedy)[0] for _ in range(2))
+    crowd = llm.generate(prompts, greedy)
+    report = llm.report()
+    llm.close()
+    assert_same_answers(model, [first, again, *crowd])
+    assert again.cached_tokens == 96
+    assert report.preemptions > 0
 
 
 @pytest.mark.parametrize("truncate", [True, False])

@@ -61,14 +61,14 @@ def stored_shape(name: str, target: Tensor) -> tuple[int, ...]:
 def read_expert(name: str, values: Tensor, target: Tensor) -> None:
     """Fill `target` with what the checkpoint has, expert by expert. Numbers in MXFP4 first, then `_scales`."""
     if not is_mxfp4(name):
-        values = values.view(target.shape)
+        target.copy_(values.view(target.shape))
+        return
+    numbers = torch.tensor(_E2M1, dtype=target.dtype, device=target.device)
+    pairs = torch.stack((numbers.repeat(16), numbers.repeat_interleave(16)), dim=1)  # by byte: lower half, upper half
+    powers = torch.tensor(_E8M0, device=target.device)
     for mine, stored in zip(target, values, strict=True):
+        codes = stored.to(target.device).int()
         if name.endswith("_blocks"):
-            numbers = torch.tensor(_E2M1, dtype=target.dtype, device=target.device)
-            pairs = torch.stack((numbers.repeat(16), numbers.repeat_interleave(16)), dim=1)  # by byte: lower, upper
-            mine.copy_(pairs[stored.to(target.device).int()].view(mine.shape))
-        elif name.endswith("_scales"):
-            powers = torch.tensor(_E8M0, device=target.device)[stored.to(target.device).int()]
-            mine.unflatten(-1, (-1, _BLOCK)).mul_(powers.view(*mine.shape[:-1], -1, 1))
+            mine.copy_(pairs[codes].view(mine.shape))
         else:
-            mine.copy_(stored)
+            mine.unflatten(-1, (-1, _BLOCK)).mul_(powers[codes].view(*mine.shape[:-1], -1, 1))
