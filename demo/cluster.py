@@ -6,12 +6,15 @@ Every command is shown as it is run.
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import yaml
 from openai import OpenAI
 
 from demo.__main__ import QUESTION, SAMPLE, ask, say, summarize
@@ -22,6 +25,10 @@ from tests.cluster.layout import CHECKOUT, HOME
 IMAGES = ("--set", "operator.image.tag=dev", "--set", "engine.image.tag=dev")
 NAME = "smollm2"
 USERS = 8
+SCALED = 600  # seconds until replicas have come and serve, or gone
+ANSWERED = 600.0  # seconds that an answer may take while engines that load have the machine
+# Several engines share this machine: threads that wait must sleep, or none of them gets on.
+SHARING = {"env": [{"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}]}
 # Three of sixteen requests in flight per replica, and windows of seconds where a real service has minutes.
 QUICK = {"stabilizationWindowSeconds": 5, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 15}]}
 AUTOSCALING = {
@@ -31,10 +38,11 @@ AUTOSCALING = {
 }
 
 
-def show(program: str, client: Client, *arguments: str) -> None:
-    """Run a command and show it with what it says."""
-    print(f"\n$ {program} {' '.join(arguments)}", flush=True)
-    print(getattr(client, program)(*arguments).rstrip(), flush=True)
+def show(program: str, client: Client, *arguments: str, given: str | None = None) -> None:
+    """Run a command, with `given` as its input, and show it with what it says."""
+    here = f" <<'EOF'\n{given.rstrip()}\nEOF" if given else ""
+    print(f"\n$ {program} {shlex.join(arguments)}{here}", flush=True)
+    print(getattr(client, program)(*arguments, input=given).rstrip(), flush=True)
 
 
 def install(client: Client) -> None:
@@ -48,7 +56,7 @@ def install(client: Client) -> None:
 def serve(client: Client) -> float:
     """The sample LLMService, until it is Ready; seconds it took."""
     started = time.perf_counter()
-    show("kubectl", client, "apply", "-f", str(SAMPLE))
+    show("kubectl", client, "apply", "-f", "-", given=yaml.safe_dump(shared_sample(), sort_keys=False))
     last = ""
     while True:
         service = client.get("llms", NAME)
@@ -64,6 +72,13 @@ def serve(client: Client) -> float:
         if time.perf_counter() - started > 300:
             raise TimeoutError(f"{NAME} is not ready after 300 s; last seen: {line}")
         time.sleep(0.5)
+
+
+def shared_sample() -> dict[str, Any]:
+    """manifests/samples/smollm2.yaml for a machine that several engines share."""
+    sample: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
+    sample["spec"]["engine"] |= SHARING
+    return sample
 
 
 def load(openai: OpenAI) -> None:
@@ -101,25 +116,27 @@ def scale(client: Client, openai: OpenAI) -> None:
             show("kubectl", client, "get", "llms,hpa,pods")
         finally:
             leave.set()
+            say("the users leave, each with its last answer")
         for each in users:
             each.result()
-    say("all were answered, and leave")
+    say("all were answered")
     follow(client, 1)
 
 
 def follow(client: Client, replicas: int) -> None:
-    """Tells what the autoscaler says until the LLMService has `replicas`."""
+    """Tells what the autoscaler says until `replicas` serve, and no other is there."""
     started, last = time.perf_counter(), ""
     while True:
         status = client.get("llms", NAME)["status"]
-        line = f"{status['replicas']} replicas: {status.get('autoscaling', {}).get('message')}"
+        line = f"{status['readyReplicas']} of {status['replicas']} replicas serve; autoscaling: "
+        line += status.get("autoscaling", {}).get("message", "not begun")
         if line != last:
             say(line)
             last = line
-        if status["replicas"] == replicas:
+        if status["replicas"] == status["readyReplicas"] == replicas:
             return
-        if time.perf_counter() - started > 300:
-            raise TimeoutError(f"{NAME} has not come to {replicas} replicas in 300 s; last seen: {line}")
+        if time.perf_counter() - started > SCALED:
+            raise TimeoutError(f"{NAME} has not come to {replicas} replicas in {SCALED} s; last seen: {line}")
         time.sleep(0.5)
 
 
@@ -131,7 +148,7 @@ def main() -> int:
         install(client)
         ready_after = serve(client)
         endpoint = client.service_proxy_url(NAME, 80) + "/v1"
-        openai = OpenAI(base_url=endpoint, api_key="none", http_client=client.http)
+        openai = OpenAI(base_url=endpoint, api_key="none", http_client=client.http, timeout=ANSWERED)
         summarize(ask(openai, QUESTION), endpoint, ready_after)
         load(openai)
         scale(client, openai)

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, format_size, settings_of
 from octavo_engine.engine.client import EngineState
 from octavo_engine.server.metrics import Metrics
-from octavo_operator.api.crd import custom_resource_definition
+from octavo_operator.api.crd import custom_resource_definition, default_sentence
 
 FOLDER = Path(__file__).parent / "reference"
 _HEAD = "<!-- Made by `make docs` from the code; edit the code. -->\n\n"
@@ -61,8 +61,9 @@ def llmservice() -> str:
 def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str, str, str]]:
     for name, child in schema.get("properties", {}).items():
         here = f"{path}.{name}"
-        text = " ".join(str(child.get("description", "")).split()).replace("|", "\\|")
         default = child.get("default", "")
+        described = str(child.get("description", "")).removesuffix(default_sentence(default))  # it has a column
+        text = " ".join(described.split()).replace("|", "\\|")
         yield here, _type(child), f"`{default}`" if default not in ("", {}, []) else "", text
         inner = child.get("items", child)
         if child.get("x-kubernetes-preserve-unknown-fields") is None:

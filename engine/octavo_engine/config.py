@@ -200,7 +200,7 @@ class EngineConfig:
         "auto",
         "str",
         "who computes attention; auto takes what is the quickest on this GPU for this model",
-        choices=("auto", "triton", "varlen", "torch"),
+        choices=("auto", "triton", "varlen", "flashinfer", "torch"),
     )
     seed: int = setting(0, "int", "seed of requests that bring none", minimum=0, maximum=(1 << 63) - 1)
     watchdog_timeout: float = setting(

@@ -52,7 +52,7 @@ def installed_operator(cluster: Client, *settings: str, chart: Path = CHART) -> 
             *settings,
             "--take-ownership",
             "--wait",
-            "--timeout=60s",
+            "--timeout=180s",
         )
         yield system
     except BaseException:

@@ -143,6 +143,41 @@ def pods_left(client: Client, count: int) -> None:
     client.wait_until(lambda: len(client.list("pods", selector=label)) == count, 180, f"{count} pods are left")
 
 
+# Stands in for engines: who finds nobody ready serves, and is busy when told so; who comes later loads for ever.
+ONE_LOADED = """
+import http.server, os, urllib.request
+try:
+    first = urllib.request.urlopen("http://model/health/ready", timeout=2).status != 200
+except OSError:
+    first = True
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        metrics = self.path == "/metrics"
+        self.send_response(200 if first or metrics else 503)
+        self.end_headers()
+        running = 6 if first and os.path.exists("/tmp/busy") else 0
+        self.wfile.write(b"octavo_requests_waiting 0\\noctavo_requests_running %d\\n" % running if metrics else b"{}")
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
+"""
+TWO_EACH = {"engine": {"maxConcurrentRequests": 4}, "autoscaling": {"targetConcurrencyPercent": 50, "maxReplicas": 8}}
+
+
+def test_replicas_that_load_long_neither_dilute_nor_multiply_the_load(operator: Client, namespace: Client) -> None:
+    engine = {"name": "engine", "command": ["python", "-c", ONE_LOADED], "args": []}
+    quick = {"behavior": QUICK, "metricsSource": "Builtin"}
+    spec = merged(TWO_EACH, {"podTemplate": {"spec": {"containers": [engine]}}, "autoscaling": quick})
+    with watched_replicas(namespace, "model") as replicas:
+        namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
+        wait_for_condition(namespace, "model", "Ready", "Serving")
+        namespace.kubectl("exec", "deployment/model", "-c", "engine", "--", "python", "-c", "open('/tmp/busy', 'w')")
+        wait_for_message(namespace, "at 3, of which 2 still load, as many as the load asks for", 90, "model")
+        time.sleep(8)  # the autoscaler looks every second here, and may add more at each look
+        assert "at 3, of which 2 still load" in message(namespace, "model")
+    assert replicas.values == [1, 3]
+
+
 PROBE = """
 import ssl, sys, urllib.error, urllib.request
 try:

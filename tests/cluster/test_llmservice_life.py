@@ -187,6 +187,11 @@ def test_an_engine_that_cannot_start_says_why(
     service = wait_for_condition(namespace, "good", "Ready", reason, 120)
     assert words in condition(service, "Degraded")["message"]
 
+    def told() -> str:
+        return namespace.kubectl("describe", "llms", "good").partition("Events:")[2]
+
+    namespace.wait_until(lambda: reason in told() and words in told(), 10, lambda: f"an event says why: {told()}")
+
 
 TRY_KEYS = """
 import sys, urllib.error, urllib.request

@@ -168,6 +168,56 @@ def test_a_model_from_s3_with_a_template_of_its_own(operator: Client, namespace:
     }
 
 
+@contextmanager
+def volumes(namespace: Client, **folders: Path) -> Iterator[None]:
+    """PersistentVolumes in folders of the node, each of a storage class that is called like it and the namespace."""
+    made = {name: f"{namespace.namespace}-{name}" for name in folders}
+    for name, folder in folders.items():
+        spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "hostPath": {"path": str(folder)},
+                "storageClassName": made[name]}  # fmt: skip
+        volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": made[name]}, "spec": spec}
+        namespace.apply(volume)
+    try:
+        yield
+    finally:
+        namespace.kubectl("delete", "persistentvolume", *made.values(), "--wait=false")
+
+
+TRY_TO_WRITE = """
+for path in ("/cache/written", "/models/written"):
+    try:
+        open(path, "w").close()
+        print("written")
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_weights_on_a_claim_are_served_and_never_written_to(operator: Client, namespace: Client, folder: Path) -> None:
+    model = resolve_model("smollm2", None, lambda *_: None).gguf
+    assert model is not None
+    for name in ("weights", "cache"):
+        (folder / name).mkdir()
+        (folder / name).chmod(0o777)
+    shutil.copyfile(model, folder / "weights" / "model.gguf")
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "weights"},
+             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}},
+                      "storageClassName": f"{namespace.namespace}-weights"}}  # fmt: skip
+    kept = {"type": "PersistentVolumeClaim", "size": "1Gi", "storageClassName": f"{namespace.namespace}-cache"}
+    with volumes(namespace, weights=folder / "weights", cache=folder / "cache"):
+        namespace.apply(claim)
+        source = {"s3": GONE, "persistentVolumeClaim": {"claimName": "weights", "path": "model.gguf"}}
+        namespace.apply(service(model={"source": source}, cache=kept))
+        wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
+        assert "Paris" in answer(namespace)
+        (pod,) = ready_pods(namespace)
+        assert "initContainers" not in pod["spec"], "nothing has to be fetched"
+        tried = namespace.kubectl("exec", pod["metadata"]["name"], "-c", "engine", "--", "python", "-c", TRY_TO_WRITE)
+        assert tried.splitlines() == ["written", "Read-only file system"]
+        assert (folder / "cache" / "written").exists()
+
+
 @pytest.mark.timeout(600)
 def test_a_later_pod_starts_from_the_nodes_cache_without_any_download(
     operator: Client, namespace: Client, s3: Path, folder: Path

@@ -13,6 +13,8 @@ import yaml
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .client import Client, CommandError
+from .cluster import GPUS
+from .layout import NODE
 from .octavo import (
     CHART,
     IMAGES,
@@ -24,9 +26,12 @@ from .octavo import (
     installed_operator,
     wait_for_condition,
 )
+from .programs import PAUSE_IMAGE
+from .watching import watched_reasons
 
 NOWHERE = {"scheduling": {"nodeSelector": {"no-such": "node"}}}
 CHILDREN = ("deployment", "service", "poddisruptionbudget")
+DRA = "resource.k8s.io/v1"
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +78,65 @@ def test_no_gpu_is_said(operator: Client, namespace: Client) -> None:
     accelerator = {"count": 1, "resourceName": "example.com/npu"}
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": accelerator}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
-    assert "Insufficient example.com/npu" in condition(service, "Progressing")["message"]
+    told = condition(service, "Progressing")["message"]
+    assert "it needs 1 example.com/npu on one node, and no node that it may use has as many in all" in told
+    assert "The scheduler: 0/1 nodes are available: 1 Insufficient example.com/npu" in told
     assert condition(service, "Degraded")["status"] == "False"
+
+
+def test_gpus_that_others_have_are_told_from_gpus_that_no_node_has(operator: Client, namespace: Client) -> None:
+    all_gpus = {"name": "main", "image": PAUSE_IMAGE, "resources": {"limits": {"nvidia.com/gpu": str(GPUS)}}}
+    namespace.apply(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"}, "spec": {"containers": [all_gpus]}}
+    )
+    namespace.kubectl("wait", "--for=condition=PodScheduled", "pod/other", "--timeout=60s")
+    namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": {"count": 1}}}))
+    service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
+    told = condition(service, "Progressing")["message"]
+    assert "it needs 1 nvidia.com/gpu on one node, and where a node has as many they are in use" in told
+
+
+DRIVER = "gpu.example.com"
+CLAIMED = {
+    "accelerator": {"count": GONE, "claims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]},
+}
+
+
+def test_devices_of_claims_are_waited_for_and_had(cluster: Client, operator: Client, namespace: Client) -> None:
+    """No driver runs: the scheduler gives the device away, and no more is shown."""
+    request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER}}
+    template = {"apiVersion": DRA, "kind": "ResourceClaimTemplate", "metadata": {"name": "one-gpu"},
+                "spec": {"spec": {"devices": {"requests": [request]}}}}  # fmt: skip
+    of_driver = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
+    kind = {"apiVersion": DRA, "kind": "DeviceClass", "metadata": {"name": DRIVER}, "spec": {"selectors": [of_driver]}}
+    pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+    devices = {"apiVersion": DRA, "kind": "ResourceSlice", "metadata": {"name": DRIVER},
+               "spec": {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": [{"name": "gpu-0"}]}}  # fmt: skip
+    try:
+        namespace.apply(template, kind)
+        namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": CLAIMED}))
+        service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
+        told = condition(service, "Progressing")["message"]
+        assert "it needs devices for its claims (gpu), and no node has them free" in told
+        namespace.apply(devices)
+        wait_for_condition(namespace, "model", "Ready", "Deploying")
+        (claim,) = json.loads(namespace.kubectl("get", "resourceclaims", "-o", "json"))["items"]
+        assert claim["status"]["allocation"]["devices"]["results"][0]["device"] == "gpu-0"
+    finally:
+        cluster.kubectl("delete", "resourceslice,deviceclass", DRIVER, "--ignore-not-found")
+
+
+def test_an_image_of_weights_is_a_folder_of_the_pod(operator: Client, namespace: Client) -> None:
+    """The image at hand holds no model: what is in it is seen, and that the engine finds no model there is said."""
+    image = {"reference": PAUSE_IMAGE, "pullPolicy": "Never"}
+    look = "import os, time; print(os.listdir('/weights'), flush=True); time.sleep(3600)"
+    beside = {"name": "beside", "image": "octavo-engine:dev", "command": ["python", "-c", look],
+              "volumeMounts": [{"name": "weights", "mountPath": "/weights"}]}  # fmt: skip
+    spec = {"model": {"source": {"demo": GONE, "image": image}}, "podTemplate": {"spec": {"containers": [beside]}}}
+    namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
+    service = wait_for_condition(namespace, "model", "Ready", "ModelNotFound", 120)
+    assert "/models" in condition(service, "Degraded")["message"]
+    assert "busybox" in namespace.kubectl("logs", "deployment/model", "-c", "beside")
 
 
 def test_an_image_that_is_not_there_is_said(operator: Client, namespace: Client) -> None:
@@ -158,6 +220,54 @@ def test_scaling_by_hand_reaches_the_pods(operator: Client, namespace: Client) -
     converged(namespace)
     namespace.kubectl("scale", "llms/model", "--replicas=2")
     namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 2, 10, "two replicas")
+
+
+# Stands in for an engine: serves at once, and ends at once when it is asked to.
+SERVES = """
+import http.server, os, signal
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
+"""
+
+
+def test_a_rollout_is_in_place_or_with_a_surge_or_held_back_as_the_spec_says(
+    operator: Client, namespace: Client
+) -> None:
+    engine = {"name": "engine", "command": ["python", "-c", SERVES], "args": []}
+
+    def apply(number: int, **rollout: Any) -> None:
+        env = [{"name": "NUMBER", "value": str(number)}]
+        spec = {"podTemplate": {"spec": {"containers": [engine]}}, "engine": {"env": env}, "rollout": rollout}
+        namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
+
+    def reasons(number: int, **rollout: Any) -> list[str]:
+        """The reasons of condition Available while the change is rolled out."""
+        with watched_reasons(namespace, "model", "Available") as seen:
+            apply(number, **rollout)
+            wait_for_condition(namespace, "model", "Progressing", "Deployed")
+        return seen.values
+
+    apply(0, strategy="InPlace")
+    wait_for_condition(namespace, "model", "Progressing", "Deployed")
+    assert reasons(1, strategy="InPlace") == ["Serving", "NoReadyReplica", "Serving"]
+    assert reasons(2, strategy="Surge") == ["Serving"]
+
+    apply(3, strategy="Surge", paused=True)
+    wait_for_condition(namespace, "model", "Progressing", "Paused")
+    before = {pod["metadata"]["uid"] for pod in namespace.list("pods")}
+    time.sleep(2)
+    assert {pod["metadata"]["uid"] for pod in namespace.list("pods")} <= before
+    apply(3, strategy="Surge")
+    wait_for_condition(namespace, "model", "Progressing", "Deployed")
+    (pod,) = [pod for pod in namespace.list("pods") if "deletionTimestamp" not in pod["metadata"]]
+    assert {"name": "NUMBER", "value": "3"} in pod["spec"]["containers"][0]["env"]
+    assert pod["metadata"]["uid"] not in before
 
 
 def test_a_field_without_which_no_pod_could_run_and_that_does_not_act_yet_makes_none(

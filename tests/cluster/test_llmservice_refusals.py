@@ -116,6 +116,7 @@ def test_kubectl_explain_reads_well(crd: Client) -> None:
     assert "Longest context in tokens" in said
     assert "IN PLACE" not in said
     assert "exactly one member" in crd.kubectl("explain", "llmservice.spec.model.source")
+    assert "to aim for. Default: 4." in crd.kubectl("explain", "llmservice.spec.autoscaling")
 
 
 def test_a_service_that_scales_by_itself_cannot_be_scaled_by_hand(crd: Client, namespace: Client) -> None:

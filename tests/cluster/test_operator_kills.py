@@ -33,7 +33,7 @@ NAMES = [f"model-{number}" for number in range(6)]
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
 STEADY = "smollm2"
 IMAGE = "octavo-engine:dev"
-CHILDREN = ("deployment", "service", "poddisruptionbudget")
+CHILDREN = ("deployment", "service", "poddisruptionbudget", "horizontalpodautoscaler")
 
 
 class Operator:
@@ -76,8 +76,8 @@ def operator(cluster: Client, namespace: Client, tmp_path: Path) -> Iterator[Ope
 
 
 def llmservice(name: str, chance: random.Random) -> dict[str, Any]:
-    """A service of this name with some settings or others; its pods find no node."""
-    spec = {
+    """A service of this name with some settings or others, so that replicas change hands too; its pods find no node."""
+    spec: dict[str, Any] = {
         "scheduling": {"nodeSelector": {"no-such": "node"}},
         "replicas": chance.randint(0, 2),
         "engine": {"maxModelLength": chance.choice([512, 1024])},
@@ -86,6 +86,9 @@ def llmservice(name: str, chance: random.Random) -> dict[str, Any]:
     }
     if chance.random() < 0.3:
         spec["cache"] = {"type": "PersistentVolumeClaim", "size": "1Gi", "storageClassName": "none"}
+    if chance.random() < 0.3:
+        least = spec.pop("replicas") + 1
+        spec["autoscaling"] = {"minReplicas": least, "maxReplicas": least + 2, "metricsSource": "Builtin"}
     return merged(VALID, {"metadata": {"name": name}, "spec": spec})
 
 

@@ -112,11 +112,12 @@ class RecordedOperations:
 
 @dataclass(frozen=True)
 class StaticMetadata:
-    """For each token: its slot, its sequence's blocks, and how many tokens of those it sees."""
+    """For each token: its slot, its sequence's blocks, and which tokens of those it sees."""
 
     slots: Tensor
     blocks: Tensor
-    seen: Tensor
+    first: Tensor
+    end: Tensor
 
 
 class StaticAttention:
@@ -134,8 +135,9 @@ class StaticAttention:
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> StaticMetadata:
         tokens = torch.arange(len(inputs.positions))
         sequence = (inputs.cu_query_lens[None, 1:] <= tokens[:, None]).sum(1)
-        seen = torch.minimum(inputs.positions + 1, inputs.context_lens[sequence])
-        return StaticMetadata(inputs.slot_mapping[group], inputs.block_tables[group][sequence], seen)
+        end = torch.minimum(inputs.positions + 1, inputs.context_lens[sequence])
+        first = torch.zeros_like(end) if window is None else end - window
+        return StaticMetadata(inputs.slot_mapping[group], inputs.block_tables[group][sequence], first, end)
 
     def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: StaticMetadata) -> Tensor:
         query, key, value = rotated(heads, cache.key.shape[2], rotation)
@@ -144,7 +146,8 @@ class StaticAttention:
         return query
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: StaticMetadata, variant: AttentionVariant) -> Tensor:
-        seen = torch.arange(metadata.blocks.shape[1] * cache.key.shape[1]) < metadata.seen[:, None]
+        places = torch.arange(metadata.blocks.shape[1] * cache.key.shape[1])
+        seen = (places < metadata.end[:, None]) & (places >= metadata.first[:, None])
         key, value = (
             self._gather(blocks, metadata.blocks, seen, query.shape[1]) for blocks in (cache.key, cache.value)
         )

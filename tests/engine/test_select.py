@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 from octavo_engine import pull
+from octavo_engine.attention import agree, select
 from octavo_engine.attention import measure as measure_module
-from octavo_engine.attention import select
 from octavo_engine.attention import varlen as varlen_module
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec
 from octavo_engine.attention.measure import LIMIT, TRIALS, Trial, attention_work, choose, step_of
@@ -72,10 +72,14 @@ def test_the_quickest_over_all_trials_is_chosen_and_told(caplog: pytest.LogCaptu
 
 def test_who_fails_is_out(caplog: pytest.LogCaptureFixture) -> None:
     measure, asked = timed(
-        one=[3e-5, 3e-5, 3e-5, 3e-5], two=[1e-5, RuntimeError("no blocks of 16"), 1e-5], three=[4e-5] * 4
+        one=[3e-5, 3e-5, 3e-5, 3e-5],
+        two=[1e-5, RuntimeError("no blocks of 16"), 1e-5],
+        three=[4e-5] * 4,
+        four=[OSError("no nvcc")],
     )
     with caplog.at_level(logging.INFO):
-        assert choose(backends("one", "two", "three"), measure) == "one"
+        assert choose(backends("one", "two", "three", "four"), measure) == "one"
+    assert "attention backend four is no candidate: no nvcc" in caplog.text
     assert "attention backend two is no candidate: no blocks of 16 (prefill of 1,024)" in caplog.text
     assert [trial for name, trial in asked if name == "two"] == [trial.name for trial in TRIALS[:2]]
 
@@ -120,6 +124,7 @@ def test_several_candidates_are_measured(monkeypatch: pytest.MonkeyPatch, caplog
     measure, asked = timed(triton=[2e-5] * 4, varlen=[1e-5] * 4)
     monkeypatch.setattr(measure_module, "DeviceMeasure", lambda task, device: measure)
     monkeypatch.setattr(varlen_module, "why_not", lambda: None)
+    monkeypatch.setattr(agree, "agreeing", lambda candidates, task, device: candidates)
     with caplog.at_level(logging.INFO):
         assert select.select_backend("auto", CUDA, TASK).name == "varlen"
     assert "attention backend: varlen (the quickest, on cuda)" in caplog.text
@@ -143,7 +148,7 @@ def test_who_only_asks_what_fits_measures_nothing(monkeypatch: pytest.MonkeyPatc
     assert asked == [False, True]
 
 
-@pytest.mark.parametrize("name", ["triton", "varlen", "torch"])
+@pytest.mark.parametrize("name", ["triton", "varlen", "flashinfer", "torch"])
 def test_what_is_asked_for_is_taken_unmeasured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_module, "DeviceMeasure", None)
     monkeypatch.setattr(varlen_module, "why_not", lambda: None)

@@ -16,7 +16,7 @@ from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.state_table import StateTable
 from tests.kernels.check import Build, Check
 
-ROWS, LENGTH = 9, 5000
+ROWS, LENGTH = 9, 8192
 
 
 def make_table(device: torch.device, block_size: int, groups: int) -> StateTable:
@@ -74,7 +74,7 @@ def _any_plan(
     """Against PyTorch's own way. Chunks are (start, tokens, samples)."""
     table = make_table(device, block_size, groups)
     rows = torch.randperm(ROWS).tolist()
-    starts = [0, LENGTH - 1, *torch.randint(LENGTH, (decodes,)).tolist()][:decodes]
+    starts = [0, LENGTH - 1, block_size - 1, block_size, *torch.randint(LENGTH, (decodes,)).tolist()][:decodes]
     plan = StepPlan(
         1,
         decode_rows=rows[:decodes],
@@ -119,7 +119,7 @@ def _into_buffers_that_are_too_long(device: torch.device, block_size: int) -> No
     _assert_same(replace(got, inputs=step), _by_torch(plan, table))
 
 
-_CHUNKS = [(0, 1, True), (17, 2500, False), (1024, 1024, True), (4999, 1, True), (3, 40, False)]
+_CHUNKS = [(0, 1, True), (17, 2500, False), (1024, 1024, True), (LENGTH - 1, 1, True), (3, 40, False)]
 CHECKS = [
     *(
         Check(

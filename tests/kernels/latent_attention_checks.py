@@ -58,6 +58,11 @@ CHECKS = [
     Check("heads_of_one_rank", partial(_check, (1, 31, 32, 33, 200), 16, 16, latent=128)),
     Check("odd_heads", partial(_check, (70, 0, 5), 5, 64, latent=64)),
     Check("deepseek_sizes", partial(_check, (1, 129), 32, 64)),
+    *(
+        Check(f"blocks_of_{size}", partial(_check, (1, size - 1, size, size + 1), 3, size, latent=64))
+        for size in (32, 128)
+    ),
+    Check("context_of_8k", partial(_check, (8192 - 70,), 16, 64, latent=64)),
     Check("not_split", partial(_check, tuple(range(1, 66)), 20, 16, latent=64)),
     Check("long", partial(_check, (8192, 100, 5000), 128, 64, dtype=torch.bfloat16), large=True),
 ]

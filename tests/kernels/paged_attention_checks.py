@@ -202,11 +202,6 @@ def all_pairs(grid: dict[str, list[object]]) -> list[dict[str, object]]:
     return rows
 
 
-def _context_of_8k(device: torch.device) -> None:
-    """One sequence's context in 16 segments, the last one not full."""
-    check_case(Case(((1, 8192 - 70),)), device)
-
-
 def _more_sequences_than_are_split(device: torch.device) -> None:
     """So many that no context is split; each has its own length."""
     check_case(Case(tuple((1, 1 + s % 40) for s in range(130)), dtype=torch.float32), device)
@@ -301,6 +296,11 @@ def _named(row: dict[str, object]) -> str:
     return "-".join(str(value).removeprefix("torch.") for value in row.values())
 
 
+def _contexts_of_8k(group: int, head_dim: int, block_size: int, window: int | None) -> Case:
+    """A decode in 16 segments with the last one not full, and the end of a prompt."""
+    return Case(((1, 8192 - 70), (5, 8192)), group, head_dim=head_dim, block_size=block_size, window=window)
+
+
 def _long(group: int, kv_heads: int, head_dim: int, cache_dtype: torch.dtype | None, window: int | None) -> Case:
     lens = ((1, 8192), (1, 4097), (1, 30000), (300, 8192), (1111, 1111))
     return Case(lens, group, kv_heads, head_dim, window=window, cache_dtype=cache_dtype)
@@ -315,7 +315,10 @@ CHECKS = [
         Check(f"group_of_{group}", partial(check_case, Case(LENS["mixed"], group, dtype=torch.float32)))
         for group in (5, 32)
     ),
-    Check("context_of_8k", _context_of_8k),
+    *(
+        Check(f"contexts_of_8k-{'-'.join(map(str, shape))}", partial(check_case, _contexts_of_8k(*shape)))
+        for shape in ((4, 64, 16, None), (1, 80, 128, 4096), (2, 64, 64, 100))
+    ),
     Check("more_sequences_than_are_split", _more_sequences_than_are_split),
     Check("rows_without_context", _rows_without_context),
     Check("tokens_of_no_sequence", _tokens_of_no_sequence),
@@ -369,7 +372,6 @@ def _build(
         "TILE_TOKENS": tile.tokens,
         "ONE_TILE": tile.one_tile,
         "SEGMENTS": SEGMENTS,
-        "PRECISION": "tf32",
     }
     limits = {"max_registers": registers, "max_shared": shared * 1024, "sass": sass, "max_loop": {"all": loop}}
     return Build(name, paged_attention_kernel, types, constants, tile.warps, tile.stages, **limits)

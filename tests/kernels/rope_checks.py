@@ -25,11 +25,12 @@ class _Shape:
     tokens: int = 3
     norm: bool = False
     fp8: bool = False
+    block_size: int = 16
 
     @property
     def name(self) -> str:
         kind = f"{self.tokens}x{self.heads}_{self.kv_heads}x{self.head_dim}_{self.dtype}".replace("torch.", "")
-        return kind + "_norm" * self.norm + "_fp8" * self.fp8
+        return kind + "_norm" * self.norm + "_fp8" * self.fp8 + f"_block{self.block_size}" * (self.block_size != 16)
 
 
 def _projection(shape: _Shape, device: torch.device) -> Tensor:
@@ -67,15 +68,18 @@ def _in_place(shape: _Shape, device: torch.device) -> None:
 
 
 def _written(shape: _Shape, device: torch.device) -> None:
-    """Queries turned in place, keys and values in their slots and nowhere else; one token is padding."""
+    """Queries turned in place, keys and values in their slots and nowhere else; one token is padding.
+
+    The others' slots are a block's first and last one and some in between.
+    """
     heads, (cos, sin) = _projection(shape, device), _angles(shape, device)
     query, key, value = heads.clone().split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
     weights = tuple((torch.rand(shape.head_dim, device=device) + 0.5).to(shape.dtype) for _ in range(2))
-    cache = torch.full((2, 4, 16, shape.kv_heads, shape.head_dim), torch.nan, device=device)
+    size = shape.block_size
+    cache = torch.full((2, 4, size, shape.kv_heads, shape.head_dim), torch.nan, device=device)
     key_cache, value_cache = cache.to(FP8 if shape.fp8 else shape.dtype)
-    slots = torch.randperm(64, device=device)[: shape.tokens]
-    if shape.tokens > 1:
-        slots[1] = -1
+    edges, others = torch.tensor([2 * size, -1, 2 * size - 1], device=device), torch.randperm(4 * size, device=device)
+    slots = torch.cat((edges, others[~torch.isin(others, edges)]))[: shape.tokens]
     scales = {"key_scale": 0.03, "value_scale": 0.5} if shape.fp8 else {}
     norms = weights if shape.norm else None
     result = write_heads(heads, key_cache, value_cache, slots, cos, sin, norms=norms, eps=_EPS, **scales)
@@ -115,9 +119,12 @@ _SHAPES = (
     _Shape(4, 2, 24, torch.float32),
     _Shape(8, 2, 128, torch.bfloat16, fp8=True),
     _Shape(4, 1, 80, torch.float32, norm=True, fp8=True),
+    _Shape(16, 1, 64, torch.float16, tokens=6, block_size=32),
+    _Shape(8, 4, 96, torch.float32, tokens=6, block_size=64),
+    _Shape(16, 1, 256, torch.float16, tokens=6, norm=True, block_size=128),
 )
 _LARGE = (_Shape(32, 8, 128, torch.bfloat16, tokens=61), _Shape(16, 8, 128, torch.bfloat16, tokens=61, norm=True))
-CHECKS = [Check(f"in_place_{shape.name}", partial(_in_place, shape)) for shape in _SHAPES[:5]]
+CHECKS = [Check(f"in_place_{shape.name}", partial(_in_place, shape)) for shape in (*_SHAPES[:5], _SHAPES[-1])]
 CHECKS += [
     Check(f"written_{shape.name}", partial(_written, shape), large)
     for shapes, large in ((_SHAPES, False), (_LARGE, True))

@@ -47,6 +47,18 @@ def test_every_field_is_described_and_typed() -> None:
         assert schema.get("description") or path.endswith("[]"), path
 
 
+def test_descriptions_say_defaults_once() -> None:
+    """`kubectl explain` shows nothing else of them."""
+    told = {path: schema["description"] for path, schema in fields(SPEC, "spec") if "description" in schema}
+    assert told["spec.autoscaling.targetQueueDepth"] == "Waiting requests per replica to aim for. Default: 4."
+    assert told["spec.rollout.paused"].endswith(" Default: false.")
+    assert told["spec.engine.dtype"].endswith(" Default: auto.")
+    assert told["spec.rollout"].count("Default") == 0
+    for path, schema in fields(SPEC, "spec"):
+        if "default" in schema and not isinstance(schema["default"], dict):
+            assert told[path].count("Default: ") == 1, path
+
+
 def test_every_field_has_bounds() -> None:
     """Without them the API server could not bound the cost of the rules, and nonsense would be accepted."""
     for path, schema in fields(SPEC, "spec"):

@@ -44,6 +44,8 @@ class ApiServer:
     def __init__(self) -> None:
         self.optional: tuple[Kind, ...] = ()
         self.url = ""
+        self.selectors: dict[tuple[str, bool], set[str | None]] = {}
+        """The label selectors of requests, by the kind's plural and whether they watch."""
         self.items: dict[str, list[dict[str, Any]]] = {
             LLMSERVICE.plural: [body("good")],
             POD.plural: [body("good-1", **{SERVICE_LABEL: "good"})],
@@ -68,6 +70,8 @@ class ApiServer:
         return web.json_response(self._discovery(request.path))
 
     async def _list_or_watch(self, kind: Kind, request: web.Request) -> web.StreamResponse:
+        asked = self.selectors.setdefault((kind.plural, "watch" in request.query), set())
+        asked.add(request.query.get("labelSelector"))
         if "watch" in request.query:
             response = web.StreamResponse()
             await response.prepare(request)
@@ -155,3 +159,8 @@ async def test_after_a_crd_came_nobody_works_before_the_cluster_is_known_again(m
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert set(passes.seen) == {(KEY, True, whole)}
+    # Of what is not Octavo's nothing comes over the line: the API server selects, and only our CRD is listed whole.
+    ours = {(LLMSERVICE.plural, watch): {None} for watch in (False, True)}
+    children = (*CHILDREN, *OPTIONAL[:1], POD)
+    theirs = {(kind.plural, watch): {SERVICE_LABEL} for kind in children for watch in (False, True)}
+    assert server.selectors == ours | theirs

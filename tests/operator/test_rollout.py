@@ -11,10 +11,11 @@ from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import RevisionStatus
+from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.observe import Observation, trimmed
 from octavo_operator.reconcile.place import Place, place_of
-from octavo_operator.reconcile.pods import Finding, PodView, view
+from octavo_operator.reconcile.pods import PodView, view
 from octavo_operator.reconcile.rollout import Course, course, revisions
 from octavo_operator.reconcile.summarize import Outcome, summarize
 from octavo_operator.render.deployment import progress_deadline, strategy

@@ -9,10 +9,11 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.api.status import Condition, LLMServiceStatus
+from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Observation, trimmed
-from octavo_operator.reconcile.pods import Finding, last_words, view
+from octavo_operator.reconcile.pods import last_words, view
 from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
 from tests.operator.bad_llmservices import VALID, merged
 
@@ -296,6 +297,41 @@ def test_lack_of_a_gpu_is_told_from_other_lacks(resource: str, message: str, rea
     waits = view(pod(conditions=[unscheduled]), resource).waits
     assert waits is not None
     assert waits.reason == reason
+
+
+SHORT = "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 Insufficient nvidia.com/gpu. "
+GPU_TOLD = [
+    ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: 1 No preemption "
+     "victims found for incoming pod, 2 Preemption is not helpful for scheduling.",
+     "and where a node has as many they are in use: free some, or add a node"),
+    (SHORT + "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
+     "and no node that it may use has as many in all: add one that has"),
+    # Nothing is known of what is in use: the scheduler did not look, or another resource may be what it speaks of.
+    (SHORT + "preemption: not eligible due to preemptionPolicy=Never.", "has as many free: free some, or add a node"),
+    ("0/1 nodes are available: 1 Insufficient memory, 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are "
+     "available: 1 Preemption is not helpful for scheduling.", "has as many free: free some, or add a node"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "words"), GPU_TOLD)
+def test_lack_of_a_gpu_says_what_is_needed_what_nodes_have_and_what_helps(message: str, words: str) -> None:
+    lacking = pod(conditions=[{"type": "PodScheduled", "status": "False", "message": message}])
+    lacking["spec"] = {"containers": [{"name": "engine", "resources": {"requests": {GPU: "2"}}}]}
+    waits = view(trimmed(POD, lacking), GPU).waits
+    assert waits is not None
+    assert waits.message.startswith("pod good-1 finds no node: it needs 2 nvidia.com/gpu on one node, ")
+    assert words in waits.message
+    assert waits.message.endswith(f". The scheduler: {message}")
+
+
+def test_lack_of_devices_for_claims_names_the_claims() -> None:
+    message = "0/1 nodes are available: 1 cannot allocate all claims."
+    lacking = pod(conditions=[{"type": "PodScheduled", "status": "False", "message": message}])
+    lacking["spec"] = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}, {"name": "nic"}]}
+    waits = view(trimmed(POD, lacking), GPU).waits
+    assert waits is not None
+    assert "it needs devices for its claims (gpu, nic), and no node has them free" in waits.message
+    assert "kubectl get resourceslices,resourceclaims" in waits.message
 
 
 def test_the_resource_is_that_of_the_service() -> None:

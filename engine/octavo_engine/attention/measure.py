@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -59,12 +60,8 @@ def choose(candidates: Sequence[AttentionBackend], measure: Measure, trials: Seq
     spent = 0.0
     for trial in trials:
         for backend in [backend for backend in candidates if backend.name in times]:
-            try:
-                seconds = measure(backend, trial)
-            except torch.AcceleratorError:
-                raise  # the device's state is unknown
-            except (RuntimeError, ValueError, TypeError) as error:
-                log.info("attention backend %s is no candidate: %s (%s)", backend.name, error, trial.name)
+            seconds = attempt(backend, trial.name, partial(measure, backend, trial))
+            if seconds is None:
                 del times[backend.name]
                 continue
             times[backend.name].append(seconds)
@@ -74,6 +71,17 @@ def choose(candidates: Sequence[AttentionBackend], measure: Measure, trials: Seq
         if len(times) < 2 or spent > LIMIT:
             break
     return min(times, key=lambda name: sum(map(math.log, times[name])), default=candidates[0].name)
+
+
+def attempt(backend: AttentionBackend, name: str, work: Callable[[], float]) -> float | None:
+    """What `work` gives; None if it failed, and then the log says why the backend is no candidate."""
+    try:
+        return work()
+    except torch.AcceleratorError:
+        raise  # the device's state is unknown
+    except Exception as error:  # noqa: BLE001  (others' kernels may fail in any way, a start does not)
+        log.info("attention backend %s is no candidate: %s (%s)", backend.name, error, name)
+        return None
 
 
 class DeviceMeasure:

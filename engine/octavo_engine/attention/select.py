@@ -33,8 +33,10 @@ def select_backend(
         backend, reason = _triton(device), "asked for"
     elif name == "varlen":
         backend, reason = _varlen(device), "asked for"
+    elif name == "flashinfer":
+        backend, reason = _flashinfer(device, task), "asked for"
     else:
-        raise ConfigurationError(f"--attention-backend: {name!r} is not one of auto, triton, varlen, torch")
+        raise ConfigurationError(f"--attention-backend: {name!r} is not one of auto, triton, varlen, flashinfer, torch")
     log.info("attention backend: %s (%s, on %s)", backend.name, reason, device.type)
     return backend
 
@@ -45,28 +47,36 @@ def _on_cpu(task: AttentionTask | None) -> tuple[AttentionBackend, str]:
 
 
 def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[AttentionBackend, str]:
+    from octavo_engine.attention.agree import agreeing
     from octavo_engine.attention.measure import DeviceMeasure, choose
 
-    candidates = gpu_candidates(device, task is None or task.plain)
-    if len(candidates) == 1 or task is None:
-        return candidates[0], "the default"
+    ours = _triton(device)
+    others = [] if task is None else _others(task)
+    if task is None or not others:
+        return ours, "the default"
+    candidates = agreeing([ours, *others], task, device)
+    if len(candidates) == 1:
+        return ours, "the only one left"
     quickest = choose(candidates, DeviceMeasure(task, device))
     return next(backend for backend in candidates if backend.name == quickest), "the quickest"
 
 
-def gpu_candidates(device: torch.device, plain: bool = True) -> list[AttentionBackend]:
-    """The backends that can run on a GPU here, our own first; others say in the log why they cannot.
+def _others(task: AttentionTask) -> list[AttentionBackend]:
+    """Other projects' backends that can compute `task` on a GPU here; the log says of each one why it cannot.
 
-    `plain`: as AttentionTask's; softcap and sinks are our kernels' alone.
+    Softcap and sinks are our kernels' alone.
     """
-    from octavo_engine.attention.varlen import why_not
+    from octavo_engine.attention import flashinfer, varlen
 
-    candidates: list[AttentionBackend] = [_triton(device)]
-    if (obstacle := why_not() if plain else "it has neither softcap nor sinks") is None:
-        candidates.append(_varlen(device))
-    else:
-        log.info("attention backend varlen is no candidate: %s", obstacle)
-    return candidates
+    obstacles = {
+        "varlen": varlen.why_not() if task.plain else "it has neither softcap nor sinks",
+        "flashinfer": flashinfer.why_not(task),
+    }
+    for name, obstacle in obstacles.items():
+        if obstacle is not None:
+            log.info("attention backend %s is no candidate: %s", name, obstacle)
+    makers = {"varlen": varlen.VarlenAttention, "flashinfer": flashinfer.FlashInferAttention}
+    return [makers[name]() for name, obstacle in obstacles.items() if obstacle is None]
 
 
 def _triton(device: torch.device) -> AttentionBackend:
@@ -87,3 +97,14 @@ def _varlen(device: torch.device) -> AttentionBackend:
     if obstacle is not None:
         raise ConfigurationError(f"--attention-backend varlen: {obstacle}; use auto")
     return VarlenAttention()
+
+
+def _flashinfer(device: torch.device, task: AttentionTask | None) -> AttentionBackend:
+    from octavo_engine.attention.flashinfer import FlashInferAttention, why_not
+
+    obstacle = "needs a GPU, and the device is cpu" if device.type != "cuda" else None
+    if obstacle is None and task is not None:
+        obstacle = why_not(task)
+    if obstacle is not None:
+        raise ConfigurationError(f"--attention-backend flashinfer: {obstacle}; use auto")
+    return FlashInferAttention()

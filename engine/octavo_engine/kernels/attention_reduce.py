@@ -58,6 +58,14 @@ def segment_size(begin, end, SEGMENTS: tl.constexpr, TILE_TOKENS: tl.constexpr):
 
 
 @triton.jit
+def segment_range(begin, end, segment, SEGMENTS: tl.constexpr, TILE_TOKENS: tl.constexpr):
+    """The tokens of begin..end that are this segment's, and whether there are others' too; maybe none."""
+    size = segment_size(begin, end, SEGMENTS, TILE_TOKENS)
+    first = begin + segment * size
+    return first, tl.minimum(first + size, end), end - begin > size
+
+
+@triton.jit
 def store_partials(partial_sums, partial_maxima, partial_totals, cells, kept, sums, maximum, total):
     """Put rows of one segment's result into their `cells`, those that are `kept`."""
     columns = tl.arange(0, sums.shape[1])

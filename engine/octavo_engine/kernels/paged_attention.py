@@ -12,6 +12,7 @@ After vLLM's unified Triton attention (arXiv 2511.11581) with flash attention's 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -21,7 +22,7 @@ from octavo_engine.kernels.attention_reduce import (
     SEGMENTS,
     Partials,
     reduce_segments,
-    segment_size,
+    segment_range,
     store_partials,
     visible_range,
 )
@@ -97,7 +98,37 @@ def find_tile(cu_query_lens, num_seqs, TILE_QUERIES: tl.constexpr, ONE_TILE: tl.
 
 
 @triton.jit
-def seen_by_all(
+def rows_of_tile(first_token, count, kv_head, ROWS: tl.constexpr, GROUP: tl.constexpr):
+    """Of each row of a tile with `count` query tokens: which of these it is, its place in T, its head, if it is any."""
+    rows = tl.arange(0, ROWS)
+    queries = rows // GROUP
+    heads = kv_head * GROUP + rows % GROUP
+    tokens = (first_token + queries).to(tl.int64)
+    return queries, tokens, heads, queries < count
+
+
+@triton.jit
+def places_of(tokens, heads, token_stride, head_stride, HEAD_DIM_PADDED: tl.constexpr):
+    """Where the rows lie in a tensor [T, H, D]; [ROWS, HEAD_DIM_PADDED]."""
+    columns = tl.arange(0, HEAD_DIM_PADDED)
+    return tokens[:, None] * token_stride + heads[:, None] * head_stride + columns[None, :]
+
+
+@triton.jit
+def empty_softmax(sinks, heads, row_inside, segment, ROWS: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr):
+    """Running maximum, sum of weights and weighted sum before any token: a sink counts as one, in the first segment."""
+    maximum = tl.full([ROWS], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([ROWS], dtype=tl.float32)
+    sums = tl.zeros([ROWS, HEAD_DIM_PADDED], dtype=tl.float32)
+    if sinks is not None:
+        sink = tl.load(sinks + heads, mask=row_inside, other=0.0).to(tl.float32) * 1.4426950408889634
+        maximum = tl.where(segment == 0, sink, float("-inf"))
+        total += tl.where(segment == 0, 1.0, 0.0)
+    return maximum, total, sums
+
+
+@triton.jit
+def cut_where_all_see(
     position,
     begin,
     end,
@@ -106,9 +137,9 @@ def seen_by_all(
     TILE_TOKENS: tl.constexpr,
     ONE_TILE: tl.constexpr,
 ):
-    """The turns within begin..end in which each row sees each token, so that none needs a mask.
+    """Where begin..end is cut in three, so that in the middle each row sees each token and none needs a mask.
 
-    None at all for few queries: their one loop begins to read only once, and masks cost them little.
+    No middle for few queries: their one loop begins to read only once, and masks cost them little.
     """
     first, after = begin, begin
     if not ONE_TILE:
@@ -116,7 +147,7 @@ def seen_by_all(
         if WINDOW > 0:
             oldest = tl.maximum(position + TILE_QUERIES - WINDOW, 0)
             first = tl.minimum(tl.maximum(tl.cdiv(oldest, TILE_TOKENS) * TILE_TOKENS, begin), after)
-    return first, after
+    return begin, first, after, end
 
 
 @triton.jit
@@ -139,40 +170,41 @@ def online_softmax(scores, scale, v, maximum, total, sums, PRECISION: tl.constex
 def attend_tiles(
     q,
     positions,
-    maximum,
-    total,
-    sums,
-    begin,  # a multiple of TILE_TOKENS
-    end,
-    keys,  # at the KV head
-    values,
-    table,  # of the sequence
+    state,  # running maximum, sum of weights and weighted sum
+    edges,  # as `cut_where_all_see` gives them
+    PART: tl.constexpr,  # of the three: tokens edges[PART]..edges[PART + 1]
+    cache,  # keys and values at the KV head, the sequence's block table
     scale,
-    TOKEN_STRIDE: tl.constexpr,  # K * D
+    KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
-    HEAD_DIM_PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-    TILE_TOKENS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    MASKED: tl.constexpr,  # whether some row may not see some token of begin..end
 ):
-    """Take the cached tokens begin..end into the running softmax of q [ROWS, HEAD_DIM_PADDED].
+    """Take one part of the cached tokens into the running softmax of q [ROWS, HEAD_DIM_PADDED].
 
-    What lies beyond `end` or before the window is never read: it may be another request's, or not a number.
+    What lies beyond the part's end or before the window is never read: it may be another request's, or not a number.
     """
+    TOKEN_STRIDE: tl.constexpr = KV_HEADS * HEAD_DIM
+    MASKED: tl.constexpr = PART != 1
+    PRECISION: tl.constexpr = "ieee" if q.dtype == tl.float32 else "tf32"
+    maximum, total, sums = state
+    keys, values, table = cache
+    end = edges[PART + 1]
     lanes = tl.arange(0, TILE_TOKENS)
-    columns = tl.arange(0, HEAD_DIM_PADDED)
+    columns = tl.arange(0, q.shape[1])
     # A tile is some whole blocks or a part of one, so these do not change from turn to turn.
     inside_block = (lanes % BLOCK_SIZE)[:, None] * TOKEN_STRIDE + columns[None, :]
     real = (columns < HEAD_DIM)[None, :]
-    before = tl.min(positions) - WINDOW
-    for start in range(begin, end, TILE_TOKENS):
+    oldest = tl.min(positions) - WINDOW + 1
+    for start in range(edges[PART], end, TILE_TOKENS):
         cached = start + lanes
         known = cached < end
-        if MASKED and WINDOW > 0:
-            known = known & (cached > before)
+        if PART == 0:  # whole tiles
+            known = cached >= oldest
+        elif MASKED and WINDOW > 0:  # one comparison for both ends: what is before the window wraps around
+            known = (cached - oldest).to(tl.uint32) < (end - oldest).to(tl.uint32)
         entries = table + start // BLOCK_SIZE + lanes // BLOCK_SIZE
         blocks = tl.load(entries, mask=known, other=0) if MASKED else tl.load(entries)
         first = blocks.to(tl.int64) * (BLOCK_SIZE * TOKEN_STRIDE) + start % BLOCK_SIZE * TOKEN_STRIDE
@@ -227,7 +259,6 @@ def paged_attention_kernel(
     TILE_TOKENS: tl.constexpr,  # cached tokens in one turn of the loop
     ONE_TILE: tl.constexpr,  # whether each sequence has only one tile of query tokens
     SEGMENTS: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """One program computes ROWS // GROUP query tokens of one sequence, for the heads of one KV head, in one segment."""
     TILE_QUERIES: tl.constexpr = ROWS // GROUP
@@ -239,68 +270,34 @@ def paged_attention_kernel(
     context_len = tl.load(context_lens + sequence)
     position = context_len - query_len + first_query
     begin, end = visible_range(position, TILE_QUERIES, context_len, WINDOW, TILE_TOKENS)
-    segment = 0
+    segment, split = 0, False
     if partial_sums is not None:
         segment = tl.program_id(2)
-        size = segment_size(begin, end, SEGMENTS, TILE_TOKENS)
-        split = end - begin > size
-        begin += segment * size
+        begin, end, split = segment_range(begin, end, segment, SEGMENTS, TILE_TOKENS)
         if (segment > 0) & (begin >= end):
             return
-        end = tl.minimum(begin + size, end)
 
-    rows = tl.arange(0, ROWS)
-    columns = tl.arange(0, HEAD_DIM_PADDED)
-    queries = rows // GROUP
-    heads = kv_head * GROUP + rows % GROUP
     count = tl.minimum(query_len - first_query, TILE_QUERIES)
-    row_inside = queries < count
-    inside = row_inside[:, None] & (columns < HEAD_DIM)[None, :]
-    tokens = (first_row + first_query + queries).to(tl.int64)
-    query_places = tokens[:, None] * query_stride + heads[:, None] * query_head_stride + columns[None, :]
-    q = tl.load(query + query_places, mask=inside, other=0.0)
+    queries, tokens, heads, row_inside = rows_of_tile(first_row + first_query, count, kv_head, ROWS, GROUP)
+    inside = row_inside[:, None] & (tl.arange(0, HEAD_DIM_PADDED) < HEAD_DIM)[None, :]
+    places = places_of(tokens, heads, query_stride, query_head_stride, HEAD_DIM_PADDED)
+    q = tl.load(query + places, mask=inside, other=0.0)
     if key_cache.dtype.element_ty.primitive_bitwidth == 8 and query.dtype.element_ty == tl.bfloat16:
         q = q.to(tl.float16)  # Hopper turns two FP8 numbers into these by one instruction, into bfloat16 by five
 
-    maximum = tl.full([ROWS], float("-inf"), dtype=tl.float32)
-    total = tl.zeros([ROWS], dtype=tl.float32)
-    sums = tl.zeros([ROWS, HEAD_DIM_PADDED], dtype=tl.float32)
-    if sinks is not None:
-        sink = tl.load(sinks + heads, mask=row_inside, other=0.0).to(tl.float32) * 1.4426950408889634
-        maximum = tl.where(segment == 0, sink, float("-inf"))
-        total += tl.where(segment == 0, 1.0, 0.0)
-
-    positions = position + queries
-    keys, values = key_cache + kv_head * HEAD_DIM, value_cache + kv_head * HEAD_DIM
+    state = empty_softmax(sinks, heads, row_inside, segment, ROWS, HEAD_DIM_PADDED)
+    edges = cut_where_all_see(position, begin, end, TILE_QUERIES, WINDOW, TILE_TOKENS, ONE_TILE)
     table = block_table + sequence.to(tl.int64) * table_stride
-    first, after = seen_by_all(position, begin, end, TILE_QUERIES, WINDOW, TILE_TOKENS, ONE_TILE)
-    edges = (begin, first, after, end)
+    cache = (key_cache + kv_head * HEAD_DIM, value_cache + kv_head * HEAD_DIM, table)
+    positions = position + queries
     # The first part needs a window, one tile alone has but the last.
     FIRST_PART: tl.constexpr = 2 if ONE_TILE else 1 if WINDOW == 0 else 0
     for part in tl.static_range(FIRST_PART, 3):
-        maximum, total, sums = attend_tiles(
-            q,
-            positions,
-            maximum,
-            total,
-            sums,
-            edges[part],
-            edges[part + 1],
-            keys,
-            values,
-            table,
-            scale,
-            TOKEN_STRIDE=KV_HEADS * HEAD_DIM,
-            HEAD_DIM=HEAD_DIM,
-            HEAD_DIM_PADDED=HEAD_DIM_PADDED,
-            BLOCK_SIZE=BLOCK_SIZE,
-            WINDOW=WINDOW,
-            SOFTCAP=SOFTCAP,
-            TILE_TOKENS=TILE_TOKENS,
-            PRECISION=PRECISION,
-            MASKED=part != 1,
+        state = attend_tiles(
+            q, positions, state, edges, part, cache, scale, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE_TOKENS, WINDOW, SOFTCAP
         )
 
+    maximum, total, sums = state
     result = sums * value_scale
     if partial_sums is not None:
         cells = ((tokens - tl.load(cu_query_lens)) * (KV_HEADS * GROUP) + heads) * SEGMENTS + segment
@@ -308,7 +305,7 @@ def paged_attention_kernel(
         store_partials(partial_sums, partial_maxima, partial_totals, cells, kept, result, maximum, total)
         inside = inside & (queries < tl.where(split, 0, count))[:, None]
     result = result / tl.where(total > 0.0, total, 1.0)[:, None]
-    places = tokens[:, None] * output_stride + heads[:, None] * output_head_stride + columns[None, :]
+    places = places_of(tokens, heads, output_stride, output_head_stride, HEAD_DIM_PADDED)
     tl.store(output + places, result.to(output.dtype.element_ty), mask=inside)
 
 
@@ -339,10 +336,9 @@ def paged_attention(
     group = num_heads // kv_heads
     tile = tile_shape(group, head_dim, sequences.max_query_len, query.dtype)
     segments = num_segments(sequences, tile, kv_heads, block_size, window)
-    head_dim_padded = max(16, triton.next_power_of_2(head_dim))
     partials = None
     if segments > 1:
-        partials = Partials.within(scratch, sequences.num_tokens, num_heads, head_dim_padded)
+        partials = Partials.within(scratch, sequences.num_tokens, num_heads, padded(head_dim))
     # Every sequence may have one partly filled tile.
     tiles = num_seqs if tile.one_tile else sequences.num_tokens // (tile.rows // group) + num_seqs
     paged_attention_kernel[tiles, kv_heads, segments](
@@ -361,18 +357,7 @@ def paged_attention(
         *query.stride()[:2],
         *output.stride()[:2],
         sequences.block_table.stride(0),
-        KV_HEADS=kv_heads,
-        GROUP=group,
-        HEAD_DIM=head_dim,
-        HEAD_DIM_PADDED=head_dim_padded,
-        BLOCK_SIZE=block_size,
-        WINDOW=window or 0,
-        SOFTCAP=softcap or 0.0,
-        ROWS=tile.rows,
-        TILE_TOKENS=tile.tokens,
-        ONE_TILE=tile.one_tile,
-        SEGMENTS=SEGMENTS,
-        PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+        **_constants(query, key_cache, tile, window, softcap),
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
@@ -387,6 +372,32 @@ def paged_attention(
             tile_tokens=tile.tokens,
             window=window,
         )
+
+
+def _constants(
+    query: torch.Tensor, key_cache: torch.Tensor, tile: TileShape, window: int | None, softcap: float | None
+) -> dict[str, Any]:
+    """What the kernel is compiled for."""
+    (num_heads, head_dim), kv_heads = query.shape[1:], key_cache.shape[2]
+    return {
+        "KV_HEADS": kv_heads,
+        "GROUP": num_heads // kv_heads,
+        "HEAD_DIM": head_dim,
+        "HEAD_DIM_PADDED": padded(head_dim),
+        "BLOCK_SIZE": key_cache.shape[1],
+        "WINDOW": window or 0,
+        "SOFTCAP": softcap or 0.0,
+        "ROWS": tile.rows,
+        "TILE_TOKENS": tile.tokens,
+        "ONE_TILE": tile.one_tile,
+        "SEGMENTS": SEGMENTS,
+    }
+
+
+def padded(head_dim: int) -> int:
+    """As many columns as a tile has: a power of two, and no fewer than the smallest matrix product has."""
+    columns: int = triton.next_power_of_2(head_dim)
+    return max(16, columns)
 
 
 def tile_shape(group: int, head_dim: int, max_query_len: int, dtype: torch.dtype) -> TileShape:
@@ -430,4 +441,4 @@ def num_segments(sequences: PagedSequences, tile: TileShape, kv_heads: int, bloc
 def scratch_floats(num_heads: int, kv_heads: int, head_dim: int) -> int:
     """Size of the scratch memory that every launch with these heads can do with."""
     rows = _BUSY * max(16, triton.next_power_of_2(num_heads // kv_heads))  # a tile has so many where contexts are split
-    return Partials.size(rows, max(16, triton.next_power_of_2(head_dim)))
+    return Partials.size(rows, padded(head_dim))

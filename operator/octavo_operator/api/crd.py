@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from octavo_operator.api.llmservice import LLMServiceSpec
@@ -131,7 +132,15 @@ def _structural(schema: Schema, definitions: Schema) -> Schema:
         default = {name: inner["default"] for name, inner in result["properties"].items() if "default" in inner}
     if default not in (None, [], ""):
         result["default"] = default
+        result["description"] = result.get("description", "") + default_sentence(default)
     return result
+
+
+def default_sentence(default: Any) -> str:
+    """How a field's description ends, since `kubectl explain` shows no defaults; a section's is told by its fields."""
+    if isinstance(default, dict):
+        return ""
+    return f" Default: {default if isinstance(default, str) else json.dumps(default)}."
 
 
 def _resolved(schema: Schema, definitions: Schema) -> Schema:

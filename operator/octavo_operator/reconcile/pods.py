@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,7 +9,9 @@ from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
 from octavo_operator.api.resource import LLMService
+from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.place import Place, place_of
+from octavo_operator.reconcile.unscheduled import unscheduled
 from octavo_operator.render.container import CONTAINER, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
@@ -26,14 +27,6 @@ _OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says w
 _OLD_SECONDS = 600.0  # a container that had run well for so long since it ended is not unready for that
 _MOUNT_SECONDS = 10.0  # volumes that are there are mounted sooner
 _LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A reason and its sentence."""
-
-    reason: Reason
-    message: str
 
 
 @dataclass(frozen=True)
@@ -109,9 +102,9 @@ def condition_of(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 def _state(
     pod: Mapping[str, Any], status: Mapping[str, Any], gpu_resource: str
 ) -> tuple[LoadingPhase, Finding | None, Finding | None]:
-    name, scheduled = pod["metadata"]["name"], condition_of(pod, "PodScheduled")
+    scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        return LoadingPhase.PENDING, _unscheduled(name, scheduled.get("message") or "", gpu_resource), None
+        return LoadingPhase.PENDING, unscheduled(pod, scheduled.get("message") or "", gpu_resource), None
     if (first := _unfinished(status)) is not None:
         return _before_the_engine(pod, first)
     containers = status.get("containerStatuses") or ()
@@ -187,15 +180,6 @@ def _before_the_engine(
         return phase, None, _exit_trouble(name, terminated)
     waits = None if fetches else Finding(Reason.DEPLOYING, f"pod {name} runs its init container {container['name']}")
     return phase, waits, _last_exit(name, container)
-
-
-def _unscheduled(name: str, message: str, gpu_resource: str) -> Finding:
-    """The scheduler's own words tell which resource is lacking; for device claims it names none."""
-    lacking = re.search(rf"Insufficient {re.escape(gpu_resource)}\.?(?:[,\s]|$)", message)
-    lacks_gpu = lacking or "cannot allocate all claims" in message
-    return Finding(
-        Reason.WAITING_FOR_GPU if lacks_gpu else Reason.UNSCHEDULABLE, f"pod {name} finds no node: {message}"
-    )
 
 
 def _waits_for_volumes(pod: Mapping[str, Any]) -> Finding | None:

@@ -15,10 +15,11 @@ from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Object, Writer
 from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
 from octavo_operator.reconcile.fights import Fights
+from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Observation, observe, trimmed
-from octavo_operator.reconcile.pods import Finding, mounting_seconds, views
+from octavo_operator.reconcile.pods import mounting_seconds, views
 from octavo_operator.reconcile.rollout import Course, course
 from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
 from octavo_operator.render import RenderConfig, blocking, render

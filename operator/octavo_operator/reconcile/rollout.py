@@ -16,8 +16,9 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
+from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.place import lacking
-from octavo_operator.reconcile.pods import Finding, PodView
+from octavo_operator.reconcile.pods import PodView
 
 _NOTHING = Finding(Reason.NOT_BLOCKED, "nothing holds a rollout back")
 _NO_ROOM = (

@@ -12,12 +12,13 @@ from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
 from octavo_operator.reconcile.autoscaling import Scaling, scaling
+from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.handover import leaving
 from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.pods import Finding, PodView, condition_of, mounting_seconds, views
+from octavo_operator.reconcile.pods import PodView, condition_of, mounting_seconds, views
 from octavo_operator.reconcile.rollout import Course, count_of, is_replaced, is_rolled_out, revisions
 from octavo_operator.render.deployment import desired_replicas, progress_deadline
 from octavo_operator.render.pending import not_yet_acted_on

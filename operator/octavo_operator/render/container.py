@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_operator.api.llmservice import LLMServiceSpec
@@ -24,27 +25,52 @@ SECURITY = {
 """What the Pod Security Standard `restricted` asks for, and a root file system that cannot be written."""
 
 
+@dataclass(frozen=True)
+class Program:
+    """One run of `octavo-engine` in a container of its own: what tells it from the others of the pod."""
+
+    name: str
+    args: list[str]
+    env: list[dict[str, Any]]
+    mounts: list[Mount]
+    ports: dict[str, Any] = field(default_factory=dict)
+    lifetime: dict[str, Any] = field(default_factory=dict)
+
+    def container(self, llmservice: LLMService, image: str) -> dict[str, Any]:
+        """The container, with the settings of the spec that all of them share."""
+        engine = llmservice.spec.engine
+        return {
+            "name": self.name,
+            "image": image,
+            "imagePullPolicy": engine.image_pull_policy,
+            "command": ["octavo-engine"],
+            "args": self.args,
+            "env": self.env,
+            **self.ports,
+            "resources": resources(llmservice),
+            **self.lifetime,
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "securityContext": SECURITY,
+            "volumeMounts": [mount.volume_mount() for mount in self.mounts],
+            **({"envFrom": [source.as_object() for source in engine.env_from]} if engine.env_from else {}),
+        }
+
+
 def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any]:
-    """The container, with `image` and `mounts`."""
+    """The container that serves, with `image` and `mounts`."""
     spec = llmservice.spec
-    container: dict[str, Any] = {
-        "name": CONTAINER,
-        "image": image,
-        "imagePullPolicy": spec.engine.image_pull_policy,
-        "command": ["octavo-engine"],
-        "args": arguments(llmservice),
-        "env": variables(spec, {"HF_HUB_OFFLINE": {"value": "1"}}),  # all is here: nobody is asked
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        "resources": resources(llmservice),
-        **probes(spec.rollout.startup_timeout_seconds),
-        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": SECURITY,
-        "volumeMounts": [mount.volume_mount() for mount in mounts],
-    }
-    if spec.engine.env_from:
-        container["envFrom"] = [source.as_object() for source in spec.engine.env_from]
-    return container
+    serve = Program(
+        name=CONTAINER,
+        args=arguments(llmservice),
+        env=variables(spec, {"HF_HUB_OFFLINE": {"value": "1"}}),  # all is here: nobody is asked
+        mounts=mounts,
+        ports={"ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}]},
+        lifetime={
+            **probes(spec.rollout.startup_timeout_seconds),
+            "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
+        },
+    )
+    return serve.container(llmservice, image)
 
 
 def arguments(llmservice: LLMService) -> list[str]:

@@ -14,7 +14,7 @@ from octavo_operator.api.engine_flags import SERVER_EXTRA
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
-from octavo_operator.render.container import PORT, SECURITY, engine_flags, model_argument, resources, variables
+from octavo_operator.render.container import PORT, Program, engine_flags, model_argument, variables
 from octavo_operator.render.volumes import CACHE, HOME, LINK, USER, Mount
 
 FETCH = "fetch"
@@ -38,22 +38,9 @@ def is_fetched(spec: LLMServiceSpec) -> bool:
 
 
 def _fetch(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any]:
-    spec = llmservice.spec
-    container: dict[str, Any] = {
-        "name": FETCH,
-        "image": image,
-        "imagePullPolicy": spec.engine.image_pull_policy,
-        "command": ["octavo-engine"],
-        "args": fetch_arguments(spec),
-        "env": _environment(spec),
-        "resources": resources(llmservice),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": SECURITY,
-        "volumeMounts": [mount.volume_mount() for mount in mounts if mount.path in _MOUNTED],
-    }
-    if spec.engine.env_from:
-        container["envFrom"] = [source.as_object() for source in spec.engine.env_from]
-    return container
+    mounted = [mount for mount in mounts if mount.path in _MOUNTED]
+    pull = Program(FETCH, fetch_arguments(llmservice.spec), _environment(llmservice.spec), mounted)
+    return pull.container(llmservice, image)
 
 
 def fetch_arguments(spec: LLMServiceSpec) -> list[str]:

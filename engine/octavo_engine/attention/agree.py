@@ -1,0 +1,71 @@
+"""Whether a backend of others computes what ours does: seen before it may be chosen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import AttentionBackend, AttentionTask, AttentionVariant, KVGroupSpec
+from octavo_engine.attention.measure import attempt, step_of
+from octavo_engine.attention.rotation import Rotation
+
+log = logging.getLogger(__name__)
+
+_LENS = [(1, 1), (1, 64), (1, 333), (1, 1500), (40, 200), (65, 65)]
+"""Decodes, one of them so long that its context may be split, and chunks; no context but one fills its last block."""
+_TOLERANCES = {torch.float32: 1e-3, torch.float16: 5e-3}
+_TOLERANCE = 3e-2
+"""Of bfloat16: results are within some 4, and two of its roundings apart."""
+
+
+@torch.inference_mode()
+def agreeing(
+    candidates: Sequence[AttentionBackend], task: AttentionTask, device: torch.device
+) -> list[AttentionBackend]:
+    """The first of `candidates` and those that compute what it does; of the others the log says why not."""
+    ours, *others = candidates
+    agreed = [ours]
+    tolerance = _TOLERANCES.get(task.dtype, _TOLERANCE)
+    for backend in others:
+        difference = attempt(backend, "compared with ours", partial(_difference, backend, ours, task, device))
+        if difference is None:
+            continue
+        if difference <= tolerance:
+            agreed.append(backend)
+        else:  # or not a number
+            log.warning("attention backend %s is no candidate: results differ by %.2g", backend.name, difference)
+    return agreed
+
+
+def _difference(one: AttentionBackend, other: AttentionBackend, task: AttentionTask, device: torch.device) -> float:
+    """The largest between two backends' results; not a number if either read what nobody has written."""
+    differences = []
+    for group in task.groups:
+        first, second = (_results(backend, task, group, device) for backend in (one, other))
+        differences.append((first.float() - second.float()).abs().max())
+    return float(torch.stack(differences).max())
+
+
+def _results(backend: AttentionBackend, task: AttentionTask, group: KVGroupSpec, device: torch.device) -> Tensor:
+    """[T, H, D], attention of random numbers in a cache that is NaN where nothing was written."""
+    generator = torch.Generator(device).manual_seed(0)
+    num_blocks = sum(-(-context // task.block_size) for _, context in _LENS)
+    cache = backend.allocate(replace(group, layers=(0,)), num_blocks, task.block_size, task.kv_dtype, device)[0]
+    for blocks in (cache.key, cache.value):
+        blocks.copy_(torch.full(blocks.shape, torch.nan, device=device))
+    written = step_of([(context, context) for _, context in _LENS], task.block_size, device)
+    shape = (len(written.positions), task.num_heads + 2 * group.num_kv_heads, group.head_dim)
+    heads = torch.randn(shape, generator=generator, device=device).to(task.dtype)
+    angles = torch.zeros(shape[0], 1, group.head_dim // 2, device=device)
+    metadata = backend.prepare(written, 0, task.block_size, group.window)
+    backend.write(cache, heads, Rotation(angles.cos(), angles), metadata)
+    step = step_of(_LENS, task.block_size, device)
+    shape = (len(step.positions), *shape[1:])
+    query = torch.randn(shape, generator=generator, device=device).to(task.dtype)[:, : task.num_heads]
+    metadata = backend.prepare(step, 0, task.block_size, group.window)
+    return backend.attend(query, cache, metadata, AttentionVariant(group.head_dim**-0.5))

@@ -1,0 +1,216 @@
+"""Attention by FlashInfer's kernels (arXiv 2501.01005), where its package is installed: another candidate on GPUs.
+
+Decodes are computed by XQA, which reads block tables and lengths on the device as our kernels do, so that CUDA graphs
+can hold them. Chunks of prompts are computed by its prefill over pages (FlashAttention-3 on Hopper), which is planned
+on the host once a step, from lengths that the host knows: these steps run eagerly, and none waits for the device.
+Kernels come compiled with the wheel `flashinfer-jit-cache`; without it nvcc compiles them when they are first measured.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.triton import TritonAttention
+
+_HEAD_DIMS = (64, 128, 256)
+_BLOCK_SIZES = (16, 32, 64, 128)
+_LARGEST_GROUP = 32
+_XQA_BYTES = 32 << 20
+"""8 MiB of counters, zero between two launches, and what parts of contexts gave: 16 KiB for each multiprocessor."""
+_PLAN_BYTES = 1 << 20
+"""Scratch memory of a prefill that splits no context is hardly any."""
+_WRAPPER_BYTES = _PLAN_BYTES + (9 << 20)
+"""With the plan itself, which the wrapper allocates."""
+_GROUPS = 2
+"""KV groups that are counted on: full attention and a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The last C sequences of a step; int32, on the host but for the pages."""
+
+    starts: Tensor
+    """[C + 1], where the query tokens of each begin, counted from the first chunk's."""
+    page_starts: Tensor
+    """[C + 1], where the blocks of each begin in `pages`."""
+    last_page_lens: Tensor
+    """[C], tokens in each one's last block."""
+    pages: Tensor
+    """Block ids on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlashInferMetadata:
+    """One step of one KV group: sequences with one query token, then chunks."""
+
+    slots: Tensor
+    """[T] int64, as in StepInputs."""
+    block_table: Tensor
+    """[number of decodes, M] int32, contiguous."""
+    context_lens: Tensor
+    """[number of decodes] int32, at least 1."""
+    window_left: int
+    """Tokens that are seen before a query's own; -1: all."""
+    chunks: Chunks | None
+    prefill: Prefill | None
+    whole: bool
+    """Whether each of the step's tokens belongs to a sequence."""
+
+
+class Prefill:
+    """FlashInfer's prefill of one KV group, planned when a step's first layer asks for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        scratch = torch.empty(_PLAN_BYTES, dtype=torch.uint8, device=device)
+        self._wrapper: Any = _module("prefill").BatchPrefillWithPagedKVCacheWrapper(scratch, kv_layout="NHD")
+        self._planned: tuple[Chunks, float] | None = None
+        self._copied: torch.cuda.Event | None = None
+
+    def run(
+        self, output: Tensor, query: Tensor, cache: LayerCache, chunks: Chunks, window_left: int, scale: float
+    ) -> None:
+        """Attention of the chunks' queries [N, H, D] into `output`."""
+        if self._planned is None or self._planned[0] is not chunks or self._planned[1] != scale:
+            self._plan(query, cache, chunks, window_left, scale)
+        self._wrapper.run(query, (cache.key, cache.value), out=output)
+
+    def _plan(self, query: Tensor, cache: LayerCache, chunks: Chunks, window_left: int, scale: float) -> None:
+        if self._copied is not None:
+            self._copied.synchronize()  # the last plan lies in page-locked memory until its step has begun
+        self._wrapper.plan(
+            chunks.starts,
+            chunks.page_starts,
+            chunks.pages,
+            chunks.last_page_lens,
+            query.shape[1],
+            cache.key.shape[2],
+            query.shape[2],
+            cache.key.shape[1],
+            causal=True,
+            sm_scale=scale,
+            window_left=window_left,
+            q_data_type=query.dtype,
+            kv_data_type=cache.key.dtype,
+            disable_split_kv=True,
+        )
+        self._planned = (chunks, scale)
+        if query.is_cuda:
+            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copied.record()
+
+
+class FlashInferAttention(TritonAttention):
+    """Backend `flashinfer`. Caches are [num_blocks, B, K, D], written as the Triton backend does."""
+
+    name = "flashinfer"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._workspaces: dict[torch.device, Tensor] = {}
+        self._prefills: dict[int, Prefill] = {}
+
+    def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
+        """Where the step's decodes end and its chunks begin. For decodes the host knows nothing but their number.
+
+        XQA divides by zero where there is no context, so padding of a graph sees one token: nobody looks at its result.
+        """
+        query_lens = inputs.query_lens_host
+        decodes = sum(1 for _ in takewhile(lambda count: count == 1, query_lens))
+        chunks = None
+        if decodes < len(query_lens):
+            chunks = _chunks(inputs, group, block_size, decodes)
+            if group not in self._prefills:
+                self._prefills[group] = Prefill(inputs.positions.device)
+        return FlashInferMetadata(
+            slots=inputs.slot_mapping[group],
+            block_table=inputs.block_tables[group][:decodes].contiguous(),
+            context_lens=inputs.context_lens[:decodes].clamp(min=1),
+            window_left=-1 if window is None else window - 1,
+            chunks=chunks,
+            prefill=self._prefills.get(group),
+            whole=sum(query_lens) == len(inputs.positions),
+        )
+
+    def attend(self, query: Tensor, cache: LayerCache, metadata: Any, variant: AttentionVariant) -> Tensor:
+        """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D].
+
+        Of variants only the plain one.
+        """
+        output = (torch.empty if metadata.whole else torch.zeros)(query.shape, dtype=query.dtype, device=query.device)
+        if decodes := len(metadata.context_lens):
+            _module("decode").xqa_batch_decode_with_kv_cache(
+                query[:decodes].contiguous(),
+                (cache.key, cache.value),
+                self._workspace(query.device),
+                metadata.block_table,
+                metadata.context_lens,
+                metadata.block_table.shape[1] * cache.key.shape[1],
+                bmm1_scale=variant.scale,
+                window_left=metadata.window_left,
+                out=output[:decodes],
+                kv_layout="NHD",
+            )
+        if metadata.chunks is not None:
+            rows = slice(decodes, decodes + int(metadata.chunks.starts[-1]))
+            prefill, chunks, window_left = metadata.prefill, metadata.chunks, metadata.window_left
+            prefill.run(output[rows], query[rows], cache, chunks, window_left, variant.scale)
+        return output
+
+    def scratch_bytes(
+        self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
+    ) -> int:
+        """XQA's workspace, a prefill for each group, block ids, and a contiguous copy of the decodes' queries."""
+        pages = 32 * min(max_seqs, max_tokens) * -(-max_context // _BLOCK_SIZES[0])
+        queries = min(max_seqs, max_tokens) * num_heads * group.head_dim * 4
+        return _XQA_BYTES + _GROUPS * _WRAPPER_BYTES + pages + queries
+
+    def _workspace(self, device: torch.device) -> Tensor:
+        """Memory that never moves, one for all layers, which are computed one after another."""
+        if device not in self._workspaces:
+            self._workspaces[device] = torch.zeros(_XQA_BYTES, dtype=torch.uint8, device=device)
+        return self._workspaces[device]
+
+
+def why_not(task: AttentionTask) -> str | None:
+    """What stands in the way of this backend for `task`, None if nothing does."""
+    known_heads = all(
+        group.head_dim in _HEAD_DIMS and task.num_heads // group.num_kv_heads <= _LARGEST_GROUP for group in task.groups
+    )
+    known_types = task.kv_dtype == task.dtype in (torch.float16, torch.bfloat16)
+    if not (task.plain and known_heads and known_types and task.block_size in _BLOCK_SIZES):
+        return "it is for half precision, heads of 64, 128 or 256, blocks of 16 to 128, no softcap and no sinks"
+    try:
+        _module("decode"), _module("prefill")
+    except ModuleNotFoundError as error:
+        return f"there is no module {error.name}"
+    except Exception as error:  # noqa: BLE001  (its parts may not fit each other, the driver or torch)
+        return f"flashinfer cannot be imported: {error}"
+    return None
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"flashinfer.{name}")
+
+
+def _chunks(inputs: StepInputs, group: int, block_size: int, first: int) -> Chunks:
+    """The sequences from `first` on; how many blocks they have is known on the host, so that nothing is waited for."""
+    contexts = inputs.context_lens_host[first:]
+    counts = [-(-context // block_size) for context in contexts]
+    page_starts = list(accumulate(counts, initial=0))
+    table = inputs.block_tables[group][first:]
+    held = -(-inputs.context_lens[first:].long() // block_size)
+    owners = torch.repeat_interleave(held, output_size=page_starts[-1])
+    columns = torch.arange(page_starts[-1], device=table.device) - (held.cumsum(0) - held)[owners]
+    return Chunks(
+        starts=torch.tensor(list(accumulate(inputs.query_lens_host[first:], initial=0)), dtype=torch.int32),
+        page_starts=torch.tensor(page_starts, dtype=torch.int32),
+        last_page_lens=torch.tensor([c - (n - 1) * block_size for c, n in zip(contexts, counts, strict=True)]).int(),
+        pages=table[owners, columns],
+    )

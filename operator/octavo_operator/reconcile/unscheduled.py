@@ -1,0 +1,59 @@
+"""Why the scheduler finds no node for a pod: what it needs, what nodes have, what to do. Pure.
+
+All is read from the scheduler's own sentence, so that the operator needs no right to look at nodes. Its part on
+preemption tells a node that is too small (ending other pods would not help) from one whose devices are in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.finding import Finding
+from octavo_operator.reconcile.place import lacking, place_of
+
+_NO_DEVICE = "cannot allocate all claims"
+_TOO_SMALL = "Preemption is not helpful for scheduling"
+_IN_USE = "No preemption victims found"
+
+
+def unscheduled(pod: Mapping[str, Any], said: str, gpu_resource: str) -> Finding:
+    """The finding on a pod that has no node, by what the scheduler `said`; GPUs are counted as `gpu_resource`."""
+    begin = f"pod {pod['metadata']['name']} finds no node: "
+    why = _no_gpu(pod, said, gpu_resource)
+    if why is None:
+        return Finding(Reason.UNSCHEDULABLE, f"{begin}{said}")
+    return Finding(Reason.WAITING_FOR_GPU, f"{begin}{why}. The scheduler: {said}")
+
+
+def _no_gpu(pod: Mapping[str, Any], said: str, gpu_resource: str) -> str | None:
+    """What is lacking of GPUs, and what helps; None: it is something else."""
+    place = place_of(pod.get("spec") or {})
+    if _NO_DEVICE in said:
+        names = ", ".join(str(claim["name"]) for claim in place.claims)
+        return (
+            f"it needs devices for its claims ({names}), and no node has them free: free some, or add a node; kubectl "
+            "get resourceslices,resourceclaims shows what there is and who has it"
+        )
+    lacks = lacking(said)
+    if gpu_resource not in lacks:
+        return None
+    count = place.requests.get(gpu_resource)
+    needs = f"it needs {gpu_resource if count is None else f'{count} {gpu_resource}'} on one node"
+    return f"{needs}, and {_what_nodes_have(said, gpu_only=len(lacks) == 1)}"
+
+
+def _what_nodes_have(said: str, gpu_only: bool) -> str:
+    """`gpu_only`: nothing else is lacking on any node, so that what is said of preemption is about GPUs."""
+    if gpu_only and _IN_USE in said:
+        return "where a node has as many they are in use: free some, or add a node"
+    if gpu_only and _TOO_SMALL in said:
+        return (
+            "no node that it may use has as many in all: add one that has, ask for what your nodes have "
+            "(spec.accelerator), or see whether their device plugin runs: kubectl describe nodes, under Allocatable"
+        )
+    return (
+        "no node that it may use has as many free: free some, or add a node; kubectl describe nodes shows what they "
+        "have, under Allocatable"
+    )
