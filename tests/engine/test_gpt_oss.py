@@ -18,6 +18,7 @@ from test_decoder import assert_same, load, quiet, random_tokens, reference_logi
 
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
 from octavo_engine import LLM, SamplingParams
+from octavo_engine.cli import main
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe_choice import torch_mixture_of_experts
@@ -191,6 +192,18 @@ def test_the_published_config(tmp_path: Path) -> None:
     assert (bare.rope, bare.head_dim) == (spec.rope, 64), "the family's own defaults"
     assert bare.moe is not None and not bare.moe.mxfp4
     assert spec_of(tmp_path, rope_scaling={"rope_type": "linear", "factor": 2.0}).rope.kind == "linear"
+
+
+def test_a_plan_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec_of(tmp_path)
+    assert main(["plan", str(tmp_path), "--gpu-memory", "80GiB"]) == 0
+    table = capsys.readouterr().out
+    assert "39.0 GiB" in table, "20.9 billion in bfloat16"
+    assert "24.0 KiB" in table, "12 layers, 8 heads of 64, keys and values in bfloat16"
+    assert main(["plan", str(tmp_path), "--gpu-memory", "40GiB"]) == 4
+    advice = capsys.readouterr().err
+    assert "a device with" in advice
+    assert "--quantization" not in advice and "more GPUs" not in advice
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
