@@ -135,8 +135,21 @@ class Client:
         describe: str | Callable[[], str],
         every: float = 0.3,
     ) -> Value:
-        """`waiting.wait_until`, at a pace that suits kubectl."""
-        return wait_until(predicate, timeout=timeout, describe=describe, every=every)
+        """`waiting.wait_until`, at a pace that suits an API server. A field that is not there yet (KeyError): no."""
+
+        def seen() -> Value | None:
+            try:
+                return predicate()
+            except KeyError:
+                return None
+
+        def told() -> str:
+            try:
+                return describe() if callable(describe) else describe
+            except KeyError as error:
+                return f"there is no {error} yet"
+
+        return wait_until(seen, timeout=timeout, describe=told, every=every)
 
     @functools.cached_property
     def http(self) -> httpx2.Client:
