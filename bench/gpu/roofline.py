@@ -128,12 +128,9 @@ def main() -> None:
     args = parser.parse_args()
     found = sections(results())
     if args.builds:
-        import triton
+        from tests.kernels.hopper import compile_all, section
 
-        from tests.kernels.hopper import compile_all
-        from tests.kernels.hopper import table as build_table
-
-        found["builds"] = f"Triton {triton.__version__}, sm_90:\n\n{build_table(compile_all())}"
+        found["builds"] = section(compile_all())
     page = PAGE.read_text()
     new = updated(page, found)
     if args.check:

@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import pytest
 import torch
 
 from bench.gpu import __main__ as bench_gpu
-from bench.gpu import floors, roofline, shapes
+from bench.gpu import floors, roofline, shapes, startup
 from bench.gpu.busy import union_seconds
-from bench.gpu.context import Context
+from bench.gpu.context import TINY, Context
 from bench.gpu.floors import Rates
 from bench.gpu.result import Figure, Part, Result, read, timed
 from bench.gpu.shapes import Shape
@@ -125,6 +126,7 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "tiny-llama/offline/8 + 8",
         "tiny-llama/transformers generate/batches of 4",
         "tiny-llama/transformers continuous batching/4 requests",
+        "tiny-llama/start to ready/from disk, kernels to compile",
         "tiny-llama/start to ready/from disk",
     ):
         assert (figures[key].value or 0.0) > 0, key
@@ -142,6 +144,33 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert written_for == {"tiny-llama", "tiny-qwen3", "tiny-gpt-oss"}
     assert "## peers" in file.with_suffix(".md").read_text()
     assert len(list((tmp_path / "out").glob("*.png"))) == 2
+
+
+def test_kernels_are_compiled_in_the_first_start_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process finds in its TRITON_CACHE_DIR what those before it left there, the first finds nothing."""
+    report = f"""
+import json, os
+from pathlib import Path
+kernels = Path(os.environ["TRITON_CACHE_DIR"])
+with Path({str(tmp_path / "found")!r}).open("a") as file:
+    file.write(str(len(list(kernels.iterdir()))))
+(kernels / str(os.getpid())).touch()
+print(json.dumps({{"load_seconds": 1.5}}))
+"""
+    (tmp_path / "python").write_text(f"#!{sys.executable}\n{report}")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setattr(startup.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    context = Context(torch.device("cpu"), RATES, replace(TINY, warm_starts=2), tmp_path / "scratch")
+    figures = list(startup.startup(context))
+    assert (tmp_path / "found").read_text() == "0123"
+    assert [figure.case for figure in figures] == [
+        "from disk, kernels to compile",
+        "from disk",
+        "from the page cache",
+    ]
+    assert "TRITON_CACHE_DIR was empty; 1.5 s of loading" in figures[0].note
+    assert "compiled by an earlier start" in figures[1].note
 
 
 def test_what_breaks_off_a_part_loses_nothing_that_was_measured(

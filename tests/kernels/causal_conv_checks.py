@@ -72,6 +72,8 @@ BUILDS = [
         {"output": "*bf16", "weight": "*bf16", "num_seqs": "i32"} | _TENSORS,
         {"bias": None, "TILE_TOKENS": tokens, **_SIZES},
         max_registers=registers,
+        max_shared=shared,
+        max_loop={"all": loop},
     )
-    for name, tokens, registers in (("decode", 1, 40), ("prefill", 16, 112))
+    for name, tokens, registers, shared, loop in (("decode", 1, 40, 0, 13), ("prefill", 16, 112, 1024, 16))
 ] + [Build("conv_state", conv_state_kernel, _TENSORS, _SIZES, max_registers=32)]

@@ -46,12 +46,15 @@ class Build:
     stages: int = 3
     max_registers: int = 255
     """A thread's; more than 255 there are not."""
-    max_shared: int = 227 * 1024
-    """Bytes of a block; Hopper has no more."""
+    max_shared: int = 0
+    """Bytes of a block."""
     sass: tuple[str, ...] = field(default=())
     """Instructions that its code must have, as `HGMMA` where products run on the tensor cores of a warp group."""
     max_loop: Mapping[str, int] = field(default_factory=dict)
-    """Most instructions of a kind (`LDG`, `MUFU`, `IMAD` ...) in one turn of the inner loop; `all`: of all kinds."""
+    """Most instructions of a kind (`LDG`, `MUFU`, `IMAD` ...) in one turn of the inner loop; `all`: of all kinds.
+
+    `all` must be there if there is a loop.
+    """
 
 
 def modules() -> list[Any]:

@@ -146,7 +146,9 @@ BUILDS = [
         | dict.fromkeys(_INT32, "*i32")
         | dict.fromkeys(("token_stride", "table_stride", "output_stride", "width"), "i32"),
         {"BLOCK_SIZE": 16, "FIRST": first, "TILE": 1024},
-        max_registers=128,
+        max_registers=registers,
+        max_shared=3 * 1024,
+        max_loop={"all": loop},
     )
-    for first in (True, False)
+    for first, registers, loop in ((True, 120, 460), (False, 72, 336))
 ]

@@ -43,6 +43,7 @@ BUILDS = [
         {"order": "*i32", "tiles": "*i32", "num_tiles": "*i32", "group_of_row": "*i64", "num_rows": "i32"},
         {"GROUPS": 128, "GROUPS_PADDED": 128, "TILE_ROWS": 16, "BLOCK": 1024},
         max_registers=64,
-        max_shared=8 * 1024,
+        max_shared=5 * 1024,
+        max_loop={"all": 336},
     )
 ]

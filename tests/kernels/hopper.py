@@ -2,7 +2,7 @@
 
     python -m tests.kernels.hopper
 
-prints a table of all builds, which bench/results/ROOFLINE.md quotes.
+prints a table of all builds; `python -m bench.gpu.roofline --builds` writes it into bench/results/ROOFLINE.md.
 """
 
 from __future__ import annotations
@@ -109,5 +109,10 @@ def table(found: dict[str, Resources | Exception]) -> str:
     return "\n".join(lines)
 
 
+def section(found: dict[str, Resources | Exception]) -> str:
+    """The table, and which Triton compiled."""
+    return f"Triton {triton.__version__}, sm_90:\n\n{table(found)}"
+
+
 if __name__ == "__main__":
-    print(f"Triton {triton.__version__}\n\n{table(compile_all())}")
+    print(section(compile_all()))

@@ -351,11 +351,19 @@ _VECTORS = "LDGSTS.E.BYPASS.128"
 
 
 def _build(
-    name: str, case: Case, queries: int, *, registers: int, shared: int, loop: int, sass: tuple[str, ...] = (_VECTORS,)
+    name: str,
+    case: Case,
+    queries: int,
+    *,
+    registers: int,
+    shared: int,
+    loop: int,
+    sass: tuple[str, ...] = (_VECTORS,),
+    split: bool = False,
 ) -> Build:
-    """The attention kernel as `paged_attention` launches it for `case` with 8 KV heads; decodes are split."""
+    """The attention kernel as `paged_attention` launches it for `case` with 8 KV heads."""
     tile = tile_shape(case.group, case.head_dim, queries, case.dtype)
-    absent = () if tile.one_tile else ("partial_sums", "partial_maxima", "partial_totals")
+    absent = () if split else ("partial_sums", "partial_maxima", "partial_totals")
     absent += () if case.sinks else ("sinks",)
     types = {n: _TYPES[n] for n in paged_attention_kernel.arg_names if n in _TYPES and n not in absent}
     if case.cache_dtype == FP8:
@@ -377,27 +385,31 @@ def _build(
     return Build(name, paged_attention_kernel, types, constants, tile.warps, tile.stages, **limits)
 
 
-_PREFILL = ("HGMMA", _VECTORS)
+_decode = partial(_build, queries=1)
+_split_decode = partial(_build, queries=1, split=True)
+_prefill = partial(_build, queries=4096, sass=("HGMMA", _VECTORS))
 _GEMMA2 = Case((), group=2, head_dim=256, window=4096, softcap=50.0)
 _GPT_OSS = Case((), group=8, head_dim=64, window=128, sinks=True)
 BUILDS = [
     # Decode: 3 blocks of 128 threads fit a multiprocessor with 168 registers a thread and 75 KiB.
-    _build("decode", Case((), head_dim=128), 1, registers=128, shared=71, loop=384),
-    _build("decode_64", Case((), head_dim=64), 1, registers=96, shared=37, loop=256),
-    _build("decode_80", Case((), head_dim=80), 1, registers=168, shared=75, loop=404),
-    _build("decode_256", Case((), head_dim=256), 1, registers=192, shared=75, loop=384),
-    _build("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), 1, registers=168, shared=40, loop=616),
-    _build("decode_gemma2", _GEMMA2, 1, registers=192, shared=75, loop=448),
-    _build("decode_gpt_oss", _GPT_OSS, 1, registers=128, shared=37, loop=288),
+    _split_decode("decode", Case((), head_dim=128), registers=128, shared=71, loop=384),
+    _split_decode("decode_64", Case((), head_dim=64), registers=96, shared=37, loop=256),
+    _split_decode("decode_80", Case((), head_dim=80), registers=168, shared=75, loop=404),
+    _split_decode("decode_256", Case((), head_dim=256), registers=192, shared=75, loop=384),
+    _split_decode("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=168, shared=40, loop=616),
+    _split_decode("decode_gemma2", _GEMMA2, registers=192, shared=75, loop=448),
+    _split_decode("decode_gpt_oss", _GPT_OSS, registers=128, shared=37, loop=288),
+    # From 17 sequences on, which are more programs than a device has multiprocessors; of FP8 only 2 blocks fit.
+    _decode("decode_many", Case((), head_dim=128), registers=152, shared=71, loop=372),
+    _decode("decode_many_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=192, shared=40, loop=620),
+    _decode("decode_many_gpt_oss", _GPT_OSS, registers=72, shared=37, loop=284),
     # Prefill: 256 threads; 65,536 registers are 255 for each.
-    _build("prefill", Case((), head_dim=128), 4096, registers=184, shared=130, loop=520, sass=_PREFILL),
-    _build("prefill_64", Case((), head_dim=64), 4096, registers=128, shared=66, loop=432, sass=_PREFILL),
-    _build("prefill_256", Case((), head_dim=256), 4096, registers=240, shared=164, loop=504, sass=_PREFILL),
-    _build(
-        "prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), 4096, registers=200, shared=98, loop=504, sass=_PREFILL
-    ),
-    _build("prefill_gemma2", _GEMMA2, 4096, registers=255, shared=164, loop=756, sass=_PREFILL),
-    _build("prefill_gpt_oss", _GPT_OSS, 4096, registers=168, shared=66, loop=500, sass=_PREFILL),
+    _prefill("prefill", Case((), head_dim=128), registers=184, shared=130, loop=520),
+    _prefill("prefill_64", Case((), head_dim=64), registers=128, shared=66, loop=432),
+    _prefill("prefill_256", Case((), head_dim=256), registers=240, shared=164, loop=504),
+    _prefill("prefill_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=200, shared=98, loop=504),
+    _prefill("prefill_gemma2", _GEMMA2, registers=255, shared=164, loop=756),
+    _prefill("prefill_gpt_oss", _GPT_OSS, registers=168, shared=66, loop=500),
     Build(
         "attention_reduce",
         attention_reduce_kernel,

@@ -351,7 +351,8 @@ BUILDS = [
             | {"temperatures": "*fp32", "seeds": "*i64", "positions": "*i64", "stride": "i32", "vocab": "i32"},
             {"PART": 4096, "FILTERED": filtered},
             warps=8,
-            max_registers=128,
+            max_registers=96,
+            max_shared=256,
         )
         for logits, filtered in (("*bf16", False), ("*bf16", True), ("*fp32", True))
     ),
@@ -360,7 +361,8 @@ BUILDS = [
         group_maxima_kernel,
         {"maxima": "*fp32", "logits": "*bf16"} | _ASKED | _SIZES,
         {"TILE_GROUPS": 32},
-        max_registers=128,
+        max_registers=48,
+        max_shared=256,
     ),
     Build(
         "threshold",
@@ -368,6 +370,9 @@ BUILDS = [
         {"thresholds": "*fp32", "logits": "*bf16", "maxima": "*fp32", "listed": "*i32"} | _ASKED | _SIZES,
         {},
         warps=8,
+        max_registers=160,
+        max_shared=9 * 1024,
+        max_loop={"all": 476},
     ),
     Build(
         "pick",
@@ -375,6 +380,7 @@ BUILDS = [
         {"chosen": "*i64", "finite": "*i1", "scores": "*fp32", "tokens": "*i32", "peaks": "*fp32"}
         | {"parts": "i32", "vocab": "i32"},
         {"PARTS_PADDED": 32},
-        max_registers=64,
+        max_registers=24,
+        max_shared=256,
     ),
 ]

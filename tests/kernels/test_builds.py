@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import triton
 
+from bench.gpu import roofline
 from tests.kernels.check import Build, modules
-from tests.kernels.hopper import Resources, compile_all, table
+from tests.kernels.hopper import Resources, compile_all, section, table
 from tests.kernels.sass import inner_loop, inner_loops
 
 BUILDS = [pytest.param(build, id=build.name) for module in modules() for build in module.BUILDS]
@@ -27,13 +29,20 @@ def test_builds_for_hopper(build: Build, found: dict[str, Resources | Exception]
     assert resources.registers <= build.max_registers
     assert resources.shared <= build.max_shared
     assert [instruction for instruction in build.sass if instruction not in resources.sass] == []
-    assert resources.loop or not build.max_loop, "there is no loop"
+    assert bool(resources.loop) == ("all" in build.max_loop), "a loop without a bound, or a bound without a loop"
     counts = resources.loop | {"all": resources.loop.total()}
     assert {kind: counts[kind] for kind, most in build.max_loop.items() if counts[kind] > most} == {}
 
 
 def test_the_table_has_every_build(found: dict[str, Resources | Exception]) -> None:
     assert len(table(found).splitlines()) == 2 + len(BUILDS)
+
+
+def test_the_page_shows_these_builds(found: dict[str, Resources | Exception]) -> None:
+    page = roofline.PAGE.read_text()
+    if f"\nTriton {triton.__version__}, sm_90:\n" not in page:
+        pytest.skip("the page's builds are another Triton's")
+    assert roofline.updated(page, {"builds": section(found)}) == page, "run python -m bench.gpu.roofline --builds"
 
 
 LISTING = """

@@ -7,13 +7,9 @@ compile the kernel anew. Here launches are only looked at, of steps of many size
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.compiler import make_backend
-from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, StepInputs
 from octavo_engine.attention.rotation import HeadNorms, Rotation
@@ -32,27 +28,19 @@ from octavo_engine.model.layers.triton_compute import TritonCompute
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner.adjust import SampleRow
 from octavo_engine.runner.state_table import StateTable
+from tests.kernels.launches import watch_launches
 
 CPU = torch.device("cpu")
 COUNTS = (*range(1, 20), 32, 33, 48, 64, 100, 128)
-Found = dict[tuple[Any, ...], set[tuple[Any, ...]]]
+Found = dict[tuple[str, ...], set[tuple[tuple[str, str], ...]]]
 """By kernel and compile-time constants, what else it would be compiled for."""
 
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     """What the launches of a test would be compiled for on Hopper."""
-    backend, seen = make_backend(GPUTarget("cuda", 90, 32)), Found()
-
-    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        bind = create_function_from_signature(kernel.signature, kernel.params, backend)
-        _, specialization, options = bind(*args, **kwargs)
-        parts = list(zip(kernel.params, map(str, specialization), strict=True))
-        constants = tuple(part for parameter, part in parts if parameter.is_constexpr or "None" in part)
-        rest = tuple((p.name, part) for p, part in parts if not p.is_constexpr and "None" not in part)
-        seen.setdefault((kernel.__name__, *constants, str(sorted(options.items()))), set()).add(rest)
-
-    monkeypatch.setattr(JITFunction, "run", run)
+    seen = Found()
+    watch_launches(monkeypatch, lambda it: seen.setdefault((it.kernel, *it.constants), set()).add(it.found))
     yield seen
     assert seen, "nothing was launched"
     for key, ways in seen.items():

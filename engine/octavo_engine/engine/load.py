@@ -39,6 +39,9 @@ _WARM_UP = tuple(
 )
 """Drawn from some tokens and greedy, which are different kernels, and both again from logits that were adjusted: those
 are float32, for which kernels are compiled anew."""
+_PROMPTS = (129, 64, 32, 16)
+"""Tokens of a prompt for each of these. Kernels choose tiles by them, with borders at 16, 32, 64 and no later than 128:
+attention of heads that share nothing counts 16 tokens as few, a product by blocks of FP8 has tiles for each."""
 _LONG_ENOUGH = 512
 """Tokens of a context that every kernel of attention cuts into parts."""
 
@@ -164,20 +167,22 @@ def _allocate(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> KVCache:
 def _warm_up(worker: Worker, loading: Loading, plan: MemoryPlan) -> None:
     """Prefills and decodes, so that nothing is compiled or allocated first in a user's step.
 
-    A GPU, for which kernels are compiled, answers in every way of `_WARM_UP`, and one decode has a context that is long
-    enough to be split; elsewhere one answer does. They use row 0 and block 0, which are nobody's yet and are written
-    anew by whoever gets them. The long context's blocks are all block 0: what it says is nothing, and nobody reads it.
+    A GPU, for which kernels are compiled, answers prompts of all `_PROMPTS` in every way of `_WARM_UP`, and one decode
+    has a context that is long enough to be split; elsewhere one answer does. They use row 0 and block 0, which are
+    nobody's yet and are written anew by whoever gets them. All blocks of what is longer are block 0 too: it says
+    nothing, and nobody reads it.
     """
     config, num_groups = loading.config, len(loading.target.spec.kv_groups)
-    tokens = min(config.block_size, config.max_num_batched_tokens, plan.max_model_len)
-    if tokens < 2:
-        return
     compiles = loading.target.device.type == "cuda"
-    length, long = tokens - 1, min(plan.max_model_len, _LONG_ENOUGH) - 1
+    short, long = (min(plan.max_model_len, size) - 1 for size in (config.block_size, _LONG_ENOUGH))
+    prompts = zip(_PROMPTS, _WARM_UP, strict=True) if compiles else ((short, _WARM_UP[0]),)
+    if min(short, config.max_num_batched_tokens) < 1:
+        return
     blocks = (0,) * (long // config.block_size + 1)
     tables = tuple(TableChange(0, group, 0, blocks) for group in range(num_groups))
-    for params in _WARM_UP if compiles else _WARM_UP[:1]:
+    for tokens, params in prompts:
+        length = min(tokens, config.max_num_batched_tokens, plan.max_model_len - 1)
         new = NewRow(0, "warm-up", (0,) * length, length, params)
         worker.execute(StepPlan(0, (new,), tables, chunks=(Chunk(0, 0, length, samples=True),)))
-    for start in (length, long) if compiles else (length,):
+    for start in (short, long) if compiles else (short,):
         worker.execute(StepPlan(0, decode_rows=[0], decode_starts=[start]))

@@ -1,0 +1,94 @@
+"""The first steps launch each kernel in every way that later steps do, so that nothing is compiled in a user's step.
+
+Launches are only looked at (tests/kernels/launches.py): no kernel runs, results are zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from test_footprint import make_decoder
+from test_graphs import loading_of
+
+from octavo_engine.attention.triton import TritonAttention
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
+from octavo_engine.engine import load
+from octavo_engine.model import decoder as decoder_module
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.triton_compute import TritonCompute
+from octavo_engine.model.quantization import FP8Scheme
+from octavo_engine.runner import inputs, sampler
+from octavo_engine.runner.kv_cache import allocate_cache
+from octavo_engine.runner.memory import MemoryNeed, MemoryPlan
+from octavo_engine.runner.state_table import StateTable
+from octavo_engine.runner.worker import Worker
+from tests.kernels.launches import Launch, watch_launches
+
+CPU = torch.device("cpu")
+SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_heads": 4, "head_dim": 128}
+LENGTH, ROWS = 1024, 70
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """What is launched in a test, on tensors of a CPU as if it were a GPU."""
+    seen: list[Launch] = []
+    watch_launches(monkeypatch, seen.append)
+    for module in (inputs, sampler):
+        monkeypatch.setattr(module, "triton_runs_on", lambda _: True)
+    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: TritonCompute())
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, getattr(torch, name.replace("empty", "zeros")))
+    return seen
+
+
+def make_worker(kv_heads: int, scheme: FP8Scheme | None) -> tuple[Worker, Decoder]:
+    spec = make_decoder(torch.float32, scheme, num_kv_heads=kv_heads, **SIZES).spec
+    decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
+    for linear in decoder.modules():
+        if isinstance(linear, Linear):
+            linear.in_8_bits = scheme is not None
+    cache = allocate_cache(
+        backend, spec.kv_groups, num_blocks=9, swap_blocks=0, block_size=16, dtype=torch.bfloat16, device=CPU
+    )
+    return Worker(decoder, backend, cache, StateTable(ROWS, LENGTH, 16, 1, CPU)), decoder
+
+
+def users_steps() -> Iterator[StepPlan]:
+    """Prompts and chunks of many sizes, decodes of as many batch sizes, short and long, both together."""
+    ways = [(0.0, 1.0, 1.0), (0.7, 1.0, 1.0), (0.7, 0.9, 1.0), (0.0, 1.0, 1.2), (0.7, 0.9, 1.2)]
+    asked = [
+        SamplingParams(max_tokens=9, temperature=temperature, top_p=top_p, repetition_penalty=penalty)
+        for temperature, top_p, penalty in ways
+    ]
+    new = tuple(NewRow(row, f"r{row}", (0,) * 300, 300, asked[row % len(ways)]) for row in range(ROWS))
+    tables = tuple(TableChange(row, 0, 0, (0,) * (LENGTH // 16)) for row in range(ROWS))
+    yield StepPlan(0, new, tables, chunks=(Chunk(0, 0, 7, samples=False),))
+    for size in (1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, ROWS):
+        yield StepPlan(0, chunks=(Chunk(3, 11, size, samples=True), Chunk(4, 0, 3, samples=False)))
+        yield StepPlan(0, chunks=(Chunk(size % ROWS, 0, 2 * size + 1, samples=True),))
+        rows = list(range(size))
+        for start in (20, 1000):
+            yield StepPlan(0, decode_rows=rows, decode_starts=[start] * size)
+        yield StepPlan(0, decode_rows=rows, decode_starts=[20] * size, chunks=(Chunk(5, 0, size, samples=True),))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 4], ids=["group of 4", "group of 1"])
+@pytest.mark.parametrize("scheme", [None, FP8Scheme("block")], ids=["bf16", "fp8 by blocks"])
+def test_what_users_steps_launch_was_launched_first(
+    launched: list[Launch], kv_heads: int, scheme: FP8Scheme | None
+) -> None:
+    worker, decoder = make_worker(kv_heads, scheme)
+    plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
+    load._warm_up(worker, loading_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
+    first = set(launched)
+    launched.clear()
+    for step in users_steps():
+        worker.execute(step)
+    new = {(launch.kernel, *launch.constants) for launch in set(launched) - first}
+    assert not new
+    assert len({launch.kernel for launch in launched}) >= 9
