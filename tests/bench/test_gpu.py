@@ -116,7 +116,7 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {target["measured"] for target in written["targets"]} == {None}, "a dry run measures no target"
     assert all(target["note"].startswith("not measured") for target in written["targets"])
     figures = {figure.key: figure for part in read(file).parts.values() for figure in part.figures}
-    assert [key for key, figure in figures.items() if figure.value is None and not _unsupported(figure)] == []
+    assert [key for key, figure in figures.items() if figure.value is None and figure.what != "fp8 matmul"] == []
     for key in (
         "tiny-llama/decode step/batch 4, context 32",
         "tiny-llama/sampled decode step/batch 4, context 32",
@@ -130,21 +130,20 @@ def test_a_dry_run_of_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "tiny-llama/start to ready/from disk",
     ):
         assert (figures[key].value or 0.0) > 0, key
-    for key in ("tiny-llama-fp8/offline/8 + 8", "tiny-qwen3/decode step/batch 4, context 32"):
+    for key in (
+        "tiny-llama-fp8/offline/8 + 8",
+        "tiny-qwen3/decode step/batch 4, context 32",
+        "tiny-gpt-oss/decode step/batch 4, context 32",
+        "tiny-gpt-oss/offline/8 + 8",
+    ):
         assert (figures[key].value or 0.0) > 0, key
     heavy = [figure for key, figure in figures.items() if "/offline, prefix-heavy/" in key]
-    assert [figure.model for figure in heavy] == ["tiny-llama", "tiny-llama-fp8", "tiny-qwen3"]
+    assert [figure.model for figure in heavy] == ["tiny-llama", "tiny-llama-fp8", "tiny-qwen3", "tiny-gpt-oss"]
     assert all(figure.fraction for figure in heavy)
-    assert figures["tiny-gpt-oss/all"].note.startswith("not supported yet")
     written_for = {path.name for path in (tmp_path / "scratch").iterdir()}
-    assert written_for == {"tiny-llama", "tiny-qwen3"}, "nothing is written for what cannot be run"
+    assert written_for == {"tiny-llama", "tiny-qwen3", "tiny-gpt-oss"}
     assert "## peers" in file.with_suffix(".md").read_text()
     assert len(list((tmp_path / "out").glob("*.png"))) == 2
-
-
-def _unsupported(figure: Figure) -> bool:
-    """What the engine has no family for yet says so; a CPU may have no products in float8."""
-    return figure.note.startswith("not supported yet") or figure.what == "fp8 matmul"
 
 
 def test_kernels_are_compiled_in_the_first_start_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,8 @@ def main(folder: str) -> None:
         max_num_batched_tokens=16,
         max_model_len=32,
     )
-    greedy = SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True, logprobs=0)
-    answers = [llm.generate([PROMPT], greedy)[0] for _ in range(2)]
+    greedy = [SamplingParams(max_tokens=n, temperature=0.0, ignore_eos=True, logprobs=0) for n in (1, 2)]
+    answers = [llm.generate([PROMPT], params)[0] for params in greedy]
     told = [(a.prompt_token_ids, a.token_ids, [x.logprob for x in a.logprobs], a.cached_tokens) for a in answers]
     print(json.dumps(told))
 

@@ -15,9 +15,9 @@ from octavo_engine.model.decoder import Decoder
 
 
 def step_inputs(
-    rows: list[tuple[list[int], int, list[int]]], block_size: int, sample: list[int] | None = None
+    rows: list[tuple[list[int], int, list[int]]], block_size: int, sample: list[int] | None = None, groups: int = 1
 ) -> StepInputs:
-    """One KV group's inputs from (token ids of the step, tokens before them, block table) per sequence.
+    """Inputs from (token ids of the step, tokens before them, block table) per sequence, the same for all KV groups.
 
     `sample` are the sampled rows; by default all.
     """
@@ -31,13 +31,14 @@ def step_inputs(
     query_lens = [len(ids) for ids, _, _ in rows]
     contexts = [start + len(ids) for ids, start, _ in rows]
     width = max(len(table) for _, _, table in rows)
+    tables = torch.tensor([t + [0] * (width - len(t)) for _, _, t in rows], dtype=torch.int32)
     return StepInputs(
         token_ids=torch.tensor(tokens, dtype=torch.int32),
         positions=torch.tensor(positions),
         cu_query_lens=torch.tensor([0, *query_lens]).cumsum(0).int(),
         context_lens=torch.tensor(contexts, dtype=torch.int32),
-        block_tables=(torch.tensor([t + [0] * (width - len(t)) for _, _, t in rows], dtype=torch.int32),),
-        slot_mapping=(torch.tensor(slots),),
+        block_tables=(tables,) * groups,
+        slot_mapping=(torch.tensor(slots),) * groups,
         sample_rows=torch.arange(len(tokens)) if sample is None else torch.tensor(sample),
         query_lens_host=tuple(query_lens),
         context_lens_host=tuple(contexts),
@@ -54,7 +55,10 @@ class Sequence:
 
 
 class Stepper:
-    """A decoder with a paged cache; `step` computes the next tokens of some sequences and returns their logits."""
+    """A decoder with a paged cache; `step` computes the next tokens of some sequences and returns their logits.
+
+    Layers with a window keep the blocks before it, as all KV groups have one block table.
+    """
 
     def __init__(
         self, decoder: Decoder, *, num_blocks: int = 128, block_size: int = 16, backend: AttentionBackend | None = None
@@ -62,9 +66,12 @@ class Stepper:
         self.decoder, self.block_size = decoder, block_size
         self.backend = backend or TorchAttention()
         dtype = decoder.embedding.dtype
-        (group,) = decoder.spec.kv_groups
-        self.window = group.window
-        self.caches = self.backend.allocate(group, num_blocks, block_size, dtype, torch.device("cpu"))
+        self.groups = decoder.spec.kv_groups
+        self.caches = {
+            layer: cache
+            for group in self.groups
+            for layer, cache in self.backend.allocate(group, num_blocks, block_size, dtype, torch.device("cpu")).items()
+        }
         for cache in self.caches.values():
             # Whatever an earlier owner may have left must not matter.
             cache.key.fill_(float("nan"))
@@ -83,12 +90,16 @@ class Stepper:
                 sequence.blocks.append(self.free.pop())
             rows.append((ids, sequence.computed, sequence.blocks))
             sequence.computed += count
-        inputs = step_inputs(rows, self.block_size, sample)
+        inputs = step_inputs(rows, self.block_size, sample, len(self.groups))
+        group_of_layer = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
         context = AttentionContext(
             backend=self.backend,
             caches=self.caches,
-            metadata=(self.backend.prepare(inputs, 0, self.block_size, self.window),),
-            group_of_layer=(0,) * self.decoder.spec.num_layers,
+            metadata=tuple(
+                self.backend.prepare(inputs, index, self.block_size, group.window)
+                for index, group in enumerate(self.groups)
+            ),
+            group_of_layer=tuple(group_of_layer[layer] for layer in range(self.decoder.spec.num_layers)),
         )
         logits = self.decoder.logits(self.decoder(inputs, context))
         return [logits] if sample is not None else list(logits.split([count for _, count in work]))

@@ -145,9 +145,9 @@ WRONG = {
     "unknown activation": ({"hidden_act": "swoosh"}, "hidden_act 'swoosh' is not supported; supported: silu"),
     "unknown dtype": ({"torch_dtype": "int3"}, "torch_dtype 'int3' is not supported; supported: bfloat16"),
     "rope unknown": ({"rope_scaling": {"rope_type": "spiral"}}, "rope_scaling.rope_type 'spiral' is not supported"),
-    "rope yarn": (
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-        "'yarn' is not supported; supported: default",
+    "rope longrope": (
+        {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
+        "'longrope' is not supported; supported: default",
     ),
     "rope without factor": ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
     "rope factors": ({"rope_scaling": {"rope_type": "factors"}}, "rope_scaling.factors None is not 64 positive"),

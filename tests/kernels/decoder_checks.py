@@ -21,7 +21,7 @@ from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.triton_compute import TritonCompute
 from octavo_engine.model.quantization import FP8, FP8Scheme
-from octavo_engine.model.spec import ModelSpec, RopeSpec
+from octavo_engine.model.spec import ModelSpec, MoESpec, RopeSpec
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision
 from tests.kernels.rounding import to_fp8
@@ -85,7 +85,7 @@ def _decoder(
     return decoder
 
 
-def _inputs(step: tuple[tuple[int, int], ...], device: torch.device) -> StepInputs:
+def _inputs(step: tuple[tuple[int, int], ...], groups: int, device: torch.device) -> StepInputs:
     tables = torch.tensor([[3, 1], [2, 4]], dtype=torch.int32)
     positions = [position for first, end in step for position in range(first, end)]
     owners = [sequence for sequence, (first, end) in enumerate(step) for _ in range(first, end)]
@@ -98,8 +98,8 @@ def _inputs(step: tuple[tuple[int, int], ...], device: torch.device) -> StepInpu
         positions=torch.tensor(positions, device=device),
         cu_query_lens=torch.tensor([0, *lens], device=device).cumsum(0).int(),
         context_lens=torch.tensor([end for _, end in step], dtype=torch.int32, device=device),
-        block_tables=(tables.to(device),),
-        slot_mapping=(torch.tensor(slots, device=device),),
+        block_tables=(tables.to(device),) * groups,
+        slot_mapping=(torch.tensor(slots, device=device),) * groups,
         sample_rows=torch.arange(len(positions), device=device),
         query_lens_host=lens,
         context_lens_host=tuple(end for _, end in step),
@@ -109,16 +109,23 @@ def _inputs(step: tuple[tuple[int, int], ...], device: torch.device) -> StepInpu
 @torch.inference_mode()
 def _logits(decoder: Decoder, backend: AttentionBackend, device: torch.device) -> Tensor:
     """Of all tokens of all steps; the cache holds NaN before."""
-    (group,) = decoder.spec.kv_groups
-    caches = backend.allocate(group, 5, _BLOCK_SIZE, decoder.embedding.dtype, device)
+    groups, dtype = decoder.spec.kv_groups, decoder.embedding.dtype
+    caches = {}
+    for group in groups:
+        caches |= backend.allocate(group, 5, _BLOCK_SIZE, dtype, device)
     for cache in caches.values():
         cache.key.fill_(torch.nan)
         cache.value.fill_(torch.nan)
+    group_of_layer = tuple(
+        next(index for index, group in enumerate(groups) if layer in group.layers) for layer in (0, 1)
+    )
     found = []
     for step in _STEPS:
-        inputs = _inputs(step, device)
-        metadata = (backend.prepare(inputs, 0, _BLOCK_SIZE, None),)
-        hidden = decoder(inputs, AttentionContext(backend, caches, metadata, (0, 0)))
+        inputs = _inputs(step, len(groups), device)
+        metadata = tuple(
+            backend.prepare(inputs, index, _BLOCK_SIZE, group.window) for index, group in enumerate(groups)
+        )
+        hidden = decoder(inputs, AttentionContext(backend, caches, metadata, group_of_layer))
         found.append(decoder.logits(hidden))
     return torch.cat(found)
 
@@ -177,6 +184,15 @@ _SPECS = {
     "biases_and_gelu": _spec(qk_norm=False, bias=True, act="gelu_pytorch_tanh", **_LLAMA),
     "qwen3": _spec(qk_norm=True, bias=False, heads=4, kv_heads=2, head_dim=32),
 }
+_SPECS["gpt_oss"] = replace(
+    _spec(qk_norm=False, bias=True, heads=2, kv_heads=1, head_dim=16),
+    hidden_size=64,
+    intermediate_size=48,
+    attention_sinks=True,
+    rope=RopeSpec(10000.0, "yarn", 8.0, original_max_position=64, attention_factor=1.2),
+    moe=MoESpec(experts=3, active=2, limit=0.75, alpha=1.702, mxfp4=False),
+    kv_groups=(KVGroupSpec("full", (1,), 1, 16), KVGroupSpec("sliding", (0,), 1, 16, window=5)),
+)
 _WHOLE_BLOCKS = replace(
     _spec(qk_norm=False, bias=True, heads=2, kv_heads=1, head_dim=128), hidden_size=128, intermediate_size=256
 )

@@ -2,60 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
 import torch
 
+from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe import mixture_of_experts, moe_down_kernel, moe_gate_up_kernel, moe_sum_kernel, tiles_for
 from octavo_engine.kernels.moe_choice import MixtureOfExperts, faster_mixture_of_experts, torch_mixture_of_experts
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
 
 
-def _reference(
-    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor
-) -> torch.Tensor:
+@dataclass(frozen=True)
+class Case:
+    """A mixture of random weights."""
+
+    tokens: int
+    hidden: int
+    intermediate: int
+    experts: int
+    top_k: int
+    gpt_oss: bool = False
+    """With biases, and its activation, of whose numbers many are cut off."""
+
+
+def _reference(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Expert by expert, in float64."""
     output = torch.zeros_like(x, dtype=torch.float64)
-    for expert in range(len(down)):
-        tokens, places = torch.nonzero(experts == expert, as_tuple=True)
-        gate, up = (x[tokens].double() @ gate_up[expert].double().T).chunk(2, dim=-1)
-        added = (torch.nn.functional.silu(gate) * up) @ down[expert].double().T
+    for expert in range(len(experts.down)):
+        tokens, places = torch.nonzero(chosen == expert, as_tuple=True)
+        both = x[tokens].double() @ experts.gate_up[expert].double().T
+        if experts.gate_up_bias is not None:
+            both += experts.gate_up_bias[expert].double()
+        gate, up = both.chunk(2, dim=-1)
+        if experts.limit is None:
+            inner = gate / (1 + torch.exp(-gate)) * up
+        else:
+            gate, up = torch.fmin(gate, gate.new_tensor(experts.limit)), up.clip(-experts.limit, experts.limit)
+            inner = gate / (1 + torch.exp(-experts.alpha * gate)) * (up + 1)
+        added = inner @ experts.down[expert].double().T
+        if experts.down_bias is not None:
+            added += experts.down_bias[expert].double()
         output.index_add_(0, tokens, weights[tokens, places].double()[:, None] * added)
     return output
 
 
 def _routed(
-    device: torch.device, dtype: torch.dtype, tokens: int, hidden: int, intermediate: int, num_experts: int, top_k: int
-) -> tuple[torch.Tensor, ...]:
+    device: torch.device, dtype: torch.dtype, case: Case
+) -> tuple[torch.Tensor, Experts, torch.Tensor, torch.Tensor]:
     """Random weights and a random router's choice, distinct for a token, where expert 1 is never chosen."""
-    x = torch.randn(tokens, hidden + 16, device=device).to(dtype)[:, :hidden]
-    gate_up = (torch.randn(num_experts, 2 * intermediate, hidden, device=device) / hidden**0.5).to(dtype)
-    down = (torch.randn(num_experts, hidden, intermediate, device=device) / intermediate**0.5).to(dtype)
-    chances = torch.rand(tokens, num_experts, device=device)
+
+    def draw(*shape: int, std: float = 1.0) -> torch.Tensor:
+        return (torch.randn(shape, device=device) * std).to(dtype)
+
+    inner, hidden, count = case.intermediate, case.hidden, case.experts
+    x = draw(case.tokens, hidden + 16)[:, :hidden]
+    experts = Experts(draw(count, 2 * inner, hidden, std=hidden**-0.5), draw(count, hidden, inner, std=inner**-0.5))
+    if case.gpt_oss:
+        biases = {"gate_up_bias": draw(count, 2 * inner), "down_bias": draw(count, hidden)}
+        experts = replace(experts, **biases, limit=0.75, alpha=1.702)
+    chances = torch.rand(case.tokens, count, device=device)
     chances[:, 1] = -1
-    experts = chances.topk(top_k).indices
-    return x, gate_up, down, experts, torch.rand(tokens, top_k, device=device)
+    return x, experts, chances.topk(case.top_k).indices, torch.rand(case.tokens, case.top_k, device=device)
 
 
-def _compare(
-    compute: MixtureOfExperts, device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int, int, int]
-) -> None:
+def _compare(compute: MixtureOfExperts, device: torch.device, dtype: torch.dtype, case: Case) -> None:
     """The expert that nobody chose is not a number; some choices are of no expert of this rank."""
-    x, gate_up, down, experts, weights = _routed(device, dtype, *shape)
-    gate_up[1], down[1] = torch.nan, torch.nan
-    experts[-1], experts[0, 0] = -1, down.shape[0]
-    expected = _reference(x, gate_up, down, experts, weights)
+    x, experts, chosen, weights = _routed(device, dtype, case)
+    for tensor in (experts.gate_up, experts.down, experts.gate_up_bias, experts.down_bias):
+        if tensor is not None:
+            tensor[1] = torch.nan
+    chosen[-1], chosen[0, 0] = -1, case.experts
+    expected = _reference(x, experts, chosen, weights)
     with poisoned():
-        actual = compute(x, gate_up, down, experts, weights)
+        actual = compute(x, experts, chosen, weights)
     assert actual.dtype == dtype
     error = 1e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(actual.double(), expected, rtol=error, atol=error)
 
 
-def _check(name: str, shape: tuple[int, int, int, int, int], *, exact: bool = True, large: bool = False) -> Check:
-    """`shape`: tokens, hidden, intermediate, experts, k."""
-
+def _check(name: str, case: Case, *, exact: bool = True, large: bool = False) -> Check:
     def run(device: torch.device) -> None:
-        _compare(mixture_of_experts, device, torch.float32 if exact else half_precision(device), shape)
+        _compare(mixture_of_experts, device, torch.float32 if exact else half_precision(device), case)
 
     return Check(name, run, large)
 
@@ -63,13 +93,23 @@ def _check(name: str, shape: tuple[int, int, int, int, int], *, exact: bool = Tr
 def _torch_equals_it(device: torch.device) -> None:
     """The other implementation, which may be chosen instead; on a GPU it knows bfloat16 alone."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    _compare(torch_mixture_of_experts, device, dtype, (20, 64, 48, 5, 3))
+    for gpt_oss in (False, True):
+        _compare(torch_mixture_of_experts, device, dtype, Case(20, 64, 48, 5, 3, gpt_oss))
+
+
+def _not_a_number_stays_so(device: torch.device) -> None:
+    """Where numbers are cut off, too: a row that went wrong is to be seen."""
+    x, experts, chosen, weights = _routed(device, torch.float32, Case(4, 32, 32, 4, 2, gpt_oss=True))
+    x[2, 5] = torch.nan
+    for compute in (mixture_of_experts, torch_mixture_of_experts) if device.type == "cpu" else (mixture_of_experts,):
+        output = compute(x, experts, chosen, weights)
+        assert bool(output[2].isnan().all()) and bool(output[[0, 1, 3]].isfinite().all())
 
 
 def _the_faster_is_one_of_them(device: torch.device) -> None:
     """A choice is made, on a GPU by what was measured."""
-    _, gate_up, down, _, _ = _routed(device, half_precision(device), 8, 128, 64, 4, 2)
-    chosen, seconds = faster_mixture_of_experts(gate_up, down, top_k=2, tokens=8)
+    _, experts, _, _ = _routed(device, half_precision(device), Case(8, 128, 64, 4, 2, gpt_oss=True))
+    chosen, seconds = faster_mixture_of_experts(experts, top_k=2, tokens=8)
     if device.type == "cuda":
         assert seconds[chosen.__name__] == min(seconds.values()) > 0
         assert len(seconds) == 2
@@ -79,24 +119,28 @@ def _the_faster_is_one_of_them(device: torch.device) -> None:
 
 def _the_same_again(device: torch.device) -> None:
     """Deterministic, and independent of rows that the router sent nowhere."""
-    x, gate_up, down, experts, weights = _routed(device, half_precision(device), 9, 64, 32, 4, 2)
-    first = mixture_of_experts(x, gate_up, down, experts, weights)
-    padded = [torch.cat((part, part[:3])) for part in (x, experts, weights)]
+    x, experts, chosen, weights = _routed(device, half_precision(device), Case(9, 64, 32, 4, 2))
+    first = mixture_of_experts(x, experts, chosen, weights)
+    padded = [torch.cat((part, part[:3])) for part in (x, chosen, weights)]
     padded[1][9:] = -1
-    second = mixture_of_experts(padded[0], gate_up, down, padded[1], padded[2])
+    second = mixture_of_experts(padded[0], experts, padded[1], padded[2])
     assert torch.equal(first, second[:9])
     assert not second[9:].any()
 
 
 CHECKS = [
-    _check("decode", (5, 96, 80, 8, 3)),
-    _check("one_token_int32", (1, 64, 64, 4, 1)),
-    _check("more_rows_than_a_tile", (40, 64, 48, 3, 2)),
-    _check("prefill", (150, 64, 32, 3, 2)),
-    _check("half_precision", (20, 128, 64, 4, 2), exact=False),
-    _check("qwen3_30b_decode", (64, 2048, 768, 128, 8), exact=False, large=True),
-    _check("qwen3_30b_prefill", (2048, 2048, 768, 128, 8), exact=False, large=True),
+    _check("decode", Case(5, 96, 80, 8, 3)),
+    _check("one_token_int32", Case(1, 64, 64, 4, 1)),
+    _check("more_rows_than_a_tile", Case(40, 64, 48, 3, 2)),
+    _check("prefill", Case(150, 64, 32, 3, 2)),
+    _check("half_precision", Case(20, 128, 64, 4, 2), exact=False),
+    _check("gpt_oss", Case(7, 96, 80, 4, 2, gpt_oss=True)),
+    _check("qwen3_30b_decode", Case(64, 2048, 768, 128, 8), exact=False, large=True),
+    _check("qwen3_30b_prefill", Case(2048, 2048, 768, 128, 8), exact=False, large=True),
+    _check("gpt_oss_20b_decode", Case(64, 2880, 2880, 32, 4, gpt_oss=True), exact=False, large=True),
+    _check("gpt_oss_20b_prefill", Case(2048, 2880, 2880, 32, 4, gpt_oss=True), exact=False, large=True),
     Check("torch_equals_it", _torch_equals_it),
+    Check("not_a_number_stays_so", _not_a_number_stays_so),
     Check("the_faster_is_one_of_them", _the_faster_is_one_of_them),
     Check("the_same_again", _the_same_again),
 ]
@@ -104,24 +148,29 @@ CHECKS = [
 _TILES = {"order": "*i32", "tiles": "*i32", "num_tiles": "*i32"}
 _GATE_UP = {"inner": "*bf16", "x": "*bf16", "gate_up": "*bf16", "x_stride": "i32"} | _TILES
 _DOWN = {"routed": "*bf16", "inner": "*bf16", "down": "*bf16", "weights": "*fp32"} | _TILES
-_QWEN3_30B = {"HIDDEN": 2048, "INTERMEDIATE": 768, "BLOCK_INNER": 64, "PRECISION": "tf32"}
+_SIZES = {"BLOCK_INNER": 64, "PRECISION": "tf32"}
+_QWEN3_30B = Case(0, 2048, 768, 128, 8)
+_GPT_OSS_20B = Case(0, 2880, 2880, 32, 4, gpt_oss=True)
 
 
 def _builds(
-    name: str, tokens: int, gate_up: tuple[int, int], down: tuple[int, int], sass: tuple[str, ...], **loops: int
+    name: str, case: Case, gate_up: tuple[int, int], down: tuple[int, int], sass: tuple[str, ...], **loops: int
 ) -> list[Build]:
-    """Both products for `tokens` tokens; of each at most how many registers and how much shared memory.
+    """Both products for the case's tokens; of each at most how many registers and how much shared memory.
 
     `loops`: of each at most how many instructions in a turn, unless the loop is unrolled whole.
     """
-    cut = tiles_for(tokens * 8, 128)
-    sizes = {"TILE_ROWS": cut.rows, **_QWEN3_30B}
+    cut = tiles_for(case.tokens * case.top_k, case.experts)
+    sizes = {"HIDDEN": case.hidden, "INTERMEDIATE": case.intermediate, "TILE_ROWS": cut.rows, **_SIZES}
+    bias = {"bias": "*bf16"} if case.gpt_oss else {}
+    constants: Mapping[str, Any] = sizes if case.gpt_oss else sizes | {"bias": None}
+    activation = {"LIMIT": 7.0, "ALPHA": 1.702} if case.gpt_oss else {"LIMIT": None, "ALPHA": 1.0}
     return [
         Build(
             f"moe_gate_up_{name}",
             moe_gate_up_kernel,
-            _GATE_UP,
-            {"TOP_K": 8, "BLOCK_OUT": cut.gate_up_columns, **sizes},
+            _GATE_UP | bias,
+            {"TOP_K": case.top_k, "BLOCK_OUT": cut.gate_up_columns, **activation, **constants},
             cut.warps,
             cut.stages,
             *gate_up,
@@ -131,8 +180,8 @@ def _builds(
         Build(
             f"moe_down_{name}",
             moe_down_kernel,
-            _DOWN,
-            {"BLOCK_OUT": cut.down_columns, **sizes},
+            _DOWN | bias,
+            {"BLOCK_OUT": cut.down_columns, **constants},
             cut.warps,
             cut.stages,
             *down,
@@ -142,25 +191,44 @@ def _builds(
     ]
 
 
+_SMALL, _LARGE = ("HMMA", "LDGSTS.E.BYPASS.128"), ("HGMMA", "LDGSTS.E.BYPASS.128")
 BUILDS = [
-    *_builds("decode", 64, (72, 56 * 1024), (64, 32 * 1024), ("HMMA", "LDGSTS.E.BYPASS.128"), gate_up_loop=104),
+    *_builds("decode", replace(_QWEN3_30B, tokens=64), (72, 56 * 1024), (64, 32 * 1024), _SMALL, gate_up_loop=104),
     *_builds(
         "mixed",
-        1024,
+        replace(_QWEN3_30B, tokens=1024),
         (136, 72 * 1024),
         (136, 72 * 1024),
-        ("HGMMA", "LDGSTS.E.BYPASS.128"),
+        _LARGE,
         gate_up_loop=152,
         down_loop=136,
     ),
     *_builds(
         "prefill",
-        8192,
+        replace(_QWEN3_30B, tokens=8192),
         (184, 144 * 1024),
         (232, 144 * 1024),
-        ("HGMMA", "LDGSTS.E.BYPASS.128"),
+        _LARGE,
         gate_up_loop=154,
         down_loop=152,
+    ),
+    *_builds(
+        "gpt_oss_decode",
+        replace(_GPT_OSS_20B, tokens=64),
+        (72, 56 * 1024),
+        (64, 32 * 1024),
+        _SMALL,
+        gate_up_loop=104,
+        down_loop=80,
+    ),
+    *_builds(
+        "gpt_oss_prefill",
+        replace(_GPT_OSS_20B, tokens=8192),
+        (255, 144 * 1024),
+        (255, 144 * 1024),
+        _LARGE,
+        gate_up_loop=156,
+        down_loop=160,
     ),
     Build(
         "moe_sum",

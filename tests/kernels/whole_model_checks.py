@@ -82,9 +82,11 @@ def _give_back(device: torch.device) -> None:
 @torch.inference_mode()
 def _reference(folder: Path, device: torch.device, dtype: torch.dtype, answers: list[Completion]) -> list[torch.Tensor]:
     """transformers' log probabilities [tokens, vocabulary] at the places of each answer, float32 on the CPU."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+    mxfp4 = getattr(AutoConfig.from_pretrained(folder), "quantization_config", None) is not None
+    options = {"quantization_config": Mxfp4Config(dequantize=True)} if mxfp4 else {}  # else kernels may be fetched
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options).to(device).eval()
     found = []
     for answer in answers:
         ids = torch.tensor([[*answer.prompt_token_ids, *answer.token_ids]], device=device)
@@ -195,5 +197,6 @@ CHECKS = [
     Check("graphs_float32", partial(_graphs_equal_eager, shapes.LLAMA_1B, "float32", 1e-3), large=True),
     _parity_check(shapes.TINY_LLAMA),
     _parity_check(shapes.TINY_QWEN3),
+    _parity_check(shapes.TINY_GPT_OSS),
 ]
 BUILDS: list[Build] = []

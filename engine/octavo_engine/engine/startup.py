@@ -260,6 +260,7 @@ def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -
         swap_space=config.swap_space,
         on_cpu=device.type == "cpu",
         max_num_batched_tokens=config.max_num_batched_tokens,
+        mixture=spec.moe is not None,
     )
 
 

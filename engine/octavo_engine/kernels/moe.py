@@ -1,10 +1,10 @@
 """Mixture of experts: every token's rows go through the k experts that a router chose for it.
 
-y[t] = sum over j of weight[t, j] * down[e] (silu(gate[e] x[t]) * up[e] x[t]) with e = expert[t, j]. The T * k
-routed rows are sorted by expert and cut into tiles (grouping.py), so that each tile is a dense product with one
-expert's weights; after vLLM's fused_moe and MegaBlocks (arXiv 2211.15841). Three kernels: gate and up with silu_mul at
-their end, down with the routing weight at its end, and the sum over a token's experts in their order, which makes
-results deterministic.
+y[t] = sum over j of weight[t, j] * down[e] (silu(gate[e] x[t]) * up[e] x[t]) with e = expert[t, j]; biases and
+gpt-oss's activation (experts.py) are compile-time constants. The T * k routed rows are sorted by expert and cut into
+tiles (grouping.py), so that each tile is a dense product with one expert's weights; after vLLM's fused_moe and
+MegaBlocks (arXiv 2211.15841). Three kernels: gate and up with the activation at their end, down with the routing weight
+at its end, and the sum over a token's experts in their order, which makes results deterministic.
 
 Sizes of grids and scratch follow from T, k and the number of experts alone, and nothing waits for the device.
 PyTorch has the grouped products, too: moe_choice.py measures which of the two is faster.
@@ -18,10 +18,20 @@ import torch
 import triton
 import triton.language as tl
 
+from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.grouping import group_rows, tile_rows
 
 _BLOCK_INNER = 64
 _BLOCK_SUM = 1024
+
+
+@triton.jit
+def gated(gate, up, LIMIT: tl.constexpr, ALPHA: tl.constexpr):
+    """`Experts.activate`, float32; NaN stays NaN where numbers are cut off."""
+    if LIMIT is not None:
+        gate = tl.where(gate > LIMIT, LIMIT, gate)
+        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up)) + 1.0
+    return gate * tl.sigmoid(ALPHA * gate) * up
 
 
 @triton.jit(do_not_specialize=["tiles", "num_tiles"])
@@ -29,6 +39,7 @@ def moe_gate_up_kernel(
     inner,  # [T * k, INTERMEDIATE], in the order of `order`
     x,  # [T, HIDDEN]
     gate_up,  # [experts, 2 * INTERMEDIATE, HIDDEN]
+    bias,  # [experts, 2 * INTERMEDIATE], None: none
     order,
     tiles,
     num_tiles,
@@ -36,6 +47,8 @@ def moe_gate_up_kernel(
     TOP_K: tl.constexpr,
     HIDDEN: tl.constexpr,
     INTERMEDIATE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    ALPHA: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
     BLOCK_INNER: tl.constexpr,
@@ -60,7 +73,11 @@ def moe_gate_up_kernel(
         up_tile = tl.load(gate_rows + INTERMEDIATE * HIDDEN + features[None, :], mask=known[:, None] & real, other=0.0)
         gate = tl.dot(x_tile, tl.trans(gate_tile), gate, input_precision=PRECISION)
         up = tl.dot(x_tile, tl.trans(up_tile), up, input_precision=PRECISION)
-    result = (gate * tl.sigmoid(gate) * up).to(inner.dtype.element_ty)
+    if bias is not None:
+        biases = bias + expert * 2 * INTERMEDIATE + columns
+        gate += tl.load(biases, mask=known, other=0.0).to(tl.float32)[None, :]
+        up += tl.load(biases + INTERMEDIATE, mask=known, other=0.0).to(tl.float32)[None, :]
+    result = gated(gate, up, LIMIT, ALPHA).to(inner.dtype.element_ty)
     tl.store(inner + places[:, None] * INTERMEDIATE + columns[None, :], result, mask=exists[:, None] & known[None, :])
 
 
@@ -69,6 +86,7 @@ def moe_down_kernel(
     routed,  # [T, k, HIDDEN]
     inner,  # [T * k, INTERMEDIATE], in the order of `order`
     down,  # [experts, HIDDEN, INTERMEDIATE]
+    bias,  # [experts, HIDDEN], None: none
     weights,  # [T, k] float32
     order,
     tiles,
@@ -97,6 +115,8 @@ def moe_down_kernel(
         )
         down_tile = tl.load(down_rows + features[None, :], mask=known[:, None] & real, other=0.0)
         sums = tl.dot(inner_tile, tl.trans(down_tile), sums, input_precision=PRECISION)
+    if bias is not None:
+        sums += tl.load(bias + expert * HIDDEN + columns, mask=known, other=0.0).to(tl.float32)[None, :]
     sums *= tl.load(weights + rows, mask=exists, other=0.0)[:, None]
     tl.store(
         routed + rows[:, None] * HIDDEN + columns[None, :],
@@ -147,38 +167,46 @@ def tiles_for(rows: int, experts: int) -> Tiles:
     return Tiles(rows=128, gate_up_columns=128, down_columns=256, warps=8, stages=3)
 
 
-def mixture_of_experts(
-    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, experts: torch.Tensor, weights: torch.Tensor
-) -> torch.Tensor:
-    """`x` [T, hidden] through its experts; [T, hidden] of the same dtype.
+def mixture_of_experts(x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """`x` [T, hidden] through its experts; [T, hidden] of the same dtype, which is that of the experts.
 
-    `gate_up` [E, 2 * intermediate, hidden] (gate first) and `down` [E, hidden, intermediate] are contiguous and of x's
-    dtype. `experts` [T, k] (int32 or int64) and `weights` [T, k] float32 are the router's; an expert outside of 0..E-1
-    adds nothing (padding, another rank's expert). Products are summed in float32; silu_mul's result and each expert's
+    `chosen` [T, k] (int32 or int64) and `weights` [T, k] float32 are the router's; an expert outside of 0..E-1 adds
+    nothing (padding, another rank's expert). Products are summed in float32; the activation's result and each expert's
     weighted output are rounded to the dtype. Scratch: T * k * (intermediate + hidden) elements.
     """
     tokens, hidden = x.shape
-    num_experts, _, intermediate = down.shape
-    top_k = experts.shape[1]
+    num_experts, _, intermediate = experts.down.shape
+    top_k = chosen.shape[1]
     output = torch.empty(tokens, hidden, dtype=x.dtype, device=x.device)
     if not tokens:
         return output
-    experts, weights = experts.contiguous(), weights.contiguous()
+    chosen, weights = chosen.contiguous(), weights.contiguous()
     cut = tiles_for(tokens * top_k, num_experts)
-    groups = group_rows(experts.view(-1), num_experts, cut.rows)
+    groups = group_rows(chosen.view(-1), num_experts, cut.rows)
     inner = torch.empty(tokens * top_k, intermediate, dtype=x.dtype, device=x.device)
     routed = torch.empty(tokens, top_k, hidden, dtype=x.dtype, device=x.device)
     tiles = (groups.order, groups.tiles, groups.num_tiles)
     sizes = {"HIDDEN": hidden, "INTERMEDIATE": intermediate, "TILE_ROWS": cut.rows, "BLOCK_INNER": _BLOCK_INNER}
+    activation = {"LIMIT": experts.limit, "ALPHA": experts.alpha}
     options = {"PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", "num_warps": cut.warps}
     options["num_stages"] = cut.stages
     moe_gate_up_kernel[triton.cdiv(intermediate, cut.gate_up_columns), groups.max_tiles](
-        inner, x, gate_up, *tiles, x.stride(0), TOP_K=top_k, BLOCK_OUT=cut.gate_up_columns, **sizes, **options
+        inner,
+        x,
+        experts.gate_up,
+        experts.gate_up_bias,
+        *tiles,
+        x.stride(0),
+        TOP_K=top_k,
+        BLOCK_OUT=cut.gate_up_columns,
+        **activation,
+        **sizes,
+        **options,
     )
     moe_down_kernel[triton.cdiv(hidden, cut.down_columns), groups.max_tiles](
-        routed, inner, down, weights, *tiles, BLOCK_OUT=cut.down_columns, **sizes, **options
+        routed, inner, experts.down, experts.down_bias, weights, *tiles, BLOCK_OUT=cut.down_columns, **sizes, **options
     )
     moe_sum_kernel[tokens, triton.cdiv(hidden, _BLOCK_SUM)](
-        output, routed, experts, NUM_EXPERTS=num_experts, TOP_K=top_k, HIDDEN=hidden, BLOCK=_BLOCK_SUM
+        output, routed, chosen, NUM_EXPERTS=num_experts, TOP_K=top_k, HIDDEN=hidden, BLOCK=_BLOCK_SUM
     )
     return output

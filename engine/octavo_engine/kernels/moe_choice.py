@@ -8,27 +8,33 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe import mixture_of_experts
 
-MixtureOfExperts = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+MixtureOfExperts = Callable[[Tensor, Experts, Tensor, Tensor], Tensor]
 """Called as `mixture_of_experts` is, with the same tensors."""
 
 
-def torch_mixture_of_experts(x: Tensor, gate_up: Tensor, down: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+def torch_mixture_of_experts(x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
     """What `mixture_of_experts` computes, by torch.nn.functional.grouped_mm over rows sorted by expert.
 
     On CUDA grouped_mm takes bfloat16, hidden and intermediate multiples of 8, on GPUs from sm_80 on.
     """
-    num_experts, top_k = down.shape[0], experts.shape[1]
-    flat = experts.flatten()
+    num_experts, top_k = experts.down.shape[0], chosen.shape[1]
+    flat = chosen.flatten()
     none = (flat < 0) | (flat >= num_experts)
     flat = torch.where(none, num_experts, flat)
     order = torch.argsort(flat, stable=True)
     numbers = torch.arange(num_experts, device=x.device)
     ends = torch.searchsorted(flat[order], numbers.to(flat.dtype), right=True, out_int32=True)
-    product = torch.nn.functional.grouped_mm
-    gate, up = product(x[order // top_k], gate_up.transpose(1, 2), offs=ends).chunk(2, dim=-1)
-    routed = product(torch.nn.functional.silu(gate) * up, down.transpose(1, 2), offs=ends).float()
+    expert_of_row = flat[order].clamp_(max=num_experts - 1)
+
+    def product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        found = torch.nn.functional.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+        return found if bias is None else found + bias[expert_of_row]
+
+    inner = experts.activate(product(x[order // top_k], experts.gate_up, experts.gate_up_bias))
+    routed = product(inner, experts.down, experts.down_bias).float()
     # Rows after the last expert's are undefined: they may be NaN, and stay out by selection rather than by a weight.
     routed = torch.where(none[order, None], 0.0, routed * weights.flatten()[order, None])
     back = torch.empty_like(routed).index_copy_(0, order, routed)
@@ -36,25 +42,28 @@ def torch_mixture_of_experts(x: Tensor, gate_up: Tensor, down: Tensor, experts: 
 
 
 def faster_mixture_of_experts(
-    gate_up: Tensor, down: Tensor, top_k: int, tokens: int, repeats: int = 20
+    experts: Experts, top_k: int, tokens: int, repeats: int = 20
 ) -> tuple[MixtureOfExperts, dict[str, float]]:
     """The faster of the two for steps of about `tokens` tokens on the weights' GPU, and each one's seconds a call.
 
-    Measured eagerly on random tokens that choose experts evenly, each call after a warm-up; to be called at start, once
-    for decode and once for prefill. Off a GPU there is nothing to measure, PyTorch's is taken.
+    Measured eagerly on random tokens that choose experts evenly, each call after a warm-up; to be called at start.
+    Off a GPU there is nothing to measure, PyTorch's is taken; where PyTorch's does not know the type, ours.
     """
+    gate_up = experts.gate_up
     if not gate_up.is_cuda:
         return torch_mixture_of_experts, {}
+    if gate_up.dtype != torch.bfloat16 or any(size % 8 for size in experts.down.shape[1:]):
+        return mixture_of_experts, {}
     x = torch.randn(tokens, gate_up.shape[2], dtype=gate_up.dtype, device=gate_up.device)
-    experts = torch.rand(tokens, down.shape[0], device=x.device).topk(top_k).indices
+    chosen = torch.rand(tokens, gate_up.shape[0], device=x.device).topk(top_k).indices
     weights = torch.full((tokens, top_k), 1 / top_k, device=x.device)
     seconds: dict[MixtureOfExperts, float] = {}
     for implementation in (mixture_of_experts, torch_mixture_of_experts):
-        implementation(x, gate_up, down, experts, weights)
+        implementation(x, experts, chosen, weights)
         torch.cuda.synchronize(x.device)
         begin = time.perf_counter()
         for _ in range(repeats):
-            implementation(x, gate_up, down, experts, weights)
+            implementation(x, experts, chosen, weights)
         torch.cuda.synchronize(x.device)
         seconds[implementation] = (time.perf_counter() - begin) / repeats
     return min(seconds, key=lambda one: seconds[one]), {one.__name__: time for one, time in seconds.items()}

@@ -20,6 +20,7 @@ from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.compute import TorchCompute, choose_compute
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.mlp import GatedMLP
+from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import RMSNorm
 from octavo_engine.model.layers.rope import RotaryEmbedding
 from octavo_engine.model.layers.stream import Stream
@@ -42,7 +43,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.ranks, self.compute = ranks, compute
-        self.layer, self.head_dim, self.variant = layer, spec.head_dim, AttentionVariant(spec.head_dim**-0.5)
+        self.layer, self.head_dim = layer, spec.head_dim
         self.key_scale = self.value_scale = 1.0
         """What a checkpoint says one e4m3 number of the KV cache is worth."""
         query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
@@ -52,6 +53,12 @@ class Attention(nn.Module):
         norm = partial(RMSNorm, spec.head_dim, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
         self.query_norm = norm() if spec.qk_norm else None
         self.key_norm = norm() if spec.qk_norm else None
+        self.sinks = (
+            nn.Parameter(torch.empty(spec.num_heads, dtype=dtype, device=device), requires_grad=False)
+            if spec.attention_sinks
+            else None
+        )
+        self.variant = AttentionVariant(spec.head_dim**-0.5, sinks=self.sinks)
 
     @property
     def norms(self) -> HeadNorms | None:
@@ -86,13 +93,16 @@ class DecoderLayer(nn.Module):
         self.attention_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
         self.attention = Attention(spec, layer, ranks=ranks, compute=compute, dtype=dtype, device=device)
         self.mlp_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
-        self.mlp = GatedMLP(spec, ranks=ranks, compute=compute, dtype=dtype, device=device)
+        if spec.moe is None:
+            self.mlp: GatedMLP | MoE = GatedMLP(spec, ranks=ranks, compute=compute, dtype=dtype, device=device)
+        else:
+            self.mlp = MoE(spec, spec.moe, compute=compute, dtype=dtype, device=device)
 
     def forward(self, stream: Stream, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Stream:
         """[T, hidden] to the same."""
         normed, x = self.attention_norm(stream, self.attention.qkv.input_scaling)
         stream = self.attention(normed, x, cos, sin, attention)
-        normed, x = self.mlp_norm(stream, self.mlp.gate_up.input_scaling)
+        normed, x = self.mlp_norm(stream, self.mlp.input_scaling)
         output: Stream = self.mlp(normed, x)
         return output
 
@@ -140,8 +150,14 @@ class Decoder(nn.Module):
         return found.masked_fill_(elsewhere.unsqueeze(1), 0)
 
     def matrices(self) -> list[Tensor]:
-        """The weights that activations are multiplied with, [out, in]."""
+        """The weights that activations are multiplied with, [out, in], without experts'."""
         return [module.weight for module in self.modules() if isinstance(module, Linear)]
+
+    def prepare(self) -> None:
+        """All weights are in place now."""
+        self.compute.prepare(self.matrices())
+        if mixtures := [module for module in self.modules() if isinstance(module, MoE)]:
+            self.compute.prepare_mixture(mixtures[0].experts, mixtures[0].active)
 
     def kv_scales(self) -> dict[int, tuple[float, float]]:
         """By layer, what one e4m3 number of its cached keys and of its cached values is worth."""

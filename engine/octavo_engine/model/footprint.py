@@ -14,7 +14,7 @@ from octavo_engine.model.gguf_file import read_gguf
 from octavo_engine.model.quantization import FP8
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.spec import ModelSpec, MoESpec
 
 _FLOAT32_BYTES = 4
 _INT32_BYTES = 4
@@ -23,6 +23,8 @@ _COUNTING_BYTES = 1024 * (4 + 8)
 _SAMPLER_BYTES = 32
 """Most that is alive for one logit at once: the count of possible tokens so far (int64, twice) beside probabilities,
 their sums, and the logits as they were adjusted and scaled."""
+_CHOICE_BYTES = 128
+"""Of one expert of one token: its number and weight, and the rows' order by expert and back (int64)."""
 
 _NODES_OF_A_LAYER = 16
 _NODE_BYTES = 16 << 10
@@ -34,16 +36,18 @@ def num_parameters(spec: ModelSpec) -> int:
     """Weights of the model, a tied embedding counted once; scales of quantized ones are not counted."""
     query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     hidden, inner = spec.hidden_size, spec.intermediate_size
-    biases = (query + 2 * key) * spec.attention_bias + hidden * spec.attention_output_bias
-    biases += 2 * inner * spec.mlp_bias + hidden * spec.mlp_output_bias
-    linears = sum(rows * columns for rows, columns in linear_shapes(spec))
+    attention = (query + 2 * key) * spec.attention_bias + hidden * spec.attention_output_bias
+    attention += spec.num_heads * spec.attention_sinks + 2 * (query + key) * hidden
+    mlp = 3 * hidden * inner + 2 * inner * spec.mlp_bias + hidden * spec.mlp_output_bias
+    if spec.moe is not None:
+        mlp = spec.moe.experts * (3 * hidden * inner + 2 * inner + hidden + hidden + 1)  # and the router's
     embeddings = spec.vocab_size * hidden * (1 if spec.tie_word_embeddings else 2)
     norms = 2 * hidden + 2 * spec.head_dim * spec.qk_norm
-    return spec.num_layers * (linears + biases + norms) + hidden + embeddings
+    return spec.num_layers * (attention + mlp + norms) + hidden + embeddings
 
 
 def linear_shapes(spec: ModelSpec) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of the linear layers' weights in one decoder layer."""
+    """Rows and columns of the linear layers' weights in one decoder layer, those of one expert."""
     query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     hidden, inner = spec.hidden_size, spec.intermediate_size
     return (query + 2 * key, hidden), (hidden, query), (2 * inner, hidden), (hidden, inner)
@@ -106,12 +110,23 @@ def step_bytes(spec: ModelSpec, dtype: torch.dtype, max_tokens: int, max_seqs: i
     norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
     turned = 4 * (query + key) * _FLOAT32_BYTES  # rotation works in float32: the halves, products and their sum
     attention = (hidden + 2 * (query + 2 * key) + 2 * query) * size + turned
-    mlp = (hidden + 3 * inner) * size
+    mlp = (hidden + 3 * inner) * size if spec.moe is None else _mixture_bytes(spec, spec.moe, size)
     if spec.quantization is not None:  # a linear layer's input in 8 bits, scales, and its product before it is added
         attention, mlp = (part + max(query, inner, hidden) + hidden * size for part in (attention, mlp))
     angles = 4 * spec.head_dim * _FLOAT32_BYTES
     per_token = stream + max(norm, attention, mlp) + angles + input_bytes(len(spec.kv_groups))
     return max_tokens * per_token + attention_scratch + logits_bytes(spec, dtype, max_seqs)
+
+
+def _mixture_bytes(spec: ModelSpec, moe: MoESpec, size: int) -> int:
+    """Bytes of one token in a mixture of experts, by whoever computes it (kernels/moe.py, moe_choice.py, PyTorch).
+
+    PyTorch's grouped product takes most: for each expert of a token the row, gate and up with what becomes of them,
+    and float32 results in two orders. One expert after another takes as much, if all tokens go to the same ones.
+    """
+    routed = (2 * spec.hidden_size + 7 * spec.intermediate_size) * size + 3 * spec.hidden_size * _FLOAT32_BYTES
+    router = moe.experts * (size + _FLOAT32_BYTES) + moe.active * _CHOICE_BYTES
+    return spec.hidden_size * (2 * size + _FLOAT32_BYTES) + moe.active * routed + router
 
 
 def widening_bytes(spec: ModelSpec, max_tokens: int) -> int:

@@ -45,9 +45,10 @@ def gguf_config(path: Path, families: Iterable[Family]) -> dict[str, Any]:
 def _family(file: GGUFFile, fields: Fields, families: Iterable[Family]) -> Family:
     """The family of the file's architecture; ModelLoadError if it or the file's kind is not supported."""
     path = fields.origin
-    family = next((family for family in families if family.gguf_architecture == file.architecture), None)
+    known = {family.gguf_architecture: family for family in families if family.gguf_architecture}
+    family = known.get(file.architecture)
     if family is None:
-        supported = ", ".join(family.gguf_architecture for family in families)
+        supported = ", ".join(known)
         raise ModelLoadError(
             f"{path}: the GGUF architecture {file.architecture!r} is not supported (supported: {supported})"
         )
@@ -95,6 +96,8 @@ def _rope_parameters(file: GGUFFile, fields: Fields) -> dict[str, Any]:
         return {**rope, "rope_type": "factors", "factors": [float(value) for value in values.reshape(-1)]}
     if scaling == "none":
         return rope
+    if scaling != "linear":
+        raise fields.wrong(f"{name}.scaling.type", scaling, "is not supported; supported: none, linear")
     return {**rope, "rope_type": scaling, "factor": fields.number(f"{name}.scaling.factor", 1e-3, 1e6)}
 
 

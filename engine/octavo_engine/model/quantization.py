@@ -72,10 +72,38 @@ def read_scheme(fields: Fields) -> FP8Scheme | None:
     return readers[method](config)
 
 
+def has_mxfp4_experts(fields: Fields) -> bool:
+    """Whether the experts of a config.json are in MXFP4, and all else unquantized, as gpt-oss is published.
+
+    ModelLoadError if anything is quantized otherwise.
+    """
+    config = fields.mapping("quantization_config")
+    if config is None:
+        return False
+    method = config.text("quant_method", default="?")
+    if method != "mxfp4":
+        raise ModelLoadError(
+            f"{config.origin}: the weights are quantized ({method}), which this version of Octavo does not compute for "
+            "mixtures of experts; supported are experts in mxfp4 and unquantized checkpoints"
+        )
+    left_out = config.values.get("modules_to_not_convert") or []
+    if not isinstance(left_out, list) or any("experts" in str(name) for name in left_out):
+        raise config.wrong("modules_to_not_convert", left_out, "has experts, which are all in mxfp4 or none")
+    return True
+
+
 def asked_for(spec: ModelSpec, quantization: str | None) -> ModelSpec:
-    """`spec` as `--quantization` wants it; a checkpoint that is in FP8 already stays as it is."""
+    """`spec` as `--quantization` wants it; a checkpoint that is in FP8 already stays as it is.
+
+    ConfigurationError for mixtures of experts, whose experts would stay as they are.
+    """
     if quantization is None or spec.quantization is not None:
         return spec
+    if spec.moe is not None:
+        raise ConfigurationError(
+            f"--quantization {quantization}: {spec.architecture} is a mixture of experts, which cannot be quantized "
+            "while it is loaded; leave the flag away"
+        )
     return replace(spec, quantization=ONLINE)
 
 

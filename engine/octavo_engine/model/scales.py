@@ -14,6 +14,7 @@ from torch import Tensor
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.decoder import Decoder, DecoderLayer
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.quantization import BLOCK
 from octavo_engine.model.shard import Cut, cut_of
 
@@ -27,8 +28,11 @@ def linears(decoder: Decoder) -> Iterator[tuple[tuple[str, ...], Linear]]:
         attention, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
         yield tuple(f"{attention}.{name}_proj" for name in "qkv"), layer.attention.qkv
         yield (f"{attention}.o_proj",), layer.attention.output
-        yield (f"{mlp}.gate_proj", f"{mlp}.up_proj"), layer.mlp.gate_up
-        yield (f"{mlp}.down_proj",), layer.mlp.down
+        if isinstance(layer.mlp, MoE):
+            yield (f"{mlp}.router",), layer.mlp.router
+        else:
+            yield (f"{mlp}.gate_proj", f"{mlp}.up_proj"), layer.mlp.gate_up
+            yield (f"{mlp}.down_proj",), layer.mlp.down
 
 
 def scale_parts(linear: Linear) -> tuple[Tensor, ...]:

@@ -72,7 +72,7 @@ def _sharers(kv_head: int, kv_heads: int, size: int) -> range:
 
 
 def sharded(spec: ModelSpec, shard: Shard) -> ModelSpec:
-    """What `shard` computes of the whole `spec`; ConfigurationError if there are more ranks than heads or neurons.
+    """What `shard` computes of the whole `spec`; ConfigurationError if it cannot be cut so (`check_size`).
 
     The biases that are added to the sum of all ranks are the first one's. `vocab_size` is the number of rows, of which
     the last ranks use fewer where it does not divide.
@@ -115,7 +115,12 @@ def cut_of(name: str, whole: ModelSpec, shard: Shard) -> Cut:
 
 
 def check_size(spec: ModelSpec, ranks: int) -> None:
-    """ConfigurationError unless there are a query head and a neuron for each rank."""
+    """ConfigurationError unless there are a query head and a neuron for each rank, and ranks can share the model."""
+    if spec.moe is not None:
+        raise ConfigurationError(
+            f"--tensor-parallel-size {ranks}: {spec.architecture} is a mixture of experts, which several devices "
+            "cannot share in this version of Octavo; take 1"
+        )
     for count, what in ((spec.num_heads, "attention heads"), (spec.intermediate_size, "neurons (intermediate_size)")):
         if count < ranks:
             raise ConfigurationError(

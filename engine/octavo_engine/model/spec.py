@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization import FP8Scheme, read_scheme
+from octavo_engine.model.quantization import FP8Scheme, has_mxfp4_experts, read_scheme
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 
@@ -34,13 +35,38 @@ class RopeSpec:
 
     theta: float
     kind: str = "default"
-    """`default`, `linear` (all slower by `factor`), `llama3` (the slow ones slower, smoothly), `factors` (one each)."""
+    """`default`, `linear` (all `factor` slower), `llama3`, `yarn` (slow pairs are slower), `factors` (one each)."""
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
     factors: tuple[float, ...] = ()
     """Divisors of the head_dim / 2 frequencies, as a GGUF file's `rope_freqs.weight` gives them."""
+    beta_fast: float = 32.0
+    """YaRN's: pairs that turn more often than this within `original_max_position` stay as they are."""
+    beta_slow: float = 1.0
+    """Those that turn less often are slower by `factor`."""
+    truncate: bool = True
+    """Whether the range between is widened to whole pairs."""
+    attention_factor: float = 1.0
+    """Cosines and sines are multiplied with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoESpec:
+    """Feed-forwards that are mixtures of experts (arXiv 1701.06538), each expert `intermediate_size` wide, with biases.
+
+    A router, with biases too, chooses; softmax over the chosen ones' logits weights them.
+    """
+
+    experts: int
+    active: int
+    """Experts of one token."""
+    limit: float
+    """Gate and up are cut off there (`Experts.limit`)."""
+    alpha: float
+    mxfp4: bool
+    """Whether the checkpoint has experts in MXFP4; they are dequantized while they are loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +102,8 @@ class ModelSpec:
     """Layers with full attention, then those with a window."""
     attention_sinks: bool = False
     """Whether each query head has one logit more in the softmax, without a value."""
+    moe: MoESpec | None = None
+    """None: every feed-forward is dense."""
     quantization: FP8Scheme | None = None
     """How linear layers' weights are stored; None: in the type that is computed in."""
 
@@ -125,7 +153,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
     family = find_family(config.get("architectures"), path)
     fields = Fields(str(path), {**family.defaults, **{k: v for k, v in config.items() if v is not None}})
-    _check_windows(fields)
     hidden = fields.integer("hidden_size", 1, 1 << 20)
     heads, kv_heads, head_dim = _heads(fields, hidden)
     layers = fields.integer("num_hidden_layers", 1, 4096)
@@ -154,18 +181,45 @@ def _spec(config: dict[str, Any], path: Path) -> ModelSpec:
         qk_norm=family.qk_norm,
         dtype=_dtype(fields),
         eos_token_ids=_eos_token_ids(fields, vocab_size),
-        kv_groups=(KVGroupSpec("full", tuple(range(layers)), kv_heads, head_dim),),
-        quantization=read_scheme(fields),
+        kv_groups=_kv_groups(fields, family, layers, kv_heads, head_dim),
+        attention_sinks=family.attention_sinks,
+        moe=_moe(fields) if family.experts else None,
+        quantization=None if family.experts else read_scheme(fields),
     )
 
 
-def _check_windows(fields: Fields) -> None:
-    """ModelLoadError if some layers see no more than a window (Qwen3's may): long prompts would be answered wrongly."""
+def _kv_groups(fields: Fields, family: Family, layers: int, kv_heads: int, head_dim: int) -> tuple[KVGroupSpec, ...]:
+    """Layers with full attention, and those with a window; ModelLoadError if the family is not computed with windows.
+
+    Qwen3's layers may have windows, for which there is no code: long prompts would be answered wrongly.
+    """
     if fields.boolean("use_sliding_window", False):
         raise fields.wrong("use_sliding_window", True, "is not supported")
-    kinds = fields.values.get("layer_types", [])
-    if not isinstance(kinds, list) or set(map(str, kinds)) - {"full_attention"}:
-        raise fields.wrong("layer_types", kinds, "is not supported, only full_attention in all layers")
+    every_second = [f"{'full' if layer % 2 else 'sliding'}_attention" for layer in range(layers)]
+    kinds = fields.values.get("layer_types") or (every_second if family.sliding_layers else ["full_attention"] * layers)
+    known = {"full_attention", "sliding_attention"} if family.sliding_layers else {"full_attention"}
+    if not isinstance(kinds, list) or set(map(str, kinds)) - known:
+        raise fields.wrong("layer_types", kinds, f"is not supported, only {' and '.join(sorted(known))} in all layers")
+    if family.sliding_layers and len(kinds) != layers:
+        raise fields.wrong("layer_types", kinds, f"does not name {layers} layers")
+    sliding = tuple(layer for layer in range(layers) if family.sliding_layers and kinds[layer] == "sliding_attention")
+    full = tuple(layer for layer in range(layers) if layer not in sliding)
+    groups = [KVGroupSpec("full", full, kv_heads, head_dim)] if full else []
+    if sliding:
+        window = fields.integer("sliding_window", 1, 1 << 30)
+        groups.append(KVGroupSpec("sliding", sliding, kv_heads, head_dim, window))
+    return tuple(groups)
+
+
+def _moe(fields: Fields) -> MoESpec:
+    experts = fields.integer("num_local_experts", 1, 1 << 16)
+    return MoESpec(
+        experts=experts,
+        active=fields.integer("num_experts_per_tok", 1, experts),
+        limit=fields.number("swiglu_limit", 1e-3, 1e6),
+        alpha=fields.number("swiglu_alpha", 0, 1e3),
+        mxfp4=has_mxfp4_experts(fields),
+    )
 
 
 def _heads(fields: Fields, hidden: int) -> tuple[int, int, int]:
@@ -217,16 +271,41 @@ def _rope(fields: Fields, max_position: int, head_dim: int) -> RopeSpec:
         ):
             raise rope.wrong("factors", factors, f"is not {head_dim // 2} positive numbers")
         return RopeSpec(theta, kind, factors=tuple(factors))
-    if kind not in ("linear", "llama3"):
-        raise rope.wrong("rope_type", kind, "is not supported; supported: default, linear, llama3")
+    if kind not in ("linear", "llama3", "yarn"):
+        raise rope.wrong("rope_type", kind, "is not supported; supported: default, linear, llama3, yarn")
     factor = rope.number("factor", 1e-3, 1e6)
     if kind == "linear":
         return RopeSpec(theta, kind, factor)
+    if kind == "yarn":
+        return _yarn(rope, theta, factor)
     low, high = rope.number("low_freq_factor", 1e-6, 1e6), rope.number("high_freq_factor", 1e-6, 1e6)
     if high <= low:
         raise rope.wrong("high_freq_factor", high, f"is not above low_freq_factor {low:g}")
     original = rope.integer("original_max_position_embeddings", 1, 1 << 30, default=max_position)
     return RopeSpec(theta, kind, factor, low, high, original)
+
+
+def _yarn(rope: Fields, theta: float, factor: float) -> RopeSpec:
+    """YaRN (arXiv 2309.00071); its attention factor is 0.1 ln(factor) + 1 unless one is given."""
+    for name in ("mscale", "mscale_all_dim"):
+        if rope.has(name):
+            raise rope.wrong(name, rope.values[name], "is not supported")
+    slow, fast = rope.number("beta_slow", 1e-6, 1e6, default=1.0), rope.number("beta_fast", 1e-6, 1e6, default=32.0)
+    if fast <= slow:
+        raise rope.wrong("beta_fast", fast, f"is not above beta_slow {slow:g}")
+    if theta <= 1:
+        raise rope.wrong("rope_theta", theta, "is not above 1")
+    attention = rope.number("attention_factor", 1e-3, 1e3, default=0.1 * math.log(max(1.0, factor)) + 1)
+    return RopeSpec(
+        theta,
+        "yarn",
+        factor,
+        original_max_position=rope.integer("original_max_position_embeddings", 1, 1 << 30),
+        beta_fast=fast,
+        beta_slow=slow,
+        truncate=rope.boolean("truncate", True),
+        attention_factor=attention,
+    )
 
 
 def _activation(fields: Fields) -> str:
@@ -264,7 +343,7 @@ def _most_common_dtype(directory: Path) -> str:
     counts: Counter[str] = Counter()
     for header in read_headers(directory):
         for tensor in header.tensors.values():
-            if tensor.dtype != "F8_E4M3":  # nothing is computed in it alone
+            if tensor.dtype not in ("F8_E4M3", "U8"):  # nothing is computed in them alone
                 counts[tensor.dtype] += tensor.num_bytes
     name = counts.most_common(1)[0][0] if counts else "F32"
     return str(_SAFETENSORS_DTYPES.get(name, torch.float32))

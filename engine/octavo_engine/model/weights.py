@@ -18,9 +18,18 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.kernels.cpu.pages import use_huge_pages
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.decoder import Decoder, DecoderLayer
+from octavo_engine.model.expert_weights import (
+    expert_tensors,
+    is_expert,
+    is_exponent,
+    is_mxfp4,
+    read_expert,
+    stored_shape,
+)
 from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.gguf_file import GGUFFile, GGUFTensor, dequantize_rows, read_gguf, row_pieces
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.quantization import FP8, quantize_into, quantize_rows
 from octavo_engine.model.safetensors_file import SafetensorsHeader, read_headers
 from octavo_engine.model.scales import (
@@ -65,7 +74,7 @@ def load_model(
         _check_names(files.gguf, spec, expected, found)
         decoder = _empty_decoder(spec, dtype, device, ranks)
         _load_gguf(source, names, decoder, progress)
-        decoder.compute.prepare(decoder.matrices())
+        decoder.prepare()
         return decoder
     if files.directory is None:
         raise ModelLoadError(f"{files.name}: no files to read")
@@ -75,7 +84,7 @@ def load_model(
     )
     decoder = _empty_decoder(spec, dtype, device, ranks)
     _load_safetensors(headers, decoder, progress)
-    decoder.compute.prepare(decoder.matrices())
+    decoder.prepare()
     return decoder
 
 
@@ -96,6 +105,7 @@ def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, ra
 def destinations(decoder: Decoder) -> dict[str, Tensor]:
     """For each tensor of a Hugging Face checkpoint the part of a parameter it fills (a view).
 
+    Experts' may have more dimensions (`expert_tensors`).
     Of a rank's decoder these are of the size of its part, which `cut_of` finds.
     """
     own_tokens = decoder.whole.vocab_size - decoder.ranks.shard.first_token(decoder.whole)
@@ -112,6 +122,11 @@ def destinations(decoder: Decoder) -> dict[str, Tensor]:
         if (norms := layer.attention.norms) is not None:
             targets[f"{prefix}.self_attn.q_norm.weight"] = norms.query
             targets[f"{prefix}.self_attn.k_norm.weight"] = norms.key
+        if layer.attention.sinks is not None:
+            targets[f"{prefix}.self_attn.sinks"] = layer.attention.sinks
+        if isinstance(layer.mlp, MoE):
+            mxfp4 = decoder.spec.moe is not None and decoder.spec.moe.mxfp4
+            targets |= expert_tensors(f"{prefix}.mlp.experts", layer.mlp, mxfp4=mxfp4)
     for names, linear in linears(decoder):
         targets.update(_parts(names, linear))
     return targets
@@ -132,6 +147,8 @@ def _parts(names: tuple[str, ...], linear: Linear) -> Iterator[tuple[str, Tensor
 
 def _stored_shape(name: str, target: Tensor, spec: ModelSpec) -> tuple[int, ...]:
     """The shape that a tensor has in the checkpoint; of scales, ones do not count."""
+    if is_expert(name):
+        return stored_shape(name, target)
     single = spec.quantization is not None and spec.quantization.granularity == "tensor"
     if name.endswith(".input_scale") or (is_scale(name) and single):
         return ()
@@ -193,28 +210,48 @@ def _load_safetensors(headers: tuple[SafetensorsHeader, ...], decoder: Decoder, 
     clear_input_scales(decoder)
     meter = _Meter(sum(t.num_bytes for header in headers for t in header.tensors.values()), progress)
     meter.add(0)
-    for header in headers:
-        try:
-            with safe_open(header.path, framework="pt", device="cpu") as file:
-                for name, tensor in header.tensors.items():
-                    if name in targets:
-                        as_stored = targets[name].dtype == FP8 and name not in scales
-                        _check_type(header.path, name, tensor.dtype, fp8=as_stored)
-                        if is_scale(name):
-                            read_scale(file, name, decoder, targets[name])
-                        else:
-                            _read_part(file, name, decoder, targets[name], scales.get(name))
-                    elif found := KV_SCALE.fullmatch(name):
-                        read_kv_scale(header.path, file.get_tensor(name), found, decoder)
-                    meter.add(tensor.num_bytes)
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{header.path}: cannot be read: {error}") from None
+    for later in (False, True):  # MXFP4's exponents may lie in a file before the numbers they belong to
+        for header in headers:
+            names = [name for name in header.tensors if is_exponent(name) == later]
+            if not names:
+                continue
+            try:
+                with safe_open(header.path, framework="pt", device="cpu") as file:
+                    for name in names:
+                        _load_tensor(file, header, name, decoder, targets, scales)
+                        meter.add(header.tensors[name].num_bytes)
+            except (SafetensorError, OSError) as error:
+                raise ModelLoadError(f"{header.path}: cannot be read: {error}") from None
+
+
+def _load_tensor(
+    file: Any,
+    header: SafetensorsHeader,
+    name: str,
+    decoder: Decoder,
+    targets: dict[str, Tensor],
+    scales: dict[str, Tensor],
+) -> None:
+    if name in targets:
+        as_stored = targets[name].dtype == FP8 and name not in scales
+        _check_type(header.path, name, header.tensors[name].dtype, fp8=as_stored)
+        if is_expert(name):
+            read_expert(name, file.get_tensor(name), targets[name])
+        elif is_scale(name):
+            read_scale(file, name, decoder, targets[name])
+        else:
+            _read_part(file, name, decoder, targets[name], scales.get(name))
+    elif found := KV_SCALE.fullmatch(name):
+        read_kv_scale(header.path, file.get_tensor(name), found, decoder)
 
 
 def _check_type(path: Path, name: str, dtype: str, *, fp8: bool) -> None:
     """ModelLoadError unless the tensor is of the type, or one of those, that is read into its place."""
-    if dtype not in (("F8_E4M3",) if fp8 else _FLOATS):
-        raise ModelLoadError(f"{path}: tensor {name!r} is {dtype}, not {'F8_E4M3' if fp8 else 'floating point'}")
+    types = ("F8_E4M3",) if fp8 else ("U8",) if is_mxfp4(name) else _FLOATS
+    if dtype not in types:
+        raise ModelLoadError(
+            f"{path}: tensor {name!r} is {dtype}, not {'floating point' if types == _FLOATS else types[0]}"
+        )
 
 
 def _read_part(file: Any, name: str, decoder: Decoder, target: Tensor, scale: Tensor | None) -> None:

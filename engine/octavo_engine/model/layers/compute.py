@@ -15,6 +15,7 @@ from torch import Tensor
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rotation import rms_norm
 from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels, cpu_kernels
+from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.kernels.where import triton_runs_on
 from octavo_engine.model.footprint import linear_bytes, widening_bytes
@@ -75,6 +76,21 @@ class TorchCompute:
         """x / rms(x) * weight, the first part in float32, then cast, as Hugging Face's Llama does it."""
         return rms_norm(x, weight, eps)
 
+    def mixture(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The sum of each token's experts [T, hidden] for x [T, hidden]; the router's choice and weights [T, k].
+
+        One expert after another, for all of its tokens at once; their sum is float32.
+        """
+        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        bias, down_bias = experts.gate_up_bias, experts.down_bias
+        for expert in torch.bincount(chosen.flatten()).nonzero().flatten().tolist():
+            tokens, places = torch.nonzero(chosen == expert, as_tuple=True)
+            inner = self.linear(x[tokens], experts.gate_up[expert], None if bias is None else bias[expert])
+            inner = experts.activate(inner)
+            part = self.linear(inner, experts.down[expert], None if down_bias is None else down_bias[expert])
+            total.index_add_(0, tokens, part.float().mul_(weights[tokens, places, None]))
+        return total.to(x.dtype)
+
     def norm(
         self,
         stream: Stream,
@@ -88,6 +104,9 @@ class TorchCompute:
 
     def prepare(self, weights: Iterable[Tensor]) -> None:
         """The weights of all linears are in place now."""
+
+    def prepare_mixture(self, experts: Experts, top_k: int) -> None:
+        """So are the experts, all layers' of the shapes of these, of which each token goes through `top_k`."""
 
     def run(
         self, layers: Sequence[DecoderLayer], x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext
@@ -238,7 +257,7 @@ class AVX2Compute(FewTokensCompute):
 def _uses_amx(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether linears want a second copy of their weights."""
     possible = device.type == "cpu" and dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
-    return possible and spec.quantization is None
+    return possible and spec.quantization is None and spec.moe is None
 
 
 def _widens(dtype: torch.dtype, device: torch.device) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -15,14 +15,18 @@ from octavo_engine.kernels.cpu.library import CPUKernels
 
 if TYPE_CHECKING:
     from octavo_engine.model.decoder import DecoderLayer
+    from octavo_engine.model.layers.mlp import GatedMLP
 
 
 def can_fuse(layers: Sequence[DecoderLayer], x: Tensor, attention: AttentionContext) -> bool:
     """Whether the kernels compute all of `layers` for x [T, hidden]."""
-    ours = isinstance(attention.backend, CPUAttention) and layers[0].mlp.ranks.alone
-    ours = ours and layers[0].attention.norms is None
-    ours = ours and layers[0].mlp.gate_up.scale is None
-    return ours and x.dtype == torch.bfloat16 and len(x) > 0 and layers[0].mlp.activation == "silu"
+    from octavo_engine.model.layers.mlp import GatedMLP  # which is made of what this module is for
+
+    mlp = layers[0].mlp
+    if not isinstance(mlp, GatedMLP) or not isinstance(attention.backend, CPUAttention):
+        return False
+    ours = mlp.ranks.alone and layers[0].attention.norms is None and mlp.gate_up.scale is None
+    return ours and x.dtype == torch.bfloat16 and len(x) > 0 and mlp.activation == "silu"
 
 
 class FusedLayers:
@@ -43,7 +47,7 @@ class FusedLayers:
 
 
 def _tensors(layer: DecoderLayer, attention: AttentionContext) -> LayerTensors:
-    cache, mlp, linears = attention.caches[layer.attention.layer], layer.mlp, layer.attention
+    cache, mlp, linears = attention.caches[layer.attention.layer], cast("GatedMLP", layer.mlp), layer.attention
     return LayerTensors(
         attention_norm=layer.attention_norm.weight,
         qkv=linears.qkv.weight,

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from octavo_engine.kernels.quantized import Quantized
+from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.layers.linear import Linear
@@ -30,6 +30,11 @@ class GatedMLP(nn.Module):
         self.ranks = ranks
         self.compute = compute
         self.activation = spec.hidden_act
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How its input is to be quantized."""
+        return self.gate_up.input_scaling
 
     def forward(self, x: Tensor | Quantized, residual: Tensor) -> Stream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""

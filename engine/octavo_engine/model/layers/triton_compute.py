@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.kernels.activation import act_mul, act_mul_fp8
+from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.moe import mixture_of_experts
+from octavo_engine.kernels.moe_choice import MixtureOfExperts, faster_mixture_of_experts
 from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.layers.compute import TorchCompute
 from octavo_engine.model.layers.stream import Stream
+
+log = logging.getLogger(__name__)
+
+_MANY_TOKENS = 2048
+"""More than a CUDA graph has."""
 
 
 class TritonCompute(TorchCompute):
@@ -31,6 +41,9 @@ class TritonCompute(TorchCompute):
     logits_dtype = None
     """Float32 would be another pass, and twice as much for the kernels that sample to read."""
 
+    def __init__(self) -> None:
+        self._many: MixtureOfExperts = mixture_of_experts
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
         """As in PyTorch, but the sum is in `addend`: a result of its own would begin as a copy of it, two passes more.
 
@@ -41,6 +54,21 @@ class TritonCompute(TorchCompute):
         if bias is not None:
             return addend.add_(F.linear(x, weight, bias))
         return addend.addmm_(x, weight.t())
+
+    def mixture(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+        """As in PyTorch, all experts in three launches; for many tokens by whoever was quicker at start."""
+        compute = mixture_of_experts if len(x) < _MANY_TOKENS else self._many
+        return compute(x, experts, chosen, weights)
+
+    def prepare_mixture(self, experts: Experts, top_k: int) -> None:
+        """Measure whether PyTorch's grouped product is quicker for many tokens.
+
+        For fewer it is not asked: they may be a CUDA graph's, which nothing must wait in, and whether PyTorch's does is
+        not ours to say.
+        """
+        self._many, seconds = faster_mixture_of_experts(experts, top_k, _MANY_TOKENS)
+        said = ", ".join(f"{name} {1e3 * time:.2f} ms" for name, time in seconds.items()) or "not measured"
+        log.info("mixtures of experts for %d tokens or more: %s (%s)", _MANY_TOKENS, self._many.__name__, said)
 
     def gate(self, gate_up: Tensor, activation: str) -> Tensor:
         """As in PyTorch."""

@@ -1,0 +1,34 @@
+"""The weights of a layer's experts, and what stands between their two products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """E gated feed-forwards (arXiv 2002.05202) of one shape, all tensors contiguous and of one dtype."""
+
+    gate_up: Tensor
+    """[E, 2 * intermediate, hidden], gate first."""
+    down: Tensor
+    """[E, hidden, intermediate]"""
+    gate_up_bias: Tensor | None = None
+    """[E, 2 * intermediate]"""
+    down_bias: Tensor | None = None
+    """[E, hidden]"""
+    limit: float | None = None
+    """None: silu(gate) * up. Else gpt-oss's form (arXiv 2508.10925): gate is cut off above the limit, up at both sides,
+    and what follows is gate * sigmoid(alpha * gate) * (up + 1)."""
+    alpha: float = 1.0
+
+    def activate(self, gate_up: Tensor) -> Tensor:
+        """[..., intermediate] of [gate up] [..., 2 * intermediate], in their dtype."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        if self.limit is None:
+            return torch.nn.functional.silu(gate) * up
+        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
