@@ -35,8 +35,8 @@ PROMPTS = [[(29 * i + j * j) % 131 for j in range(20 + 5 * i)] for i in range(10
 TOKENS = 32
 SMALL = {"max_model_len": 480, "num_kv_blocks": 30, "max_num_seqs": 8, "max_num_batched_tokens": 64}
 LONG = 400
-AT_ONCE = 3
-"""Servers that start together, so that two cores have always something to do."""
+RANKS_AT_ONCE = 6
+"""Of servers that start together, so that two cores have always something to do."""
 CLEAR = 1e-4
 """By how much the likeliest token's log probability is above the next one's: far more than float32 rounds."""
 
@@ -167,7 +167,7 @@ def test_ranks_of_any_configuration_answer_as_one_does(size, names, models):
         with serving(models[name], size) as server:
             assert_answers(server, expected[name])
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(RANKS_AT_ONCE // size) as pool:
         for done in [pool.submit(check, name) for name in expected]:
             done.result()
 
