@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.llm import LLM, Completion
 from tests.operator.bad_llmservices import merged
 
 from .client import Client
@@ -18,8 +20,10 @@ pytestmark = ONLY_ON_OURS  # the node's GPUs are pretended
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
 NAME = SAMPLE["metadata"]["name"]
 LOADED = 300
-TWO_GPUS = {"accelerator": {"count": 2}, "engine": {"extraArgs": ["--device=cpu"]}}
+TWO_GPUS = {"accelerator": {"count": 2}, "engine": {"dtype": "float32", "extraArgs": ["--device=cpu"]}}
 """To which SmolLM2's three KV heads, and the query heads that read them, are dealt unevenly."""
+PROMPT = "The capital of France is"
+TOKENS = 32
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +33,28 @@ def operator(cluster: Client) -> Iterator[Client]:
         yield system
 
 
+def answer_of_one() -> Completion:
+    """One rank's, in this process."""
+    llm = LLM("smollm2", device="cpu", dtype="float32", max_model_len=2048, num_kv_blocks=128)
+    [answer] = llm.generate([PROMPT], SamplingParams(max_tokens=TOKENS, temperature=0.0, ignore_eos=True, logprobs=0))
+    llm.close()
+    return answer
+
+
 @pytest.mark.timeout(600)
-def test_a_pod_with_several_gpus_answers_with_a_rank_for_each(operator: Client, namespace: Client) -> None:
+def test_a_pod_with_a_rank_for_each_gpu_answers_as_one_rank_does(operator: Client, namespace: Client) -> None:
     namespace.apply(merged(SAMPLE, {"spec": TWO_GPUS}))
+    expected = answer_of_one()  # while the pod starts
     wait_for_condition(namespace, NAME, "Ready", "Serving", LOADED)
     (pod,) = namespace.list("pods", selector=f"octavo.dev/llmservice={NAME}")
     (container,) = pod["spec"]["containers"]
     assert "--tensor-parallel-size=2" in container["args"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
 
-    question: Any = [{"role": "user", "content": "Name the capital of France."}]
-    answer = sdk(namespace, NAME).chat.completions.create(model=NAME, messages=question, max_tokens=16, temperature=0)
-    assert "Paris" in (answer.choices[0].message.content or "")
+    asked: Any = {"model": NAME, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "logprobs": 0}
+    (choice,) = sdk(namespace, NAME).completions.create(**asked, extra_body={"ignore_eos": True}).choices
+    assert choice.text == expected.text
+    assert choice.logprobs is not None
+    # The text alone would be the same in bfloat16, the default, where these differ by 0.08.
+    assert choice.logprobs.token_logprobs == pytest.approx([token.logprob for token in expected.logprobs], abs=1e-3)
+    assert len(expected.token_ids) == TOKENS

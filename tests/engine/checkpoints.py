@@ -40,6 +40,14 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "gelu": {"hidden_act": "gelu_pytorch_tanh"},
     "norm_eps": {"rms_norm_eps": 0.3},
 }
+UNEVEN: dict[str, Any] = {
+    "hidden_size": 72,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 110,
+    "attention_bias": True,
+}
+"""Heads as SmolLM2's, and neurons that neither 2, 3 nor 4 ranks can have the same number of, or sixteens of."""
 
 
 def reference_model(family: str = "Llama", **changes: Any) -> Any:
@@ -65,6 +73,14 @@ def save(model: Any, directory: Path, *, shard_size: str = "5GB", dtype: torch.d
     model.to(dtype).save_pretrained(directory, max_shard_size=shard_size)
     model.float()
     return directory
+
+
+def save_words(directory: Path, count: int) -> None:
+    """A tokenizer of `count` words, each said as its id: the text of an answer tells its tokens."""
+    from tokenizers import Tokenizer, models
+
+    words = {f"w{token}": token for token in range(count)}
+    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(directory / "tokenizer.json"))
 
 
 def save_smollm2(gguf: Path, directory: Path) -> Path:

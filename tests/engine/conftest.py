@@ -13,7 +13,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of 2 layers with random weights: loads at once, speaks in ids."""
     import torch
     import transformers
-    from tokenizers import Tokenizer, models
+    from checkpoints import save_words
 
     folder = tmp_path_factory.mktemp("tiny")
     torch.manual_seed(3)
@@ -29,6 +29,5 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         eos_token_id=None,
     )
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    words = {f"w{i}": i for i in range(64)}
-    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
+    save_words(folder, 64)
     return folder
