@@ -108,6 +108,12 @@ class Server:
     def processes(self, module: str) -> list[psutil.Process]:
         return [child for child in self.process.children(recursive=True) if module in command(child)]
 
+    def named_memory(self) -> set[str]:
+        """What the processes share under a name, which would stay behind when they are killed."""
+        everyone = [self.process, *self.process.children(recursive=True)]
+        paths = {mapped.path for process in everyone for mapped in process.memory_maps()}
+        return {path for path in paths if path.startswith("/dev/shm/") and Path(path).exists()}
+
 
 @contextmanager
 def serving(model: Path, size: int) -> Iterator[Server]:
@@ -183,10 +189,10 @@ def test_ranks_of_any_configuration_answer_as_one_does(size, names, models):
 )
 def test_ranks_answer_as_one_does_until_a_process_ends(name, size, whom, how, words, models):
     """Then all end; `serving` sees that nobody outlives the others."""
-    expected, before = answers_of_one(models[name]), set(Path("/dev/shm").iterdir())
+    expected = answers_of_one(models[name])
     with serving(models[name], size) as server:
         assert_answers(server, expected)
-        assert set(Path("/dev/shm").iterdir()) <= before
+        assert server.named_memory() == set()
         seconds, rest, code = end_of_a_stream(server, server.processes(whom)[-1], how)
         print(f"{how.name}: {seconds:.1f} s")
         assert (code, words in rest, "[DONE]" in rest) == (5, True, False), rest[-500:]
