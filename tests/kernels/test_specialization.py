@@ -17,6 +17,7 @@ from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan
 from octavo_engine.kernels.causal_conv import causal_conv
+from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.fp8 import quantize
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul
 from octavo_engine.kernels.gated_delta_net import gated_delta_net
@@ -130,7 +131,9 @@ def lora(count: int) -> None:
 
 def experts(count: int) -> None:
     chosen, weights = torch.zeros(count, 2, dtype=torch.int64), torch.ones(count, 2)
-    mixture_of_experts(torch.zeros(count, 64), torch.zeros(4, 256, 64), torch.zeros(4, 64, 128), chosen, weights)
+    gate_up, down, gate_up_bias, down_bias = (torch.zeros(4, *shape) for shape in ((256, 64), (64, 128), (256,), (64,)))
+    for layer in (Experts(gate_up, down), Experts(gate_up, down, gate_up_bias, down_bias, limit=7.0, alpha=1.702)):
+        mixture_of_experts(torch.zeros(count, 64), layer, chosen, weights)
 
 
 def convolution(count: int) -> None:
