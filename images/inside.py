@@ -27,7 +27,7 @@ def cubin_bytes() -> int:
     """The size of a kernel's machine code for Hopper."""
     types = {"output": "*bf16", "x": "*bf16", "weight": "*bf16", "eps": "fp32"}
     types |= {"x_stride": "i32", "residual_stride": "i32"}
-    constants = {"scale": None, "summed": None, "residual": None, "RESIDUAL": False, "QUANTIZE": False}
+    constants = {"scales": None, "given": None, "summed": None, "residual": None, "RESIDUAL": False, "GROUP": 0}
     constants |= {"SIZE": 576, "SIZE_PADDED": 1024}
     signature = {name: types.get(name, "constexpr") for name in rms_norm_kernel.arg_names}
     source = ASTSource(fn=rms_norm_kernel, signature=signature, constexprs=constants)
