@@ -49,6 +49,13 @@ def test_a_step_that_was_slow_counts_at_once_and_not_for_long() -> None:
     assert cost.tokens_within(8.0, 2048) == 2048
 
 
+def test_prompts_that_cost_no_more_than_the_decodes_before_them_are_not_held_back() -> None:
+    cost = learned(0.025, 0.0, [0] * 50)  # long contexts, which have ended
+    for _ in range(4):
+        cost.observe(256, 0.009)
+    assert cost.tokens_within(3.75, 8192) == 8192
+
+
 def test_until_a_prompt_has_told_what_it_costs_not_too_much_is_risked() -> None:
     assert learned(0.010, 0.0, []).tokens_within(1.0, 2048) == FIRST_TOKENS
     assert learned(0.010, 0.0, []).tokens_within(float("inf"), 2048) == 2048

@@ -24,7 +24,8 @@ class StepCost:
     token_seconds: float = 0.0
     """A prompt's token, in addition."""
     _latest: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
-    """Of the latest steps with prompts, what a token took in each."""
+    """Of the latest steps with prompts, what a token took in each; where that cannot be told apart from the decodes
+    beside it, no more than all of the step."""
 
     def observe(self, prompt_tokens: int, seconds: float) -> None:
         """A step has taken so long."""
@@ -33,7 +34,7 @@ class StepCost:
             self.decode_seconds = _moved(self.decode_seconds, rest, _WEIGHT)
             return
         token_seconds = max(0.0, seconds - self.decode_seconds) / prompt_tokens
-        self._latest.append(token_seconds)
+        self._latest.append(token_seconds or seconds / prompt_tokens)
         weight = _WEIGHT * min(1.0, prompt_tokens / _WEIGHTY_CHUNK)
         self.token_seconds = _moved(self.token_seconds, token_seconds, weight)
 
