@@ -75,6 +75,21 @@ def test_a_sliding_group_adopts_its_window_only() -> None:
     assert scheduler.memory.blocks_used == 3
 
 
+@pytest.mark.parametrize("policy", ["lru", "lfu", "priority"])
+def test_what_has_left_a_window_makes_room_for_windows(policy: str) -> None:
+    """Each turn leaves a dozen blocks behind its window, and two or three in it: what the next one asks for."""
+    scheduler, device = make_engine(groups=[KVGroup(512), KVGroup(40, "sliding", 18)], tokens=32, eviction=policy)
+    chats = [make_request(f"chat {number}", 200).token_ids for number in range(10)]
+    for turn, further in enumerate(([], [5] * 8)):
+        for number, chat in enumerate(chats):
+            scheduler.add(request := make_request(f"{turn}-{number}", [*chat, *further], max_tokens=2))
+            outputs = run(scheduler, device=device)
+            assert (answer_of(outputs, request.request_id), outputs[-1].cached_tokens) == (
+                expected(request),
+                turn * 192,
+            )
+
+
 def test_a_sliding_groups_hit_needs_nothing_before_the_window() -> None:
     scheduler, device = make_engine(groups=[KVGroup(5, "sliding", 16)], blocks=64, tokens=16)
     prompt = list(range(160))

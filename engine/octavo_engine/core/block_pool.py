@@ -56,14 +56,17 @@ class BlockPool:
         """How many requests hold the block."""
         return self._references[block]
 
-    def give_back(self, blocks: Iterable[int]) -> None:
-        """One reference less. Blocks later in a sequence go first, so that beginnings stay cached longest."""
+    def give_back(self, blocks: Iterable[int], *, cold: bool = False) -> None:
+        """One reference less. Blocks later in a sequence go first, so that beginnings stay cached longest.
+
+        Of `cold` ones it is not expected that anybody asks for them again.
+        """
         for block in reversed(list(blocks)):
             self._references[block] -= 1
             if self._references[block] > 0:
                 continue
             if self.cache is not None and self.cache.knows(block):
-                self.cache.rest(block, self.now)
+                self.cache.rest(block, self.now, cold=cold)
             else:
                 self._free.append(block)
 

@@ -44,6 +44,8 @@ class PrefixCache:
         self._block_of: dict[bytes, int] = {}
         self._known: dict[int, _Known] = {}
         self._resting = POLICIES[policy]()
+        self._cold: OrderedDict[int, None] = OrderedDict()
+        """Resting, and given away before all others, the oldest first."""
         self._ttl = ttl
         self._rested_at: OrderedDict[int, float] = OrderedDict()
         """Oldest first; empty without a time to live."""
@@ -51,11 +53,11 @@ class PrefixCache:
     @property
     def num_resting(self) -> int:
         """Known blocks that no request uses."""
-        return len(self._resting)
+        return len(self._resting) + len(self._cold)
 
     def resting(self) -> set[int]:
         """The same blocks, by id."""
-        return set(self._resting)
+        return {*self._resting, *self._cold}
 
     def get(self, digest: bytes) -> int | None:
         """The block under `digest`."""
@@ -79,13 +81,19 @@ class PrefixCache:
 
     def wake(self, block: int) -> None:
         """A known block rests no more."""
-        self._resting.remove(block)
+        if block in self._cold:
+            del self._cold[block]
+        else:
+            self._resting.remove(block)
         self._rested_at.pop(block, None)
 
-    def rest(self, block: int, now: float) -> None:
-        """The last request lets go of a known block."""
+    def rest(self, block: int, now: float, *, cold: bool = False) -> None:
+        """The last request lets go of a known block; a `cold` one is of little use, unless it was of use before."""
         known = self._known[block]
-        self._resting.rest(block, known.uses, known.priority)
+        if cold and not known.uses:
+            self._cold[block] = None
+        else:
+            self._resting.rest(block, known.uses, known.priority)
         if self._ttl is not None:
             self._rested_at[block] = now
 
@@ -96,7 +104,7 @@ class PrefixCache:
 
     def evict(self) -> int:
         """Forget the resting block whose turn it is; it is the caller's now."""
-        block = self._resting.evict()
+        block = self._cold.popitem(last=False)[0] if self._cold else self._resting.evict()
         self._rested_at.pop(block, None)
         self.forget(block)
         return block

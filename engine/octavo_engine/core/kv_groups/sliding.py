@@ -23,17 +23,22 @@ class SlidingMemory(FullMemory):
 
     def peak(self, tokens: int) -> int:
         """The window and one step's tokens, wherever they begin in a block."""
-        return -(-min(tokens, self.window + self.max_chunk + self.block_size) // self.block_size)
+        size = self.block_size
+        return min(-(-tokens // size), -(-(self.window - 1) // size) + -(-(self.max_chunk + size - 1) // size))
 
     def missing(self, table: list[int], start: int, end: int) -> int:
         """Blocks to take, less those that have left the window."""
-        left = sum(block != NO_BLOCK and self.pool.references(block) == 1 for block in table[: self._first(start)])
+        left = sum(block != NO_BLOCK and self.pool.references(block) == 1 for block in table[: self._kept(start)])
         return super().missing(table, start, end) - left
 
     def grow(self, table: list[int], start: int, end: int) -> Growth | None:
-        """Give back what no query sees any more, then take."""
-        first = min(self._first(start), len(table))
-        self.pool.give_back(block for block in table[:first] if block != NO_BLOCK)
+        """Give back what no query sees any more, then take.
+
+        Whoever goes on from a sequence's end asks for the window of its last whole block alone, which is kept until
+        that end. What leaves a window earlier serves others that begin alike: it is cached where there is room.
+        """
+        first = min(self._kept(start), len(table))
+        self.pool.give_back((block for block in table[:first] if block != NO_BLOCK), cold=True)
         table[:first] = [NO_BLOCK] * first
         return super().grow(table, start, end)
 
@@ -65,3 +70,7 @@ class SlidingMemory(FullMemory):
     def _first(self, position: int) -> int:
         """The first block that a query at `position` sees."""
         return max(0, position - self.window + 1) // self.block_size
+
+    def _kept(self, position: int) -> int:
+        """The first block that is kept for one: as seen from where its block begins, where a hit may end."""
+        return self._first(position // self.block_size * self.block_size)
