@@ -190,6 +190,15 @@ def test_windows_make_room_for_the_longest_sequence() -> None:
     assert plan.kv_bytes <= plan.budget - 14 * GIB
 
 
+def test_a_length_that_nobody_asked_for_gives_way_before_windows_are_for_one_request() -> None:
+    """With windows for one, a long prompt took all their blocks: none would have begun while another ran."""
+    card = DeviceMemory(int(18.5 * GIB), int(18.5 * GIB), "a GPU")
+    plan = plan_memory(GPT_OSS, card, limits())
+    assert plan.max_model_len == plan.kv_tokens < 131072
+    assert plan.window_seqs == 64
+    assert plan.shares.window_bytes(plan.num_kv_blocks) <= plan.kv_bytes / 8
+
+
 def test_a_window_that_nothing_fills_takes_as_many_blocks_as_full_attention() -> None:
     need = replace(GPT_OSS, windows=(WindowNeed(1 << 20, 24 << 10),))
     plan = plan_memory(need, DeviceMemory(20 * GIB, 20 * GIB, "a GPU"), limits())

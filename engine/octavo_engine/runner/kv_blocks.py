@@ -43,8 +43,11 @@ class BlockShares:
 
     def bytes(self, blocks: int) -> int:
         """Memory of all groups where full attention has `blocks`."""
-        windows = (need.kv_per_token * self.blocks_of(need.window, blocks) for need in self.windows)
-        return self.block_size * (blocks * self.kv_per_token + sum(windows))
+        return self.block_size * blocks * self.kv_per_token + self.window_bytes(blocks)
+
+    def window_bytes(self, blocks: int) -> int:
+        """The same of the groups with a window."""
+        return self.block_size * sum(need.kv_per_token * self.blocks_of(need.window, blocks) for need in self.windows)
 
     def limit(self, memory: int) -> int:
         """No more blocks of full attention than these fit into `memory` bytes; 0 where there is no such layer."""

@@ -162,14 +162,18 @@ def _share(need: MemoryNeed, left: int, wanted: int, limits: MemoryLimits) -> tu
     """How `left` bytes are shared by KV groups, and the blocks of full attention.
 
     At best there are windows for twice as many requests as may run: for as many again the prefix cache keeps them. If
-    a sequence of `wanted` tokens would not fit then, windows are for half as many, and so on.
+    a sequence of `wanted` tokens would not fit then, windows are for half as many, and so on. Where nobody asked for so
+    long a one (--max-model-len), the length gives way once windows have an eighth of the cache: with windows for one
+    request alone, long prompts would run one after another.
     """
     window_seqs = 2 * limits.max_num_seqs
     while True:
         shares = limits.shares(need, window_seqs)
         blocks = _blocks(left, shares, wanted, limits)
-        fits = blocks * limits.block_size >= wanted and shares.bytes(blocks) <= left
-        if fits or window_seqs == 1:
+        there = shares.bytes(blocks) <= left
+        long_enough = blocks * limits.block_size >= wanted
+        gives_way = limits.max_model_len is None and 0 < 8 * shares.window_bytes(blocks) <= shares.bytes(blocks)
+        if (there and (long_enough or gives_way)) or window_seqs == 1:
             return shares, blocks
         window_seqs //= 2
 
