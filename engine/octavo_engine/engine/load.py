@@ -137,9 +137,9 @@ def _agreed(loading: Loading, graphs: int, ranks: Collectives) -> MemoryPlan:
     if ranks.alone:
         return plan
     device = loading.target.device
-    numbers = torch.tensor([plan.num_kv_blocks, plan.max_model_len, plan.window_seqs], device=device)
-    blocks, length, window_seqs = ranks.broadcast(numbers).tolist()
-    return replace(plan, num_kv_blocks=blocks, max_model_len=length, window_seqs=window_seqs)
+    agreed = [plan.num_kv_blocks, plan.max_model_len, plan.window_seqs, plan.swap_blocks]
+    blocks, length, window_seqs, swap = ranks.broadcast(torch.tensor(agreed, device=device)).tolist()
+    return replace(plan, num_kv_blocks=blocks, max_model_len=length, window_seqs=window_seqs, swap_blocks=swap)
 
 
 def _make_worker(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> tuple[Worker, KVCache]:
