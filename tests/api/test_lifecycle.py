@@ -298,8 +298,7 @@ def test_metrics_count_what_happened(start: Callable[..., Served]) -> None:
         lambda: server.engine.report(
             running=3,
             waiting=5,
-            kv_blocks_used=16,
-            kv_blocks_total=64,
+            kv_usage=0.25,
             preemptions=2,
             prefix_queried_tokens=9,
             prefix_hit_tokens=4,

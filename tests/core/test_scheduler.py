@@ -210,6 +210,7 @@ def test_blocks_and_wasted_slots_are_counted_exactly() -> None:
     step(scheduler, device)
     stats = scheduler.report()
     assert stats.kv_blocks_total == 24
+    assert stats.kv_usage == 2 / 8
     assert stats.kv_blocks_used == 2 + 2 + 1
     assert stats.kv_wasted_slots == 12 + 12
     assert (stats.running, stats.waiting, stats.waiting_tokens) == (1, 0, 0)

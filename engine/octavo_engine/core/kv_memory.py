@@ -63,6 +63,11 @@ class KVMemory:
         """Blocks of all groups that requests hold."""
         return sum(pool.used for pool in self.pools)
 
+    @property
+    def usage(self) -> float:
+        """Share of its blocks that requests hold, in the group that is fullest."""
+        return max(pool.used / pool.num_blocks for pool in self.pools)
+
     def wasted_slots(self, running: Iterable[Request]) -> int:
         """Slots of used blocks that hold no token."""
         return sum(

@@ -459,7 +459,7 @@ class Scheduler:
         stats.running = self.num_running
         stats.waiting = len(self._waiting)
         stats.waiting_tokens = self._waiting.tokens
-        stats.kv_blocks_used = memory.blocks_used
+        stats.kv_blocks_used, stats.kv_usage = memory.blocks_used, memory.usage
         stats.copied_blocks = memory.copied_blocks
         stats.swapped_out_blocks, stats.swapped_in_blocks = memory.swapped_out_blocks, memory.swapped_in_blocks
         stats.running_limit = self._running_limit()

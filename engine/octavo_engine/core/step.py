@@ -159,6 +159,8 @@ class SchedulerStats:
     """Prompt tokens of the requests that wait for their first step."""
     kv_blocks_used: int = 0
     kv_blocks_total: int = 0
+    kv_usage: float = 0.0
+    """Share of the blocks that are used, in the KV group that is fullest: there preemptions begin."""
     kv_wasted_slots: int = 0
     """Slots of used blocks that hold no token."""
     preemptions: int = 0

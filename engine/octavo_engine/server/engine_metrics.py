@@ -13,8 +13,7 @@ from octavo_engine.engine.info import EngineInfo
 
 
 def _kv_usage(state: EngineState, _: int) -> float:
-    stats = state.stats
-    return stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
+    return state.stats.kv_usage
 
 
 def _kv_waste(state: EngineState, _: int) -> float:
@@ -64,7 +63,7 @@ _ROWS = (
         _GAUGE,
         "octavo_kv_cache_usage_ratio",
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-        "Share of the KV cache in use, 0 to 1",
+        "Share of the KV cache in use, 0 to 1; of several KV groups the fullest",
         _kv_usage,
     ),
     _Row(
