@@ -387,11 +387,11 @@ def test_ranks_follow_the_first_ones_plan_and_backend(model: tuple[Decoder, Mode
         alone = False
 
         def broadcast(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.full_like(x, 0) + torch.tensor([7, 48, 3])
+            return torch.full_like(x, 0) + torch.tensor([7, 48, 3, 5])
 
     loading = loading_of(model[1], "cpu", StaticAttention(), MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 64))
     agreed = load._agreed(loading, 5, Others())  # type: ignore[arg-type]
-    assert (agreed.num_kv_blocks, agreed.max_model_len, agreed.window_seqs) == (7, 48, 3)
+    assert (agreed.num_kv_blocks, agreed.max_model_len, agreed.window_seqs, agreed.swap_blocks) == (7, 48, 3, 5)
     on_gpu = loading_of(model[1], "cuda", StaticAttention(), agreed)
     on_gpu.target.backend.name = "varlen"
     assert config_of_ranks(on_gpu.config, on_gpu.target).attention_backend == "varlen"
