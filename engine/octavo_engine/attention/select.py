@@ -14,6 +14,9 @@ from octavo_engine.kernels.cpu.library import cpu_kernels
 
 log = logging.getLogger(__name__)
 
+_OTHERS = ("varlen", "flashinfer")
+"""Other projects' backends, for GPUs."""
+
 
 def select_backend(
     name: str, device: torch.device, task: AttentionTask | None = None, *, measure: bool = True
@@ -23,18 +26,14 @@ def select_backend(
     Without a `task` no backend is taken that computes only some. Without it, or unless it is to `measure`, nothing is
     tried on a GPU and our own kernels are taken.
     """
-    if name == "varlen" and task is not None and not task.plain:
-        raise ConfigurationError("--attention-backend varlen: it has neither softcap nor sinks; use auto")
     if name == "auto":
         backend, reason = _on_gpu(device, task if measure else None) if device.type == "cuda" else _on_cpu(task)
     elif name == "torch":
         backend, reason = TorchAttention(), "asked for"
     elif name == "triton":
         backend, reason = _triton(device), "asked for"
-    elif name == "varlen":
-        backend, reason = _varlen(device), "asked for"
-    elif name == "flashinfer":
-        backend, reason = _flashinfer(device, task), "asked for"
+    elif name in _OTHERS:
+        backend, reason = _other(name, device, task), "asked for"
     else:
         raise ConfigurationError(f"--attention-backend: {name!r} is not one of auto, triton, varlen, flashinfer, torch")
     log.info("attention backend: %s (%s, on %s)", backend.name, reason, device.type)
@@ -62,21 +61,36 @@ def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[Attention
 
 
 def _others(task: AttentionTask) -> list[AttentionBackend]:
-    """Other projects' backends that can compute `task` on a GPU here; the log says of each one why it cannot.
-
-    Softcap and sinks are our kernels' alone.
-    """
-    from octavo_engine.attention import flashinfer, varlen
-
-    obstacles = {
-        "varlen": varlen.why_not() if task.plain else "it has neither softcap nor sinks",
-        "flashinfer": flashinfer.why_not(task),
-    }
+    """Other projects' backends that can compute `task` on a GPU here; the log says of each one why it cannot."""
+    obstacles = {name: _obstacle(name, task) for name in _OTHERS}
     for name, obstacle in obstacles.items():
         if obstacle is not None:
             log.info("attention backend %s is no candidate: %s", name, obstacle)
-    makers = {"varlen": varlen.VarlenAttention, "flashinfer": flashinfer.FlashInferAttention}
-    return [makers[name]() for name, obstacle in obstacles.items() if obstacle is None]
+    return [_made(name) for name, obstacle in obstacles.items() if obstacle is None]
+
+
+def _other(name: str, device: torch.device, task: AttentionTask | None) -> AttentionBackend:
+    obstacle = "needs a GPU, and the device is cpu" if device.type != "cuda" else _obstacle(name, task)
+    if obstacle is not None:
+        raise ConfigurationError(f"--attention-backend {name}: {obstacle}; use auto")
+    return _made(name)
+
+
+def _obstacle(name: str, task: AttentionTask | None) -> str | None:
+    """What stands in the way of another project's backend on a GPU here, or for `task` if it is given."""
+    from octavo_engine.attention import flashinfer, varlen
+
+    if name == "flashinfer":
+        return None if task is None else flashinfer.why_not(task)
+    if task is not None and not task.plain:
+        return "it has neither softcap nor sinks"
+    return varlen.why_not()
+
+
+def _made(name: str) -> AttentionBackend:
+    from octavo_engine.attention import flashinfer, varlen
+
+    return flashinfer.FlashInferAttention() if name == "flashinfer" else varlen.VarlenAttention()
 
 
 def _triton(device: torch.device) -> AttentionBackend:
@@ -88,23 +102,3 @@ def _triton(device: torch.device) -> AttentionBackend:
             "which runs the kernels in Triton's interpreter, for tests)"
         )
     return TritonAttention()
-
-
-def _varlen(device: torch.device) -> AttentionBackend:
-    from octavo_engine.attention.varlen import VarlenAttention, why_not
-
-    obstacle = "needs a GPU, and the device is cpu" if device.type != "cuda" else why_not()
-    if obstacle is not None:
-        raise ConfigurationError(f"--attention-backend varlen: {obstacle}; use auto")
-    return VarlenAttention()
-
-
-def _flashinfer(device: torch.device, task: AttentionTask | None) -> AttentionBackend:
-    from octavo_engine.attention.flashinfer import FlashInferAttention, why_not
-
-    obstacle = "needs a GPU, and the device is cpu" if device.type != "cuda" else None
-    if obstacle is None and task is not None:
-        obstacle = why_not(task)
-    if obstacle is not None:
-        raise ConfigurationError(f"--attention-backend flashinfer: {obstacle}; use auto")
-    return FlashInferAttention()

@@ -166,8 +166,8 @@ class Sizing:
     def memory_info(self) -> MemoryInfo:
         """The plan in numbers for others; the windows of one sequence, which do not grow with it, are in `step`."""
         plan, need = self.plan, self.plan.need
-        one = replace(plan.shares, kv_per_token=0, window_seqs=1)
-        step = need.step + need.graphs + one.bytes(plan.num_kv_blocks)
+        windows = replace(plan.shares, window_seqs=1).window_bytes(plan.num_kv_blocks)
+        step = need.step + need.graphs + windows
         return MemoryInfo(weights=need.weights, step=step, kv_per_token=need.kv_per_token, total=self.memory.total)
 
 

@@ -12,10 +12,6 @@ from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import EngineInfo
 
 
-def _kv_usage(state: EngineState, _: int) -> float:
-    return state.stats.kv_usage
-
-
 def _kv_waste(state: EngineState, _: int) -> float:
     slots = state.stats.kv_blocks_used * (state.ready.block_size if state.ready is not None else 0)
     return state.stats.kv_wasted_slots / slots if slots else 0.0
@@ -64,7 +60,7 @@ _ROWS = (
         "octavo_kv_cache_usage_ratio",
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         "Share of the KV cache in use, 0 to 1; of several KV groups the fullest",
-        _kv_usage,
+        lambda state, _: state.stats.kv_usage,
     ),
     _Row(
         _GAUGE,

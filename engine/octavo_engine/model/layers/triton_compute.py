@@ -82,10 +82,6 @@ class TritonCompute(TorchCompute):
         """As cuBLAS rounds them."""
         return torch.mm(x, weight.t(), out=out)
 
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """As in PyTorch."""
-        return rms_norm(x, weight, eps)[0]
-
     def norm(
         self, stream: Stream, weight: Tensor, eps: float, scaling: Scaling | None
     ) -> tuple[Tensor | Quantized, Tensor]:
