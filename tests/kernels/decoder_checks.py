@@ -14,6 +14,7 @@ from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, StepI
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.triton import TritonAttention
+from octavo_engine.kernels.norm import rms_norm
 from octavo_engine.kernels.quantized import Scaling
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.decoder import Decoder
@@ -155,6 +156,10 @@ class Unfused(TritonCompute):
 
     norm = TorchCompute.norm
     gate_for = TorchCompute.gate_for
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """By our kernel, as the fused one: PyTorch adds squares up in another order."""
+        return rms_norm(x, weight, eps)[0]
 
 
 def _same_logits_in_fp8(spec: ModelSpec, device: torch.device) -> None:
