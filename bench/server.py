@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +38,12 @@ class Serving:
 
 
 @contextmanager
-def octavo(model: str, *flags: str) -> Iterator[Serving]:
-    """Serve `model` until the end of the block; what it logs is shown only if it ends by itself."""
+def octavo(model: str, *flags: str, env: Mapping[str, str] | None = None) -> Iterator[Serving]:
+    """Serve `model`, with `env` beside ours, until the block ends; its log is shown only if it ends by itself."""
     port = free_port()
     command = [str(ENGINE), "serve", model, "--host=127.0.0.1", f"--port={port}", *flags]
-    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stderr=log) as process:
+    environ = {**os.environ, **(env or {})}
+    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stderr=log, env=environ) as process:
         try:
             wait_ready(process, f"http://127.0.0.1:{port}/health/ready")
             http = psutil.Process(process.pid)

@@ -27,8 +27,6 @@ NAME = "smollm2"
 USERS = 8
 SCALED = 600  # seconds until replicas have come and serve, or gone
 ANSWERED = 600.0  # seconds that an answer may take while engines that load have the machine
-# Several engines share this machine: threads that wait must sleep, or none of them gets on.
-SHARING = {"env": [{"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}]}
 # Three of sixteen requests in flight per replica, and windows of seconds where a real service has minutes.
 QUICK = {"stabilizationWindowSeconds": 5, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 15}]}
 AUTOSCALING = {
@@ -77,7 +75,6 @@ def serve(client: Client) -> float:
 def shared_sample() -> dict[str, Any]:
     """manifests/samples/smollm2.yaml for a machine that several engines share."""
     sample: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
-    sample["spec"]["engine"] |= SHARING
     return sample
 
 

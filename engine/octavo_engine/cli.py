@@ -14,6 +14,7 @@ from octavo_engine import __version__, bench, chat
 from octavo_engine.cli_config import read_engine_config, read_server_config
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, format_size, settings_of
 from octavo_engine.errors import ConfigurationError, OctavoError
+from octavo_engine.openmp import sleep_soon
 
 _MODEL_HELP = (
     "a Hugging Face id, a directory in its layout, a .gguf file, s3://bucket/prefix, or smollm2 (the demo model)"
@@ -102,10 +103,12 @@ def _add_settings(parser: argparse.ArgumentParser, title: str, config: type) -> 
 def _serve(args: argparse.Namespace) -> int:
     from octavo_engine.server.run import serve
 
+    sleep_soon(os.environ)
     return serve(read_engine_config(args, os.environ), read_server_config(args, os.environ))
 
 
 def _generate(args: argparse.Namespace) -> int:
+    sleep_soon(os.environ)
     from octavo_engine.generate import run
 
     return run(read_engine_config(args, os.environ), args.input, args.output)

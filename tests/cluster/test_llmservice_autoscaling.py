@@ -30,7 +30,7 @@ SCALED = {
     "engine": {
         "maxConcurrentRequests": 4,
         # Three engines share two cores: threads that wait must not spin.
-        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}],
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
     },
     "autoscaling": {"maxReplicas": 3, "targetQueueDepth": 2, "metricsSource": "Builtin", "behavior": QUICK},
 }

@@ -51,7 +51,7 @@ NEW_POD = 8  # seconds before that in which the new pod may have taken some alre
 LONG_ANSWERS = (1700, 36, 4)  # tokens or seconds, and users of such answers, so that some answer spans all of that time
 # Two pods share two cores while one replaces the other: threads that wait must not spin. And an answer may take long.
 SHARING = {
-    "engine": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}, {"name": "OMP_WAIT_POLICY", "value": "PASSIVE"}]},
+    "engine": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]},
     "rollout": {"drainTimeoutSeconds": 600},
 }
 

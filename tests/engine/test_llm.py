@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -196,3 +199,22 @@ def test_a_containers_cpu_limit_bounds_the_threads(files: dict[str, str], cores:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert usable_cores(tmp_path) == (cores or len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize(
+    ("set_already", "count"),
+    [({}, "'1000'"), ({"GOMP_SPINCOUNT": "7"}, "'7'"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "'0'")],
+    ids=["by-us", "count", "policy"],
+)
+def test_threads_that_wait_sleep_soon_unless_the_user_says_otherwise(
+    set_already: dict[str, str], count: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    """What OpenMP itself says when it is loaded: torch must come after the setting."""
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "w1", "max_tokens": 1}\n')
+    command = [sys.executable, "-m", "octavo_engine.cli", "generate", str(tiny_model)]
+    command += [f"--input={source}", f"--output={tmp_path / 'out.jsonl'}", "--device=cpu", "--num-kv-blocks=64"]
+    kept = {name: value for name, value in os.environ.items() if name not in {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}}
+    environ = {**kept, **set_already, "OMP_DISPLAY_ENV": "verbose"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert set(re.findall(r"GOMP_SPINCOUNT = (\S+)", done.stderr)) == {count}

@@ -1,0 +1,117 @@
+"""What an engine on a CPU loses to busy neighbours, by how long its threads spin while they wait (openmp.py).
+
+One real server after another, each with its own setting, answering alone and then beside processes that only compute.
+In every round each setting has its turn, so that what else the machine does hits all alike; figures are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import uvloop
+
+from bench.load import Client, body_of, prompts
+from bench.report import save
+from bench.server import octavo
+from octavo_engine.openmp import SPIN_COUNT
+
+_TOKENS = 16
+SETTINGS = {
+    "OpenMP's own": {"GOMP_SPINCOUNT": "300000"},
+    f"{SPIN_COUNT} looks (ours)": {"GOMP_SPINCOUNT": SPIN_COUNT},
+    "asleep at once": {"OMP_WAIT_POLICY": "PASSIVE"},
+}
+"""300,000 is what libgomp does while there are no more threads than cores."""
+
+Figures = dict[str, dict[str, list[float]]]
+"""Tokens/s of each round by the load and the setting."""
+
+
+async def tokens_per_second(port: int, users: int, seconds: float) -> float:
+    """Of `users` who ask again as soon as they are answered; RuntimeError if one is refused."""
+    start = time.monotonic()
+
+    async def user(prompt: str) -> int:
+        client, tokens = Client(port), 0
+        while time.monotonic() - start < seconds:
+            reply = await client.ask(body_of(prompt, _TOKENS))
+            if reply.status != 200:
+                raise RuntimeError(f"a request failed with status {reply.status}")
+            tokens += _TOKENS
+        client.close()
+        return tokens
+
+    made = await asyncio.gather(*map(user, prompts(users, 8, 0)))
+    return sum(made) / (time.monotonic() - start)
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that compute all the time."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def measure(args: argparse.Namespace, runner: asyncio.Runner) -> Figures:
+    """All rounds."""
+    figures: Figures = {}
+    for _ in range(args.rounds):
+        for name, env in SETTINGS.items():
+            with octavo("smollm2", "--max-model-len=2048", env=env) as serving:
+                runner.run(tokens_per_second(serving.port, 8, 2.0))  # warms up
+                for neighbours in args.neighbours:
+                    with busy(neighbours):
+                        for users in args.users:
+                            speed = runner.run(tokens_per_second(serving.port, users, args.seconds))
+                            load = f"{users} users, {neighbours} busy neighbours"
+                            figures.setdefault(load, {}).setdefault(name, []).append(speed)
+    return figures
+
+
+def page(title: str, args: argparse.Namespace, figures: Figures) -> str:
+    """Markdown for people."""
+    lines = [
+        f"# {title}\n",
+        f"`python -m bench.neighbours` on {psutil.cpu_count()} cores, client included: smollm2, {args.rounds} rounds of"
+        f" {args.seconds:.0f} s, answers of {_TOKENS} tokens. Tokens/s, median (least to most).\n",
+        "| | " + " | ".join(SETTINGS) + " |",
+        "| --- |" + " --- |" * len(SETTINGS),
+    ]
+    for load, by_setting in figures.items():
+        cells = [f"{statistics.median(s):.1f} ({min(s):.1f} to {max(s):.1f})" for s in by_setting.values()]
+        lines.append(f"| {load} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Entry point of `python -m bench.neighbours`."""
+    parser = argparse.ArgumentParser(prog="bench.neighbours", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--users", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--neighbours", type=int, nargs="+", default=[0, 1, 2, 4])
+    parser.add_argument("--name", default="neighbours", help="of the result files, after the date")
+    args = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        figures = measure(args, runner)
+    machine = {"cores": psutil.cpu_count(), "python": platform.python_version()}
+    result = {"machine": machine, "arguments": vars(args), "tokens_per_second": figures}
+    save(args.name, result, lambda title: page(title, args, figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""How long OpenMP's threads spin while they wait for each other, before they sleep.
+
+A step on a CPU has hundreds of such waits. By itself GCC's OpenMP spins for milliseconds, which is right for cores that
+nothing else uses; beside one busy process the threads burn what the one they wait for needs, and steps take 2 to 50
+times as long. A thread that soon sleeps gives its core away at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+SPIN_COUNT = "1000"
+"""Looks, 20 to 50 us: longer than most waits of a step, far shorter than a time slice (bench/neighbours.py)."""
+
+
+def sleep_soon(environ: MutableMapping[str, str]) -> None:
+    """Unless the user has said how to wait. Before torch is imported: OpenMP reads its settings as it is loaded."""
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & environ.keys():
+        environ["GOMP_SPINCOUNT"] = SPIN_COUNT
