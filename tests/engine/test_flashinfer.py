@@ -24,7 +24,7 @@ from octavo_engine.attention.agree import agreeing
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec
 from octavo_engine.attention.flashinfer import FlashInferAttention, why_not
 from octavo_engine.attention.torch_reference import TorchAttention
-from octavo_engine.errors import ConfigurationError
+from octavo_engine.errors import ConfigurationError, EngineDeadError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 FULL, WINDOW = KVGroupSpec("full", (0,), 2, 64), KVGroupSpec("sliding", (1,), 2, 64, 40)
@@ -253,7 +253,7 @@ def test_a_broken_device_is_not_compared_on() -> None:
         def attend(self, *args: Any) -> Tensor:
             raise torch.AcceleratorError("illegal address")
 
-    with pytest.raises(torch.AcceleratorError):
+    with pytest.raises(EngineDeadError, match="--attention-backend triton"):
         agreeing([TorchAttention(), Broken()], TASK, CPU)
 
 

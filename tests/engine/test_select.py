@@ -27,7 +27,7 @@ from octavo_engine.attention.varlen import VarlenAttention
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import startup
 from octavo_engine.engine.target import Target, choose_target
-from octavo_engine.errors import ConfigurationError
+from octavo_engine.errors import ConfigurationError, EngineDeadError
 from octavo_engine.model.source import resolve_model
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -92,10 +92,17 @@ def test_one_that_is_left_is_not_measured_further_and_none_is_the_first() -> Non
     assert choose(backends("one", "two"), measure) == "one"
 
 
-def test_a_broken_device_is_not_measured_on() -> None:
+def test_a_broken_device_is_not_measured_on_and_the_message_says_how_to_do_without() -> None:
     measure, _ = timed(one=[torch.AcceleratorError("illegal address")], two=[1.0])
-    with pytest.raises(torch.AcceleratorError):
+    said = "backend one broke the device as it was tried .*: illegal address; start with --attention-backend triton"
+    with pytest.raises(EngineDeadError, match=said):
         choose(backends("one", "two"), measure)
+
+
+def test_a_device_that_our_own_kernels_broke_is_no_others_fault() -> None:
+    measure, _ = timed(triton=[torch.AcceleratorError("illegal address")], two=[1.0])
+    with pytest.raises(torch.AcceleratorError):
+        choose(backends("triton", "two"), measure)
 
 
 def test_slow_trials_end_the_measuring() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,6 +21,8 @@ from triton.runtime.jit import JITFunction
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.triton import TritonAttention
+from octavo_engine.kernels import moe_choice
+from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.decoder import Decoder, DecoderLayer
@@ -168,3 +171,24 @@ def test_two_ranks_give_the_logits_of_one_by_pytorch(tmp_path: Path) -> None:
     ]
     assert [process.wait(200) for process in processes] == [0, 0]
     torch.testing.assert_close(torch.load(tmp_path / "biases.pt"), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not for this GPU"), torch.OutOfMemoryError("no memory")], ids=repr)
+def test_a_grouped_product_that_fails_is_not_taken(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On something that says it is a GPU's: nothing is computed on it."""
+    times = iter([2.0, error])
+
+    def seconds(*_: object) -> float:
+        if isinstance(time := next(times), Exception):
+            raise time
+        return cast(float, time)
+
+    monkeypatch.setattr(moe_choice, "_seconds", seconds)
+    caplog.set_level("INFO")
+    gate_up = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, shape=(4, 128, 64), device=CPU)
+    experts: Any = SimpleNamespace(gate_up=gate_up, down=SimpleNamespace(shape=(4, 64, 64)))
+    chosen, times_of = moe_choice.faster_mixture_of_experts(experts, top_k=2, tokens=8)
+    assert (chosen, times_of) == (mixture_of_experts, {"mixture_of_experts": 2.0})
+    assert f"grouped product is no candidate: {error}" in caplog.text

@@ -342,6 +342,14 @@ def test_the_resource_is_that_of_the_service() -> None:
     assert condition(status, ConditionType.READY).reason == Reason.WAITING_FOR_GPU
 
 
+def test_a_service_whose_pod_waits_is_not_said_to_lack_nothing() -> None:
+    said = condition(summary(pod(**NO_GPU), children=deployment()), ConditionType.DEGRADED)
+    assert (said.status, said.reason) == ("False", Reason.AS_EXPECTED)
+    assert said.message == "nothing is wrong with the service itself, a pod waits for what Progressing says"
+    said = condition(summary(pod(container=RUNNING), children=deployment()), ConditionType.DEGRADED)
+    assert said.message == "nothing is wrong"
+
+
 def test_a_replica_that_is_ready_but_not_yet_for_long_enough_serves() -> None:
     status = summary(pod("a", container=SERVING), children=deployment(ready=1, availableReplicas=0))
     ready = condition(status, ConditionType.READY)

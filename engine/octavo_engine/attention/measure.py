@@ -14,6 +14,7 @@ from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, AttentionTask, AttentionVariant, KVGroupSpec, StepInputs
 from octavo_engine.capture import CUDAGraphs, Work
+from octavo_engine.errors import EngineDeadError
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +75,19 @@ def choose(candidates: Sequence[AttentionBackend], measure: Measure, trials: Seq
 
 
 def attempt(backend: AttentionBackend, name: str, work: Callable[[], float]) -> float | None:
-    """What `work` gives; None if it failed, and then the log says why the backend is no candidate."""
+    """What `work` gives; None if it failed, and then the log says why the backend is no candidate.
+
+    EngineDeadError if another's kernels left the device in no state to go on with.
+    """
     try:
         return work()
-    except torch.AcceleratorError:
-        raise  # the device's state is unknown
+    except torch.AcceleratorError as error:
+        if backend.name == "triton":
+            raise
+        raise EngineDeadError(
+            f"attention backend {backend.name} broke the device as it was tried ({name}): {error}; start with "
+            "--attention-backend triton, which tries no other"
+        ) from error
     except Exception as error:  # noqa: BLE001  (others' kernels may fail in any way, a start does not)
         log.info("attention backend %s is no candidate: %s (%s)", backend.name, error, name)
         return None
