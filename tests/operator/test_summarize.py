@@ -464,8 +464,15 @@ def test_without_a_report_the_phase_is_told_all_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("said", "phase"),
-    [("pulling", "Downloading"), ("sizing", "Loading"), ("loading", "Loading"), ("warmup", "Warmup"), ("?", "Loading")],
-)  # fmt: skip
+    [
+        ("pulling", "Downloading"),
+        ("sizing", "Loading"),
+        ("loading", "Loading"),
+        ("warmup", "Warmup"),
+        ("ready", "Warmup"),
+        ("?", "Loading"),
+    ],
+)
 def test_an_engine_says_its_phase_itself(said: str, phase: str) -> None:
     assert with_report(LoadReport(phase=said), pod(container=RUNNING)).loading.phase == phase
 

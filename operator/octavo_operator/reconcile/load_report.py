@@ -13,6 +13,7 @@ _PHASES = {
     "sizing": LoadingPhase.LOADING,
     "loading": LoadingPhase.LOADING,
     "warmup": LoadingPhase.WARMUP,
+    "ready": LoadingPhase.WARMUP,  # until the kubelet has asked, too
 }
 
 
