@@ -24,7 +24,7 @@ TARGETS = ("operator", "engine")
 BASE = "localhost/octavo-base:bookworm"
 BUILDAH = ("buildah", "--storage-driver", "overlay")
 CA_INSIDE = "/run/host-ca.crt"
-# What debian:bookworm-slim leaves away too, now and in packages that are installed later.
+# What debian:bookworm-slim leaves out too, now and in packages that are installed later.
 _NOT_SLIM = ("usr/share/groff", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man")
 _EMPTIED = ("var/cache/apt", "var/lib/apt/lists")
 _DPKG = """path-exclude /usr/share/doc/*
@@ -102,7 +102,7 @@ def _make_base() -> None:
 
 
 def make_slim(root: Path) -> None:
-    """Takes away what debian:bookworm-slim lacks too, and has dpkg leave it away from now on."""
+    """Takes away what debian:bookworm-slim lacks too, and has dpkg leave it out from now on."""
     for folder in (*_NOT_SLIM, *_EMPTIED):
         shutil.rmtree(root / folder, ignore_errors=True)
     for path in (root / "usr/share/doc").rglob("*"):

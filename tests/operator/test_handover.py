@@ -1,6 +1,6 @@
 """Handing a Deployment's replicas over between the spec and an autoscaler: no write on the way has a wrong number.
 
-The API server here only keeps who owns `replicas`, as server-side apply does: a field that its last owner leaves away
+The API server here only keeps who owns `replicas`, as server-side apply does: a field that its last owner leaves out
 falls to its default, 1. The real one is put to the same test in tests/cluster/test_llmservice_autoscaling.py.
 """
 

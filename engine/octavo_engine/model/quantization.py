@@ -102,7 +102,7 @@ def asked_for(spec: ModelSpec, quantization: str | None) -> ModelSpec:
     if spec.moe is not None:
         raise ConfigurationError(
             f"--quantization {quantization}: {spec.architecture} is a mixture of experts, which cannot be quantized "
-            "while it is loaded; leave the flag away"
+            "while it is loaded; leave the flag out"
         )
     return replace(spec, quantization=ONLINE)
 

@@ -133,7 +133,7 @@ class Cache(SpecModel):
         ),
         Rule(
             "self.type != 'HostPath' || !has(self.size)",
-            "size bounds no folder of a node: leave it away with type HostPath",
+            "size bounds no folder of a node: leave it out with type HostPath",
             lambda cache: cache.type != "HostPath" or cache.size is None,
         ),
         Rule(

@@ -1,8 +1,8 @@
 """Who owns a Deployment's number of replicas, handed over without ever passing through a wrong number.
 
-Under server-side apply, a field that its only owner leaves away is removed, and `replicas` falls to its default of 1:
+Under server-side apply, a field that its only owner leaves out is removed, and `replicas` falls to its default of 1:
 an outage. So on the way to an autoscaler a second manager of ours first owns the number as it is, beside the operator;
-then the operator leaves it away, and it stays. The autoscaler's first write takes it over from there. On the way back
+then the operator leaves it out, and it stays. The autoscaler's first write takes it over from there. On the way back
 the autoscaler goes first (`keeps_replicas`), and only then the operator sets the number that the spec asks for: two
 writers never have different opinions at the same time.
 """

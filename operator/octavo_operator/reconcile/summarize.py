@@ -62,7 +62,7 @@ class Facts:
     leaving: tuple[str, str] | None = None
 
     def count(self, name: str) -> int:
-        """A counter of the Deployment's status; it leaves zeros away."""
+        """A counter of the Deployment's status; it leaves zeros out."""
         return count_of(self.deployment, name)
 
     @property

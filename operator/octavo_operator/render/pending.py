@@ -53,7 +53,7 @@ _TABLE = (
     ),
     *(
         Pending(
-            "engine.extra_args", f"the engine refuses --{flag} yet, so no pod is made; leave it away", True,
+            "engine.extra_args", f"the engine refuses --{flag} yet, so no pod is made; leave it out", True,
             _gives(flag, value),
         )
         for flag, value in NOT_YET.items()
