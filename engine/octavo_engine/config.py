@@ -196,6 +196,13 @@ class EngineConfig:
     max_loras: int = setting(1, "int", "most adapters in one step", minimum=1, maximum=256)
     max_lora_rank: int = setting(16, "int", "largest rank of an adapter", minimum=1, maximum=512)
     speculative_config: str | None = setting(None, "str", "how to guess tokens ahead", metavar="JSON")
+    generation_config: str = setting(
+        "auto",
+        "str",
+        "what temperature, top_p, top_k, min_p and repetition_penalty are if a request does not say: auto takes the "
+        "model's generation_config.json, vllm neutral values",
+        choices=("auto", "vllm"),
+    )
     attention_backend: str = setting(
         "auto",
         "str",

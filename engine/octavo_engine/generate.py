@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
@@ -110,7 +110,7 @@ def _answer(llm: LLM, tasks: list[Task], out: IO[str], bar: Any) -> None:
             if task.error is not None:
                 raise ValueError(task.error)
             stop = _stop(task.line)
-            prepared = (task, _tokens(llm, task.line), _sampling(task.line))
+            prepared = (task, _tokens(llm, task.line), _sampling(llm, task.line))
         except (ValueError, TypeError) as error:
             _write(out, task, Completion([], error=str(error)))
             bar.update()
@@ -142,8 +142,8 @@ def _tokens(llm: LLM, line: dict[str, Any]) -> list[int]:
     return llm.encode(line["prompt"])
 
 
-def _sampling(line: dict[str, Any]) -> SamplingParams:
-    values = _DEFAULTS | {key: value for key, value in line.items() if key in _SAMPLING}
+def _sampling(llm: LLM, line: dict[str, Any]) -> SamplingParams:
+    values = _DEFAULTS | asdict(llm.info.sampling) | {key: value for key, value in line.items() if key in _SAMPLING}
     return SamplingParams(**values, stop_token_ids=tuple(line.get("stop_token_ids", ())))
 
 

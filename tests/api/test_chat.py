@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import openai
 import pytest
 
-from tests.api.scripted_engine import EOS
+from octavo_engine.core.request import SamplingDefaults
+from tests.api.scripted_engine import EOS, READY
 from tests.api.served import Served
 
 ASK: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -245,6 +247,18 @@ def test_ignore_eos_and_null_means_absent(server: Served) -> None:
     assert server.http.post("/v1/chat/completions", json=body).status_code == 200
     sampling = server.engine.requests[0].sampling
     assert (sampling.stop_token_ids, sampling.temperature, sampling.seed) == ((), 1.0, None)
+
+
+def test_what_a_request_leaves_open_is_as_the_model_wants_it(server: Served) -> None:
+    own = SamplingDefaults(temperature=0.6, top_k=20, top_p=0.95, min_p=0.05, repetition_penalty=1.05)
+    server.engine.state.ready = replace(READY, sampling=own)
+    for body in ({}, {"temperature": 1, "top_k": -1, "top_p": 1, "min_p": 0, "repetition_penalty": 1}):
+        assert server.http.post("/v1/chat/completions", json={"messages": ASK, **body}).status_code == 200
+    open_, neutral = (
+        {field.name: getattr(request.sampling, field.name) for field in fields(SamplingDefaults)}
+        for request in server.engine.requests
+    )
+    assert (open_, neutral) == (asdict(own), asdict(SamplingDefaults()))
 
 
 def test_what_other_clients_send_is_accepted(server: Served) -> None:

@@ -32,6 +32,17 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What a request's SamplingParams are where it says nothing: the model's own, or neutral."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """Log probabilities at one position, of the model's own distribution (before temperature and filters)."""
 

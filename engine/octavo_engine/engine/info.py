@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from octavo_engine.core.request import SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class EngineInfo:
     vocab_size: int
     """Width of the logits: no token id may reach it."""
     eos_token_ids: tuple[int, ...]
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     block_size: int
     num_kv_blocks: int
     max_num_seqs: int

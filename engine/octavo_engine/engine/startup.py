@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 import torch
@@ -15,6 +15,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
+from octavo_engine.core.request import SamplingDefaults
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
@@ -36,6 +37,7 @@ from octavo_engine.model.footprint import (
 )
 from octavo_engine.model.layers.compute import compute_bytes
 from octavo_engine.model.origin import commit_of, size_of
+from octavo_engine.model.sampling_defaults import read_sampling_defaults
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec
@@ -80,6 +82,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
     report("sizing", 0.0, "")
     sizing = size_engine(config, files)
     log.info("memory plan: %s", sizing.plan.describe())
+    sampling = _sampling_defaults(config, files)
     files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
     thread = DeviceThread()
     if sizing.target.device.type == "cpu":
@@ -100,12 +103,24 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
         device=str(target.device),
         attention_backend=target.backend.name,
         eos_token_ids=target.spec.eos_token_ids,
+        sampling=sampling,
         load_seconds=time.perf_counter() - started,
         memory=sizing.memory_info(),
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
     )
     report("warmup", 1.0, "")
     return EngineLoop(_scheduler(config, target.spec, plan, loaded.swap_seconds), executor, info)
+
+
+def _sampling_defaults(config: EngineConfig, files: ModelFiles) -> SamplingDefaults:
+    if config.generation_config != "auto":
+        return SamplingDefaults()
+    defaults = read_sampling_defaults(files)
+    values = ((field, getattr(defaults, field.name)) for field in fields(defaults))
+    own = [f"{field.name} {value:g}" for field, value in values if value != field.default]
+    if own:
+        log.info("sampling where a request says nothing: %s (the model's own; --generation-config)", ", ".join(own))
+    return defaults
 
 
 def _load(

@@ -18,11 +18,11 @@ RESERVED = frozenset(
 
 EXTRA = (
     "attention-backend", "block-size", "device", "enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager",
-    "no-enforce-eager", "kv-cache-dtype", "kv-cache-memory", "log-format", "max-num-batched-tokens",
-    "max-key-share", "max-kv-commitment", "max-queued-tokens",
-    "max-request-bytes", "num-kv-blocks", "prefix-cache-policy", "prefix-cache-ttl", "request-timeout",
-    "scheduling-policy", "seed", "speculative-config", "swap-space", "target-itl-p90", "target-ttft-p90",
-    "vllm-metrics", "no-vllm-metrics", "watchdog-timeout",
+    "no-enforce-eager", "generation-config", "kv-cache-dtype", "kv-cache-memory", "log-format",
+    "max-num-batched-tokens", "max-key-share", "max-kv-commitment", "max-queued-tokens", "max-request-bytes",
+    "num-kv-blocks", "prefix-cache-policy", "prefix-cache-ttl", "request-timeout", "scheduling-policy", "seed",
+    "speculative-config", "swap-space", "target-itl-p90", "target-ttft-p90", "vllm-metrics", "no-vllm-metrics",
+    "watchdog-timeout",
 )  # fmt: skip
 """Fine tuning that has no field of its own. `device` is rendered too, where extraArgs do not give it."""
 

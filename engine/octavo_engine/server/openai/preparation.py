@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from typing import TypeVar
 
 from starlette.requests import Request
 
@@ -18,6 +19,8 @@ from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.chat_template import ChatTemplateError
+
+T = TypeVar("T")
 
 _GREEDY = 1e-5
 _LOWEST_TEMPERATURE = 0.01
@@ -69,7 +72,7 @@ def generation_request(
 
 def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
     """The engine's parameters with the defaults filled in; APIError 400 for what the model does not have."""
-    ready = model.ready
+    ready, defaults = model.ready, model.ready.sampling
     for param, ids in (("stop_token_ids", body.stop_token_ids or []), ("logit_bias", map(int, body.logit_bias or {}))):
         if (wrong := next((i for i in ids if i >= ready.vocab_size), None)) is not None:
             raise APIError(400, f"{param}: token {wrong} is none of the model's {ready.vocab_size}", param=param)
@@ -79,14 +82,14 @@ def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, 
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        temperature=_temperature(body.temperature),
-        top_k=max(0, body.top_k or 0),
-        top_p=1.0 if body.top_p is None else max(body.top_p, LEAST_TOP_P),
-        min_p=body.min_p or 0.0,
+        temperature=_temperature(_given(body.temperature, defaults.temperature)),
+        top_k=max(0, _given(body.top_k, defaults.top_k)),
+        top_p=max(_given(body.top_p, defaults.top_p), LEAST_TOP_P),
+        min_p=_given(body.min_p, defaults.min_p),
         seed=None if body.seed is None else body.seed % (1 << 63),
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        repetition_penalty=_given(body.repetition_penalty, defaults.repetition_penalty),
         logit_bias=tuple((int(token), bias) for token, bias in (body.logit_bias or {}).items()),
         stop_token_ids=tuple(dict.fromkeys((*_model_ends(body, model), *(body.stop_token_ids or ())))),
         logprobs=logprobs,
@@ -98,10 +101,12 @@ def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
     return () if body.ignore_eos else tuple(model.ready.eos_token_ids)
 
 
-def _temperature(asked: float | None) -> float:
+def _given(asked: T | None, default: T) -> T:
+    return default if asked is None else asked
+
+
+def _temperature(asked: float) -> float:
     """As vLLM: what is nearly 0 is greedy, and logits are not divided by less than 0.01."""
-    if asked is None:
-        return 1.0
     return 0.0 if asked < _GREEDY else max(asked, _LOWEST_TEMPERATURE)
 
 

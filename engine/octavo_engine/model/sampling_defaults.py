@@ -1,0 +1,34 @@
+"""How a model wants its tokens chosen where a request says nothing: its generation_config.json.
+
+The fields are transformers' (GenerationConfig). `do_sample` is not asked: as in vLLM, what is given acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from octavo_engine.core.admission import NotAdmissibleError, check_sampling
+from octavo_engine.core.request import SamplingDefaults, SamplingParams
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import read_json
+
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
+_LARGEST = 1e9
+"""Of any of them and of top_k; what each may be is SamplingParams' to say."""
+
+
+def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
+    """Those of the model in `files`, neutral where it names none; ModelLoadError says which is out of its range."""
+    if files.directory is None or not (path := files.directory / "generation_config.json").is_file():
+        return SamplingDefaults()
+    fields = Fields(str(path), read_json(path))
+    given = {name: fields.number(name, -_LARGEST, _LARGEST) for name in _NUMBERS if fields.has(name)}
+    top_k = max(0, fields.integer("top_k", -1, int(_LARGEST), 0))
+    defaults = SamplingDefaults(**given, top_k=top_k)
+    try:
+        check_sampling(SamplingParams(max_tokens=1, **asdict(defaults)))
+    except NotAdmissibleError as error:
+        raise ModelLoadError(f"{path}: {error}; --generation-config vllm does without it") from None
+    return defaults
