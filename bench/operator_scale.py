@@ -148,13 +148,17 @@ class Fleet:
 
     def change(self, number: int, port: int) -> float:
         """Gives one LLMService another port; seconds until its Service has it."""
-        service = f"{CHILDREN['services']}/{name(number)}"
         began = time.perf_counter()
         patch = {"spec": {"service": {"port": port}}}
         self._http.patch(f"{LLMSERVICES}/{name(number)}", json=patch, headers=MERGE).raise_for_status()
-        while self._http.get(service).raise_for_status().json()["spec"]["ports"][0]["port"] != port:
+        while self._port(number) != port:
             time.sleep(0.01)
         return time.perf_counter() - began
+
+    def _port(self, number: int) -> int | None:
+        """Of an LLMService's Service, if it has one yet."""
+        answer = self._http.get(f"{CHILDREN['services']}/{name(number)}")
+        return None if answer.status_code == 404 else int(answer.raise_for_status().json()["spec"]["ports"][0]["port"])
 
 
 def name(number: int) -> str:
@@ -217,7 +221,7 @@ def _burst(fleet: Fleet, measured: Measured, began: float, say: Callable[[str], 
 
 
 def _change_while(fleet: Fleet, measured: Measured, stop: threading.Event) -> None:
-    """Changes one of the first LLMServices every second, once they all have their children."""
+    """Changes one of the first LLMServices every second, once some have their children."""
     while fleet.children() < 40 and not stop.is_set():
         time.sleep(0.2)
     count = 0

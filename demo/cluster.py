@@ -12,9 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import yaml
 from openai import OpenAI
 
 from demo.__main__ import QUESTION, SAMPLE, ask, say, summarize
@@ -54,7 +52,7 @@ def install(client: Client) -> None:
 def serve(client: Client) -> float:
     """The sample LLMService, until it is Ready; seconds it took."""
     started = time.perf_counter()
-    show("kubectl", client, "apply", "-f", "-", given=yaml.safe_dump(shared_sample(), sort_keys=False))
+    show("kubectl", client, "apply", "-f", "-", given=SAMPLE.read_text())
     last = ""
     while True:
         service = client.get("llms", NAME)
@@ -70,12 +68,6 @@ def serve(client: Client) -> float:
         if time.perf_counter() - started > 300:
             raise TimeoutError(f"{NAME} is not ready after 300 s; last seen: {line}")
         time.sleep(0.5)
-
-
-def shared_sample() -> dict[str, Any]:
-    """manifests/samples/smollm2.yaml for a machine that several engines share."""
-    sample: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
-    return sample
 
 
 def load(openai: OpenAI) -> None:

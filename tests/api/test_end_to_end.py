@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import openai
 import psutil
 import pytest
 
+from octavo_engine.openmp import SPIN_COUNT
 from octavo_engine.text.tokenizer import Tokenizer
 
 QUESTION: list[Any] = [{"role": "user", "content": "Name the capital of France."}]
@@ -41,7 +43,8 @@ class RealServer:
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"]
         command += ["--max-model-len", "1024", "--num-kv-blocks", "512", "--max-num-seqs", "16"]
         # One thread: with more, a test machine that is busy otherwise makes the model's threads wait for one another.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_DISPLAY_ENV": "verbose"}
+        environment.pop("GOMP_SPINCOUNT", None)  # of a command line that a test before called in this process
         self.process = subprocess.Popen(command, stderr=log.open("wb"), env=environment)
 
     def wait_until(self, condition: Callable[[], object], seconds: float = 240) -> None:
@@ -83,6 +86,11 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
 def answer_to(server: RealServer, messages: list[Any], **options: Any) -> str:
     answer = server.openai.chat.completions.create(messages=messages, **{**GREEDY, "max_tokens": 24, **options})
     return answer.choices[0].message.content or ""
+
+
+def test_threads_that_wait_sleep_soon(real: RealServer) -> None:
+    """What OpenMP said as the engine process loaded it; openmp.py says why."""
+    assert set(re.findall(r"GOMP_SPINCOUNT = (\S+)", real.log.read_text())) == {f"'{SPIN_COUNT}'"}
 
 
 def test_a_sensible_answer(real: RealServer) -> None:

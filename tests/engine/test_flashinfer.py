@@ -255,6 +255,8 @@ def test_a_broken_device_is_not_compared_on() -> None:
 
     with pytest.raises(EngineDeadError, match="--attention-backend triton"):
         agreeing([TorchAttention(), Broken()], TASK, CPU)
+    with pytest.raises(torch.AcceleratorError):  # ours, and no other is blamed
+        agreeing([Broken(), TorchAttention()], TASK, CPU)
 
 
 @pytest.mark.parametrize(("agrees", "chosen", "reason"), [(True, "flashinfer", "quickest"), (False, "triton", "only")])
@@ -264,7 +266,8 @@ def test_it_is_chosen_where_it_is_the_quickest_and_right(
     times = {"triton": 2e-5, "flashinfer": 1e-5}
     monkeypatch.setattr(varlen, "why_not", lambda: "not now")
     monkeypatch.setattr(measure, "DeviceMeasure", lambda task, device: lambda backend, trial: times[backend.name])
-    monkeypatch.setattr(agree, "_difference", lambda *_: 1e-3 if agrees else 1.0)
+    results = {"triton": torch.zeros(3), "flashinfer": torch.full((3,), 1e-3 if agrees else 1.0)}
+    monkeypatch.setattr(agree, "_results", lambda backend, *_: results[backend.name])
     with caplog.at_level(logging.INFO):
         assert select.select_backend("auto", CUDA, TASK).name == chosen
     assert f"attention backend: {chosen} (the {reason}" in caplog.text

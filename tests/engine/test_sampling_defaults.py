@@ -12,6 +12,7 @@ import pytest
 
 from octavo_engine import LLM
 from octavo_engine.cli import main
+from octavo_engine.core.admission import LEAST_TOP_P
 from octavo_engine.core.request import SamplingDefaults
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.sampling_defaults import read_sampling_defaults
@@ -46,19 +47,24 @@ def test_a_model_that_says_nothing_is_neutral(tmp_path: Path) -> None:
     assert defaults_of(tmp_path, {"temperature": None, "top_k": -1, "eos_token_id": 2}) == NEUTRAL
 
 
+def test_numbers_of_another_type_and_a_greedy_top_p_do(tmp_path: Path) -> None:
+    greedy = defaults_of(tmp_path, {"temperature": 0, "top_k": 20.0, "top_p": 0, "do_sample": False})
+    assert greedy == SamplingDefaults(temperature=0.0, top_k=20, top_p=LEAST_TOP_P)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("temperature", -1),
         ("temperature", "hot"),
-        ("top_p", 0),
+        ("top_p", 1.5),
         ("top_k", 1.5),
         ("min_p", 2),
         ("repetition_penalty", 0),
     ],
 )
 def test_what_cannot_be_used_is_named(name: str, value: object, tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=f"generation_config.json: .*{name}"):
+    with pytest.raises(ModelLoadError, match=f"generation_config.json: .*{name}.*; --generation-config vllm"):
         defaults_of(tmp_path, {name: value})
 
 

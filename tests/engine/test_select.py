@@ -93,10 +93,12 @@ def test_one_that_is_left_is_not_measured_further_and_none_is_the_first() -> Non
 
 
 def test_a_broken_device_is_not_measured_on_and_the_message_says_how_to_do_without() -> None:
-    measure, _ = timed(one=[torch.AcceleratorError("illegal address")], two=[1.0])
-    said = "backend one broke the device as it was tried .*: illegal address; start with --attention-backend triton"
-    with pytest.raises(EngineDeadError, match=said):
+    broken = torch.AcceleratorError("illegal address\nSearch for `cudaErrorIllegalAddress'.\n")
+    measure, _ = timed(one=[broken], two=[1.0])
+    said = r"one broke the device .* --attention-backend triton, which tries no other \(.*: illegal address\)$"
+    with pytest.raises(EngineDeadError, match=said) as raised:
         choose(backends("one", "two"), measure)
+    assert "\n" not in str(raised.value)  # else the last lines of a pod's log would not tell
 
 
 def test_a_device_that_our_own_kernels_broke_is_no_others_fault() -> None:

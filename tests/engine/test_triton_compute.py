@@ -173,11 +173,8 @@ def test_two_ranks_give_the_logits_of_one_by_pytorch(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.load(tmp_path / "biases.pt"), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("not for this GPU"), torch.OutOfMemoryError("no memory")], ids=repr)
-def test_a_grouped_product_that_fails_is_not_taken(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """On something that says it is a GPU's: nothing is computed on it."""
+def faster_where_theirs_fails(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The choice on something that says it is a GPU's: nothing is computed on it."""
     times = iter([2.0, error])
 
     def seconds(*_: object) -> float:
@@ -186,9 +183,21 @@ def test_a_grouped_product_that_fails_is_not_taken(
         return cast(float, time)
 
     monkeypatch.setattr(moe_choice, "_seconds", seconds)
-    caplog.set_level("INFO")
     gate_up = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, shape=(4, 128, 64), device=CPU)
     experts: Any = SimpleNamespace(gate_up=gate_up, down=SimpleNamespace(shape=(4, 64, 64)))
-    chosen, times_of = moe_choice.faster_mixture_of_experts(experts, top_k=2, tokens=8)
-    assert (chosen, times_of) == (mixture_of_experts, {"mixture_of_experts": 2.0})
+    return moe_choice.faster_mixture_of_experts(experts, top_k=2, tokens=8)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("not for this GPU"), torch.OutOfMemoryError("no memory")], ids=repr)
+def test_a_grouped_product_that_fails_is_not_taken(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    chosen, times = faster_where_theirs_fails(error, monkeypatch)
+    assert (chosen, times) == (mixture_of_experts, {"mixture_of_experts": 2.0})
     assert f"grouped product is no candidate: {error}" in caplog.text
+
+
+def test_a_device_that_a_grouped_product_broke_is_not_used_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(torch.AcceleratorError):
+        faster_where_theirs_fails(torch.AcceleratorError("illegal address"), monkeypatch)

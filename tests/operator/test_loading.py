@@ -191,6 +191,16 @@ async def test_a_pod_that_loads_anew_is_asked_again() -> None:
     assert listener.asked == 4
 
 
+async def test_what_an_engine_said_that_was_ready_is_forgotten_as_it_starts_anew() -> None:
+    nobody = 9
+    watch = LoadWatch({"llmservices": {KEY: [{}]}, "pods": {KEY: [pod(engine=RUNNING)]}}, WorkQueue[Any](), nobody)
+    async with aiohttp.ClientSession() as session:
+        for said, kept in (("ready", False), ("loading", True)):
+            watch.reports["u1"] = LoadReport(phase=said)
+            await watch.look(session)
+            assert ("u1" in watch.reports) == kept
+
+
 async def test_reports_of_pods_that_have_gone_are_forgotten() -> None:
     pods = [pod(fetch=RUNNING), pod("u2", engine=RUNNING)]
     queue: WorkQueue[Any] = WorkQueue()

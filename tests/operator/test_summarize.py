@@ -343,9 +343,10 @@ def test_the_resource_is_that_of_the_service() -> None:
 
 
 def test_a_service_whose_pod_waits_is_not_said_to_lack_nothing() -> None:
-    said = condition(summary(pod(**NO_GPU), children=deployment()), ConditionType.DEGRADED)
-    assert (said.status, said.reason) == ("False", Reason.AS_EXPECTED)
-    assert said.message == "nothing is wrong with the service itself, a pod waits for what Progressing says"
+    for fields in ({}, {"rollout": {"paused": True}}):  # then Progressing does not tell of the wait
+        said = condition(summary(pod(**NO_GPU), of=service(**fields), children=deployment()), ConditionType.DEGRADED)
+        assert (said.status, said.reason) == ("False", Reason.AS_EXPECTED)
+        assert said.message.startswith("nothing has failed; pod good-1 finds no node: ")
     said = condition(summary(pod(container=RUNNING), children=deployment()), ConditionType.DEGRADED)
     assert said.message == "nothing is wrong"
 

@@ -30,9 +30,12 @@ def agreeing(
     """The first of `candidates` and those that compute what it does; of the others the log says why not."""
     ours, *others = candidates
     agreed = [ours]
+    expected = [
+        _results(ours, task, group, device) for group in task.groups
+    ]  # first: none is blamed for what ours does
     tolerance = _TOLERANCES.get(task.dtype, _TOLERANCE)
     for backend in others:
-        difference = attempt(backend, "compared with ours", partial(_difference, backend, ours, task, device))
+        difference = attempt(backend, "compared with ours", partial(_difference, backend, expected, task, device))
         if difference is None:
             continue
         if difference <= tolerance:
@@ -42,17 +45,21 @@ def agreeing(
     return agreed
 
 
-def _difference(one: AttentionBackend, other: AttentionBackend, task: AttentionTask, device: torch.device) -> float:
-    """The largest between two backends' results; not a number if either read what nobody has written."""
+def _difference(
+    backend: AttentionBackend, expected: Sequence[Tensor], task: AttentionTask, device: torch.device
+) -> float:
+    """The largest from what each group `expected`; not a number if what nobody has written was read."""
     differences = []
-    for group in task.groups:
-        first, second = (_results(backend, task, group, device) for backend in (one, other))
-        differences.append((first.float() - second.float()).abs().max())
+    for group, wanted in zip(task.groups, expected, strict=True):
+        differences.append((_results(backend, task, group, device) - wanted).abs().max())
     return float(torch.stack(differences).max())
 
 
 def _results(backend: AttentionBackend, task: AttentionTask, group: KVGroupSpec, device: torch.device) -> Tensor:
-    """[T, H, D], attention of random numbers in a cache that is NaN where nothing was written."""
+    """[T, H, D] float32, attention of random numbers in a cache that is NaN where nothing was written.
+
+    On the host, so that the device is done with it, or its error is raised here.
+    """
     generator = torch.Generator(device).manual_seed(0)
     num_blocks = sum(-(-context // task.block_size) for _, context in _LENS)
     cache = backend.allocate(replace(group, layers=(0,)), num_blocks, task.block_size, task.kv_dtype, device)[0]
@@ -68,4 +75,4 @@ def _results(backend: AttentionBackend, task: AttentionTask, group: KVGroupSpec,
     shape = (len(step.positions), *shape[1:])
     query = torch.randn(shape, generator=generator, device=device).to(task.dtype)[:, : task.num_heads]
     metadata = backend.prepare(step, 0, task.block_size, group.window)
-    return backend.attend(query, cache, metadata, AttentionVariant(group.head_dim**-0.5))
+    return backend.attend(query, cache, metadata, AttentionVariant(group.head_dim**-0.5)).float().cpu()

@@ -51,6 +51,7 @@ class EngineInfo:
     """Width of the logits: no token id may reach it."""
     eos_token_ids: tuple[int, ...]
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+    """Where a request says nothing."""
     block_size: int
     num_kv_blocks: int
     max_num_seqs: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from octavo_engine.core.admission import NotAdmissibleError, check_sampling
+from octavo_engine.core.admission import LEAST_TOP_P, NotAdmissibleError, check_sampling
 from octavo_engine.core.request import SamplingDefaults, SamplingParams
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
@@ -20,15 +20,29 @@ _LARGEST = 1e9
 
 
 def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
-    """Those of the model in `files`, neutral where it names none; ModelLoadError says which is out of its range."""
+    """Those of the model in `files`, neutral where it names none; ModelLoadError says which cannot be used.
+
+    A .gguf file has none: what is neutral acts.
+    """
     if files.directory is None or not (path := files.directory / "generation_config.json").is_file():
         return SamplingDefaults()
     fields = Fields(str(path), read_json(path))
+    try:
+        return _checked(fields)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{error}; --generation-config vllm does without this file's") from None
+
+
+def _checked(fields: Fields) -> SamplingDefaults:
     given = {name: fields.number(name, -_LARGEST, _LARGEST) for name in _NUMBERS if fields.has(name)}
-    top_k = max(0, fields.integer("top_k", -1, int(_LARGEST), 0))
-    defaults = SamplingDefaults(**given, top_k=top_k)
+    if given.get("top_p") == 0:  # greedy, as in a request
+        given["top_p"] = LEAST_TOP_P
+    top_k = fields.number("top_k", -1, _LARGEST, 0)
+    if not top_k.is_integer():
+        raise fields.wrong("top_k", top_k, "is not a whole number")
+    defaults = SamplingDefaults(**given, top_k=max(0, int(top_k)))
     try:
         check_sampling(SamplingParams(max_tokens=1, **asdict(defaults)))
     except NotAdmissibleError as error:
-        raise ModelLoadError(f"{path}: {error}; --generation-config vllm does without it") from None
+        raise ModelLoadError(f"{fields.origin}: {error}") from None
     return defaults

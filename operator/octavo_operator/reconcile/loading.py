@@ -97,6 +97,8 @@ class LoadWatch:
                 report = LoadReport.model_validate_json(await _beginning(response))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             logger.debug("%s/%s: the pod at %s does not say how far it is: %s", *key, address, error)
+            if uid in self.reports and self.reports[uid].phase == "ready":  # its engine ended, and begins again
+                del self.reports[uid]
             return
         if last:
             self._tries[uid] = _TRIES

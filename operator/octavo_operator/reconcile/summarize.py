@@ -271,8 +271,8 @@ def _degraded(facts: Facts) -> Verdict:
         sentences.append(f"ignored, since this version of the operator does not know it: {', '.join(facts.unknown)}")
     if wrong:
         return "True", found[0].reason if found else Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(sentences)
-    nothing = "nothing is wrong with the service itself, a pod waits for what Progressing says"
-    return "False", Reason.AS_EXPECTED, "; ".join([nothing if facts.waits else "nothing is wrong", *sentences])
+    nothing = f"nothing has failed; {facts.waits.message}" if facts.waits else "nothing is wrong"
+    return "False", Reason.AS_EXPECTED, "; ".join([nothing, *sentences])
 
 
 def _model_loaded(facts: Facts) -> Verdict:
