@@ -42,6 +42,7 @@ METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.
 CLIENTS = 8
 QUIET_SECONDS = 15.0
 FIRST_PORT = 10_000
+_CHANGED = 5  # LLMServices that are changed while the others are being made
 
 
 @dataclass(frozen=True)
@@ -151,11 +152,11 @@ class Fleet:
         began = time.perf_counter()
         patch = {"spec": {"service": {"port": port}}}
         self._http.patch(f"{LLMSERVICES}/{name(number)}", json=patch, headers=MERGE).raise_for_status()
-        while self._port(number) != port:
+        while self.port(number) != port:
             time.sleep(0.01)
         return time.perf_counter() - began
 
-    def _port(self, number: int) -> int | None:
+    def port(self, number: int) -> int | None:
         """Of an LLMService's Service, if it has one yet."""
         answer = self._http.get(f"{CHILDREN['services']}/{name(number)}")
         return None if answer.status_code == 404 else int(answer.raise_for_status().json()["spec"]["ports"][0]["port"])
@@ -221,12 +222,12 @@ def _burst(fleet: Fleet, measured: Measured, began: float, say: Callable[[str], 
 
 
 def _change_while(fleet: Fleet, measured: Measured, stop: threading.Event) -> None:
-    """Changes one of the first LLMServices every second, once some have their children."""
-    while fleet.children() < 40 and not stop.is_set():
+    """Changes one of the first LLMServices every second, once all of these have been looked at."""
+    while not all(fleet.port(number) for number in range(_CHANGED)) and not stop.is_set():
         time.sleep(0.2)
     count = 0
     while not stop.wait(1):
-        measured.changes_in_burst.append(fleet.change(count % 5, FIRST_PORT + count))
+        measured.changes_in_burst.append(fleet.change(count % _CHANGED, FIRST_PORT + count))
         count += 1
 
 
