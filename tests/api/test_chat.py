@@ -249,9 +249,9 @@ def test_ignore_eos_and_null_means_absent(server: Served) -> None:
     assert (sampling.stop_token_ids, sampling.temperature, sampling.seed) == ((), 1.0, None)
 
 
-def test_what_a_request_leaves_open_is_as_the_model_wants_it(server: Served) -> None:
+def test_what_a_request_leaves_open_is_as_the_model_wants_it(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     own = SamplingDefaults(temperature=0.6, top_k=20, top_p=0.95, min_p=0.05, repetition_penalty=1.05)
-    server.engine.state.ready = replace(READY, sampling=own)
+    monkeypatch.setattr(server.engine.state, "ready", replace(READY, sampling=own))  # other tests have this server, too
     for body in ({}, {"temperature": 1, "top_k": -1, "top_p": 1, "min_p": 0, "repetition_penalty": 1}):
         assert server.http.post("/v1/chat/completions", json={"messages": ASK, **body}).status_code == 200
     open_, neutral = (
