@@ -30,9 +30,8 @@ def agreeing(
     """The first of `candidates` and those that compute what it does; of the others the log says why not."""
     ours, *others = candidates
     agreed = [ours]
-    expected = [
-        _results(ours, task, group, device) for group in task.groups
-    ]  # first: none is blamed for what ours does
+    # Before others are tried, so that none is blamed for what ours does to the device.
+    expected = [_results(ours, task, group, device) for group in task.groups]
     tolerance = _TOLERANCES.get(task.dtype, _TOLERANCE)
     for backend in others:
         difference = attempt(backend, "compared with ours", partial(_difference, backend, expected, task, device))

@@ -61,13 +61,11 @@ def faster_mixture_of_experts(
     x = torch.randn(tokens, gate_up.shape[2], dtype=gate_up.dtype, device=gate_up.device)
     chosen = torch.rand(tokens, gate_up.shape[0], device=x.device).topk(top_k).indices
     weights = torch.full((tokens, top_k), 1 / top_k, device=x.device)
-    seconds = {
-        mixture_of_experts: _seconds(partial(mixture_of_experts, x, experts, chosen, weights), x.device, repeats)
-    }
+    inputs = (x, experts, chosen, weights)
+    seconds = {mixture_of_experts: _seconds(partial(mixture_of_experts, *inputs), x.device, repeats)}
     try:
-        seconds[torch_mixture_of_experts] = _seconds(
-            partial(torch_mixture_of_experts, x, experts, chosen, weights), x.device, repeats
-        )
+        theirs = _seconds(partial(torch_mixture_of_experts, *inputs), x.device, repeats)
+        seconds[torch_mixture_of_experts] = theirs
     except torch.AcceleratorError:
         raise  # the device's state is unknown
     except RuntimeError as error:  # PyTorch refuses this GPU, or has no memory for sorted rows: ours needs none
