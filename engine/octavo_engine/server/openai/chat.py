@@ -30,6 +30,7 @@ from octavo_engine.server.openai.preparation import (
     encode_text,
     generation_request,
     render_chat,
+    truncated_length,
 )
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.serving import LoadedModel, Serving
@@ -113,9 +114,10 @@ def routes(serving: Serving) -> APIRouter:
 
         async def prepare(model: LoadedModel) -> tuple[GenerationRequest, Writer]:
             text = await render_chat(serving, model, body.messages, body)
-            ids = await encode_text(serving, model, text, False, "messages")
-            prompt = check_prompt(ids, model.ready, "messages")
             asked = body.max_completion_tokens or body.max_tokens
+            keep = truncated_length(body, asked or 1, model.ready)
+            ids = await encode_text(serving, model, text, bool(body.add_special_tokens), "messages", keep)
+            prompt = check_prompt(ids, model.ready, "messages")
             max_tokens = answer_length(asked, None, len(prompt), model.ready)
             prepared = generation_request(request, body, model, [prompt], max_tokens, top_logprobs(body), times)
             return prepared, ChatWriter(serving, body, model.tokenizer)

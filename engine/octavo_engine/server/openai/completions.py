@@ -19,6 +19,7 @@ from octavo_engine.server.openai.preparation import (
     check_prompt,
     encode_text,
     generation_request,
+    truncated_length,
 )
 from octavo_engine.server.openai.protocol import CompletionBody
 from octavo_engine.server.serving import LoadedModel, Serving
@@ -89,23 +90,33 @@ class TextWriter:
 
 
 async def _encode_prompts(serving: Serving, model: LoadedModel, body: CompletionBody) -> list[list[int]]:
+    keep = truncated_length(body, body.max_tokens or _DEFAULT_MAX_TOKENS, model.ready)
+    special = body.add_special_tokens is not False
     found = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
-            ids = await encode_text(serving, model, prompt, body.add_special_tokens is not False, "prompt")
+            ids = await encode_text(serving, model, prompt, special, "prompt", keep)
         else:
-            ids = prompt
+            ids = prompt if keep is None else prompt[-keep:]
         found.append(check_prompt(ids, model.ready, "prompt"))
     return found
 
 
-def _echoes(body: CompletionBody, tokenizer: Tokenizer) -> list[str]:
-    if not body.echo:
-        return [""] * len(body.prompt)
-    if body.logprobs is not None:
+def _check_echo(body: CompletionBody) -> None:
+    if body.echo and body.logprobs is not None:
         message = "echo: log probabilities of the prompt are not supported by this version yet"
         raise APIError(400, message, param="echo", code="unsupported_parameter")
-    return [prompt if isinstance(prompt, str) else tokenizer.decode(prompt) for prompt in body.prompt]
+
+
+def _echoes(body: CompletionBody, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]) -> list[str]:
+    """What each prompt's answers begin with: the prompt, as far as it was kept, if the request wants it back."""
+    if not body.echo:
+        return [""] * len(prompts)
+    kept = body.truncate_prompt_tokens is None
+    return [
+        text if isinstance(text, str) and kept else tokenizer.decode(ids)
+        for text, ids in zip(body.prompt, prompts, strict=True)
+    ]
 
 
 def routes(serving: Serving) -> APIRouter:
@@ -117,8 +128,9 @@ def routes(serving: Serving) -> APIRouter:
         times = Times(request, body.timeout, serving.config.request_timeout)
 
         async def prepare(model: LoadedModel) -> tuple[GenerationRequest, Writer]:
-            writer = TextWriter(serving, body, model.tokenizer, _echoes(body, model.tokenizer))
+            _check_echo(body)
             prompts = await _encode_prompts(serving, model, body)
+            writer = TextWriter(serving, body, model.tokenizer, _echoes(body, model.tokenizer, prompts))
             longest = max(map(len, prompts))
             max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready)
             prepared = generation_request(request, body, model, prompts, max_tokens, body.logprobs, times)

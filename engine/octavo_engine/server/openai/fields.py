@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -29,16 +29,24 @@ Timeout = Annotated[float, Field(ge=MIN_TIMEOUT, le=MAX_TIMEOUT, allow_inf_nan=F
 Priority = Annotated[int, Field(ge=-1000, le=1000)]
 Seed = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)]
 TopLogprobs = Annotated[int, Field(ge=0, le=20)]
+LogitBias = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")],
+        Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)],
+    ],
+    Field(max_length=300),
+]
+"""Token ids as JSON's keys, each written in the one usual way: 5 and 05 would add up to more than either may be."""
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
-def _not_yet(value: Any) -> Any:
-    if value is not None:
-        raise PydanticCustomError("unsupported_parameter", "is not supported by this version yet; leave it out")
+def _not_zero(value: int) -> int:
+    if value == 0:
+        raise ValueError("must be a number of tokens, or -1 for as many as there is room for")
     return value
 
 
-NotYet = Annotated[Any, AfterValidator(_not_yet)]
-"""A parameter of the contract, or of OpenAI's API, that does not act yet: refused rather than ignored."""
+PromptTruncation = Annotated[int, Field(ge=-1, le=MAX_TOKENS), AfterValidator(_not_zero)]
 
 
 _MAX_DEPTH = 4
@@ -144,27 +152,3 @@ def _content(value: Any) -> str | None:
 
 Prompts = Annotated[list[str] | list[list[int]], BeforeValidator(_prompts)]
 Content = Annotated[str | None, BeforeValidator(_content)]
-
-
-def _text_format(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") == "text":
-        return None
-    return _not_yet(value)
-
-
-def _no_tools(value: Any) -> Any:
-    return None if value in ([], "none", "auto") else _not_yet(value)
-
-
-def _one(value: Any) -> Any:
-    return None if value == 1 and type(value) is int else _not_yet(value)
-
-
-def _nothing(value: Any) -> Any:
-    return None if value == "" else _not_yet(value)
-
-
-TextFormat = Annotated[Any, AfterValidator(_text_format)]
-NoTools = Annotated[Any, AfterValidator(_no_tools)]
-OnlyOne = Annotated[Any, AfterValidator(_one)]
-OnlyEmpty = Annotated[Any, AfterValidator(_nothing)]

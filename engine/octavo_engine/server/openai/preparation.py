@@ -136,12 +136,24 @@ def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
     return prompt
 
 
+def truncated_length(body: GenerationBody, max_tokens: int, ready: EngineInfo) -> int | None:
+    """Tokens that are kept of a prompt beside an answer of `max_tokens`; None keeps all."""
+    if body.truncate_prompt_tokens == -1:
+        return max(1, ready.max_model_len - max_tokens)
+    return body.truncate_prompt_tokens
+
+
 async def encode_text(
-    serving: Serving, model: LoadedModel, text: str, add_special_tokens: bool, param: str
+    serving: Serving, model: LoadedModel, text: str, add_special_tokens: bool, param: str, keep: int | None = None
 ) -> list[int]:
-    """Token ids, worked out on a thread. A text that cannot fit whatever its tokens is refused unread."""
+    """Token ids, worked out on a thread: all of them, or the last `keep`.
+
+    A text that cannot fit whatever its tokens is refused, or cut, before it is tokenized.
+    """
     ready, tokenizer = model.ready, model.tokenizer
-    if len(text) > ready.max_model_len * tokenizer.longest_token:
+    if keep is not None and keep <= ready.max_model_len:
+        text = text[-keep * tokenizer.longest_token :]
+    elif len(text) > ready.max_model_len * tokenizer.longest_token:
         raise APIError(
             400,
             f"a text of {len(text)} characters cannot fit into this model's context of {ready.max_model_len} tokens",
@@ -152,7 +164,8 @@ async def encode_text(
         text.encode()
     except UnicodeEncodeError:
         raise APIError(400, f"{param}: half of a surrogate pair is no character", param=param) from None
-    return await serving.text.run(tokenizer.encode, text, add_special_tokens)
+    ids = await serving.text.run(tokenizer.encode, text, add_special_tokens)
+    return ids if keep is None else ids[-keep:]
 
 
 async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Message], options: TemplateOptions) -> str:
@@ -167,6 +180,7 @@ async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Messa
     if continues and generates:
         message = "continue_final_message and add_generation_prompt exclude each other"
         raise APIError(400, message, param="continue_final_message")
+    effort = {} if options.reasoning_effort is None else {"reasoning_effort": options.reasoning_effort}
     messages = []
     for turn in chat:
         role = "system" if turn.role == "developer" else turn.role
@@ -178,7 +192,7 @@ async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Messa
             messages,
             add_generation_prompt=generates,
             continue_final_message=continues,
-            variables=options.chat_template_kwargs,
+            variables={**effort, **(options.chat_template_kwargs or {})},
         )
     except ChatTemplateError as error:
         raise APIError(400, str(error)[:1000], param="messages", code="chat_template_error") from None

@@ -13,25 +13,32 @@ from octavo_engine.server.openai.fields import (
     MAX_N,
     MAX_TOKENS,
     Content,
+    Effort,
+    LogitBias,
     Name,
-    NoTools,
-    NotYet,
-    OnlyEmpty,
-    OnlyOne,
     Penalty,
     Priority,
     Prompts,
+    PromptTruncation,
     Ratio,
     RepetitionPenalty,
     Seed,
     Stop,
     TemplateValues,
     Text,
-    TextFormat,
     Timeout,
     TokenCount,
     TokenId,
     TopLogprobs,
+)
+from octavo_engine.server.openai.refused import (
+    NoTools,
+    NotYet,
+    OnlyEmpty,
+    OnlyFalse,
+    OnlyOne,
+    TextFormat,
+    TextModality,
 )
 
 
@@ -45,9 +52,46 @@ class StreamOptions(Body):
     """How a stream is to be sent."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: OnlyFalse = None
 
 
-class GenerationBody(Body):
+class RefusedFields(Body):
+    """Fields of vLLM's API, and of OpenAI's, that would change an answer and do not act here."""
+
+    # How tokens are chosen.
+    use_beam_search: OnlyFalse = None
+    length_penalty: OnlyOne = None
+    best_of: OnlyOne = None
+    allowed_token_ids: NotYet = None
+    bad_words: OnlyEmpty = None
+    logits_processors: OnlyEmpty = None
+    repetition_detection: NotYet = None
+    thinking_token_budget: NotYet = None
+    vllm_xargs: OnlyEmpty = None
+    # What an answer must look like.
+    response_format: TextFormat = None
+    structured_outputs: NotYet = None
+    structural_tag: NotYet = None
+    guided_json: NotYet = None
+    guided_regex: NotYet = None
+    guided_choice: NotYet = None
+    guided_grammar: NotYet = None
+    guided_decoding_backend: NotYet = None
+    guided_whitespace_pattern: NotYet = None
+    # What is reported beside an answer's text.
+    prompt_logprobs: NotYet = None
+    logprob_token_ids: NotYet = None
+    return_token_ids: OnlyFalse = None
+    return_tokens_as_token_ids: OnlyFalse = None
+    return_token_offsets: OnlyFalse = None
+    return_prompt_text: OnlyFalse = None
+    # Prompts, and keys and values, that come from elsewhere.
+    prompt_embeds: NotYet = None
+    kv_transfer_params: OnlyEmpty = None
+    ec_transfer_params: OnlyEmpty = None
+
+
+class GenerationBody(RefusedFields):
     """What chat and text completions have in common."""
 
     model: Name | None = None
@@ -64,35 +108,23 @@ class GenerationBody(Body):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: (
-        Annotated[
-            dict[
-                Annotated[str, Field(pattern=r"^[0-9]{1,10}$")],
-                Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)],
-            ],
-            Field(max_length=300),
-        ]
-        | None
-    ) = None
+    logit_bias: LogitBias | None = None
     stop: Stop | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    """Has no effect: tokens are their bytes, and no space is put between any of them."""
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer adds its own, such as the one that begins a text, to the prompt."""
+    truncate_prompt_tokens: PromptTruncation | None = None
+    """Keep only so many tokens of a prompt, the last ones; -1 keeps what fits beside the answer."""
     ignore_eos: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
     timeout: Timeout | None = None
     """Seconds that the request may take, its wait included."""
     priority: Priority | None = None
     """The lower, the earlier."""
-
-    guided_json: NotYet = None
-    guided_regex: NotYet = None
-    guided_choice: NotYet = None
-    guided_grammar: NotYet = None
-    structured_outputs: NotYet = None
-    prompt_logprobs: NotYet = None
-    best_of: OnlyOne = None
-    response_format: TextFormat = None
 
 
 class Message(Body):
@@ -114,6 +146,8 @@ class TemplateOptions(Body):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateValues | None = None
+    reasoning_effort: Effort | None = None
+    """A variable of the template, as in chat_template_kwargs, which wins."""
     chat_template: NotYet = None
     documents: NoTools = None
     tools: NoTools = None
@@ -130,6 +164,9 @@ class ChatCompletionBody(GenerationBody, TemplateOptions):
     functions: NoTools = None
     function_call: NoTools = None
     audio: NotYet = None
+    modalities: TextModality = None
+    web_search_options: NotYet = None
+    echo: OnlyFalse = None
 
 
 class CompletionBody(GenerationBody):
@@ -138,7 +175,6 @@ class CompletionBody(GenerationBody):
     prompt: Prompts
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
-    add_special_tokens: bool | None = None
     suffix: OnlyEmpty = None
 
 

@@ -1,0 +1,50 @@
+"""Types of fields that other servers know and this one does not: refused by name, unless the value asks for nothing.
+
+A client must not take an answer for what it asked, so a field that would change the answer is never ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+
+
+def _refuse(value: Any) -> Any:
+    if value is not None:
+        raise PydanticCustomError("unsupported_parameter", "is not supported by this version yet; leave it out")
+    return value
+
+
+def _only_false(value: Any) -> Any:
+    return None if value is False else _refuse(value)
+
+
+def _only_one(value: Any) -> Any:
+    return None if value == 1 and not isinstance(value, bool) else _refuse(value)
+
+
+def _only_empty(value: Any) -> Any:
+    return None if value in ("", [], {}) else _refuse(value)
+
+
+def _no_tools(value: Any) -> Any:
+    return None if value in ([], "none", "auto") else _refuse(value)
+
+
+def _text_format(value: Any) -> Any:
+    return None if isinstance(value, dict) and value.get("type") == "text" else _refuse(value)
+
+
+def _text_modality(value: Any) -> Any:
+    return None if value == ["text"] else _refuse(value)
+
+
+NotYet = Annotated[Any, AfterValidator(_refuse)]
+OnlyFalse = Annotated[Any, AfterValidator(_only_false)]
+OnlyOne = Annotated[Any, AfterValidator(_only_one)]
+OnlyEmpty = Annotated[Any, AfterValidator(_only_empty)]
+NoTools = Annotated[Any, AfterValidator(_no_tools)]
+TextFormat = Annotated[Any, AfterValidator(_text_format)]
+TextModality = Annotated[Any, AfterValidator(_text_modality)]

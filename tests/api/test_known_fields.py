@@ -1,0 +1,145 @@
+"""Fields that vLLM's and OpenAI's APIs know: each acts, or is refused by name, or changes nothing in an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo_engine.text.chat_template import ChatTemplate
+from tests.api.served import Served
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+ASK = {"messages": [{"role": "user", "content": "Hi"}]}
+
+ASKING: dict[str, list[Any]] = {
+    # how tokens are chosen
+    "use_beam_search": [True], "length_penalty": [0.5, True], "best_of": [2], "allowed_token_ids": [[5], []],
+    "bad_words": [["x"], "x"], "logits_processors": [["x.y"]], "vllm_xargs": [{"a": 1}],
+    "thinking_token_budget": [5], "repetition_detection": [{"max_pattern_size": 5}],
+    # structure
+    "guided_json": [{}], "guided_regex": ["a"], "guided_choice": [["a"]], "guided_grammar": ["x"],
+    "guided_decoding_backend": ["xgrammar"], "guided_whitespace_pattern": [" "], "structural_tag": [{}],
+    "structured_outputs": [{}], "response_format": [{"type": "json_object"}, {"type": "json_schema"}],
+    # what the answer shows
+    "prompt_logprobs": [0, 1], "logprob_token_ids": [[5]], "return_token_ids": [True],
+    "return_tokens_as_token_ids": [True], "return_token_offsets": [True], "return_prompt_text": [True],
+    # other inputs
+    "prompt_embeds": ["abc"], "kv_transfer_params": [{"do_remote_decode": True}], "ec_transfer_params": [{"a": 1}],
+    "spaces_between_special_tokens": [5],
+}  # fmt: skip
+ASKING_CHAT: dict[str, list[Any]] = {
+    "tools": [[{"type": "function", "function": {"name": "f"}}]], "tool_choice": ["required"],
+    "functions": [[{"name": "f"}]], "function_call": [{"name": "f"}], "documents": [[{"text": "x"}]],
+    "chat_template": ["{{ x }}"], "audio": [{}], "modalities": [["text", "audio"], ["audio"]], "echo": [True],
+    "web_search_options": [{}], "reasoning_effort": ["enormous", 5],
+}  # fmt: skip
+ASKING_TEXT: dict[str, list[Any]] = {"suffix": ["x"]}
+
+HARMLESS: dict[str, list[Any]] = {
+    "use_beam_search": [False], "length_penalty": [1, 1.0], "best_of": [1], "bad_words": [[]], "vllm_xargs": [{}],
+    "response_format": [{"type": "text"}], "return_token_ids": [False], "return_tokens_as_token_ids": [False],
+    "return_token_offsets": [False], "return_prompt_text": [False], "kv_transfer_params": [{}],
+    "spaces_between_special_tokens": [True, False], "logits_processors": [[]],
+    # what changes nothing in an answer of text is ignored
+    "user": ["me"], "metadata": [{"a": "b"}], "store": [True], "service_tier": ["auto"], "request_id": ["mine"],
+    "mm_processor_kwargs": [{"a": 1}], "parallel_tool_calls": [False], "prediction": [{}], "session_id": ["x"],
+    "a_field_that_nobody_knows": [1],
+}  # fmt: skip
+HARMLESS_CHAT: dict[str, list[Any]] = {
+    "tools": [[]], "tool_choice": ["none", "auto"], "echo": [False], "modalities": [["text"]],
+    "reasoning_effort": ["none", "minimal", "low", "medium", "high", "xhigh"], "add_special_tokens": [True, False],
+}  # fmt: skip
+
+
+def each(*tables: tuple[str, dict[str, list[Any]]]) -> list[tuple[str, str, Any]]:
+    return [(path, name, value) for path, table in tables for name, values in table.items() for value in values]
+
+
+def post(server: Served, path: str, **body: Any) -> Any:
+    return server.http.post(path, json={**(ASK if path == CHAT else {"prompt": "Hi"}), **body})
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"), each((CHAT, ASKING), (TEXT, ASKING), (CHAT, ASKING_CHAT), (TEXT, ASKING_TEXT))
+)
+def test_what_would_change_the_answer_is_refused_by_name(server: Served, path: str, name: str, value: Any) -> None:
+    answer = post(server, path, **{name: value})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, name)
+    assert name in error["message"]
+    assert server.engine.requests == []
+
+
+@pytest.mark.parametrize(("path", "name", "value"), each((CHAT, HARMLESS), (TEXT, HARMLESS), (CHAT, HARMLESS_CHAT)))
+def test_what_changes_nothing_is_taken(server: Served, path: str, name: str, value: Any) -> None:
+    for given in (value, None):
+        assert post(server, path, **{name: given}).status_code == 200
+    prompts = [request.prompt_token_ids for request in server.engine.requests]
+    assert prompts[0] == prompts[1]
+
+
+def test_a_stream_that_counts_as_it_goes_is_refused(server: Served) -> None:
+    answer = post(server, CHAT, stream=True, stream_options={"continuous_usage_stats": True})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "stream_options.continuous_usage_stats"
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_a_prompt_is_cut_to_its_last_tokens(server: Served, path: str) -> None:
+    post(server, path)
+    post(server, path, truncate_prompt_tokens=3)
+    post(server, path, truncate_prompt_tokens=400)
+    whole, cut, longer = [request.prompt_token_ids for request in server.engine.requests]
+    assert (cut, longer) == (whole[-3:], whole)
+
+
+def test_a_prompt_is_cut_to_what_the_context_has_room_for(server: Served) -> None:
+    """The context is 512 tokens. A text of any length is cut, however long."""
+    answer = post(server, TEXT, prompt=[*range(3, 600)], max_tokens=12, truncate_prompt_tokens=-1, echo=True)
+    assert list(server.engine.requests[0].prompt_token_ids) == list(range(600 - 500, 600))
+    assert answer.json()["choices"][0]["text"].startswith(server.tokenizer.decode(range(100, 600)))
+    assert answer.json()["usage"]["prompt_tokens"] == 500
+    post(server, TEXT, prompt="the end of it " * 100_000, truncate_prompt_tokens=-1)
+    tokens = server.tokenizer.encode("the end of it " * 1000)
+    assert list(server.engine.requests[1].prompt_token_ids) == tokens[-(512 - 16) :]
+    asked = {"messages": [{"role": "user", "content": "x " * 2000}], "truncate_prompt_tokens": -1}
+    assert post(server, CHAT, **asked).status_code == 200
+    assert [len(request.prompt_token_ids) for request in server.engine.requests[2:]] == [511]
+    assert post(server, CHAT, max_completion_tokens=100, **asked).status_code == 200
+    assert [len(request.prompt_token_ids) for request in server.engine.requests[3:]] == [412]
+
+
+@pytest.mark.parametrize("value", [0, -2, 1.5, "3", True])
+def test_a_prompt_is_not_cut_to_nonsense(server: Served, value: Any) -> None:
+    answer = post(server, TEXT, truncate_prompt_tokens=value)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "truncate_prompt_tokens")
+
+
+def test_a_cut_prompt_must_still_fit_beside_its_answer(server: Served) -> None:
+    answer = post(server, TEXT, prompt=[5] * 600, truncate_prompt_tokens=505, max_tokens=16)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_how_hard_to_think_is_for_the_template_to_read(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate("{{ reasoning_effort | default('unsaid') }} {{ messages[0]['content'] }}", {})
+    monkeypatch.setattr(server.tokenizer, "chat_template", template)
+    post(server, CHAT, reasoning_effort="low")
+    post(server, CHAT)
+    post(server, CHAT, reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "high"})
+    prompts = [server.tokenizer.decode(request.prompt_token_ids) for request in server.engine.requests]
+    assert prompts == ["low Hi", "unsaid Hi", "high Hi"]
+
+
+def test_special_tokens_are_added_to_a_chat_when_asked_for(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    real = server.tokenizer.encode
+
+    def encode(text: str, add_special_tokens: bool = True) -> list[int]:
+        seen.append(add_special_tokens)
+        return real(text, add_special_tokens)
+
+    monkeypatch.setattr(server.tokenizer, "encode", encode)
+    for asked in ({}, {"add_special_tokens": False}, {"add_special_tokens": True}):
+        post(server, CHAT, **asked)
+    assert seen == [False, False, True]
