@@ -414,6 +414,19 @@ def test_a_key_that_fills_its_share_gets_429(start: Callable[..., Served], tmp_p
     assert 'reason="key_share"} 1.0' in server.http.get("/metrics").text
 
 
+@pytest.mark.parametrize("finish", ["timeout", "error", "abort"])
+def test_a_request_that_ends_without_a_token_was_not_served(start: Callable[..., Served], finish: str) -> None:
+    server = start()
+    server.play(tokens=[], finish=finish)
+    for _ in range(6):
+        assert post(server).status_code in (500, 503)
+    door = server.serving.admission
+    books = door.all
+    assert server.do(lambda: books.requests.seconds_to_free(10)) is None
+    assert server.do(lambda: books.tokens.seconds_to_free(10)) is None
+    assert (books.requests.used, books.tokens.used, books.kv.used, door.begun) == (0, 0, 0, 0)
+
+
 def test_what_was_never_served_says_nothing_of_the_drain_rate() -> None:
     now = 1000.0
     budget = Budget(lambda: now)

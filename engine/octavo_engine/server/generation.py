@@ -253,7 +253,7 @@ class Generation:
         try:
             async with contextlib.aclosing(self._serving.engine.generate(self._add_request(sequence.index))) as outputs:
                 async for output in outputs:
-                    if not begun:
+                    if not begun and output.token_ids:  # an output without a token says how the request ended
                         begun = True
                         self._ticket.begin()
                     self._ticket.wrote(len(output.token_ids))
