@@ -55,6 +55,24 @@ metadata: {{name: web}}
 spec: {{selector: {{app: web}}, ports: [{{name: http, port: 80, targetPort: http}}]}}
 """
 
+FETCH = """
+import sys, time, urllib.request
+
+def ask():
+    return urllib.request.urlopen(sys.argv[1], timeout=10).read().decode()
+
+# Pods are ready before kube-proxy sends requests to them: wait until each has answered once.
+missing, deadline = set(sys.argv[2:]), time.monotonic() + 60
+while missing and time.monotonic() < deadline:
+    try:
+        missing.discard(ask())
+    except OSError:
+        time.sleep(0.1)
+for _ in range(30):
+    print(ask())
+"""
+"""Prints which pod answered each of 30 requests to the URL argv[1]; the pods in argv[2:] are those of its Service."""
+
 
 def test_the_node_is_ready_with_eight_gpus(cluster: Client) -> None:
     (node,) = cluster.list("nodes")
@@ -69,13 +87,19 @@ def test_a_service_answers_by_name_and_through_the_api_server(namespace: Client)
     pods = {pod["metadata"]["name"] for pod in namespace.list("pods", selector="app=web")}
     assert len(pods) == 2
 
-    fetch = "import sys, urllib.request as u; [print(u.urlopen(sys.argv[1]).read().decode()) for _ in range(30)]"
     for host in ("web", f"web.{namespace.namespace}.svc.cluster.local"):
-        finished = namespace.run_pod("octavo-engine:dev", [PYTHON, "-c", fetch, f"http://{host}/"])
-        assert (finished.exit_code, set(finished.logs.split())) == (0, pods)
+        finished = namespace.run_pod("octavo-engine:dev", [PYTHON, "-c", FETCH, f"http://{host}/", *pods], timeout=120)
+        assert (finished.exit_code, set(finished.logs.split())) == (0, pods), finished.logs
 
-    url = namespace.service_proxy_url("web", "http")
-    assert {namespace.http.get(f"{url}/").text for _ in range(30)} == pods
+    url = f"{namespace.service_proxy_url('web', 'http')}/"
+    seen: set[str] = set()
+
+    def both_answered() -> bool:
+        seen.add(namespace.http.get(url).text)
+        return seen >= pods
+
+    namespace.wait_until(both_answered, 60, lambda: f"both pods answer: {seen}")
+    assert {namespace.http.get(url).text for _ in range(30)} == pods
 
 
 def test_gpus_are_counted(namespace: Client) -> None:
