@@ -2,7 +2,7 @@
 
     python -m bench.compare [--vllm-python PATH]
 
-All answer the same prompts of the same length, the two servers to the same client; see octavo_engine/bench.py for the
+All answer the same prompts of the same length, the two servers to the same client; see octavo_client/bench.py for the
 method. The table goes to bench/results/. Nothing else should run meanwhile. vLLM takes part if it is given: how its
 environment is made is in bench/README.md.
 """

@@ -19,7 +19,7 @@ import transformers
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, StoppingCriteria, StoppingCriteriaList
 
-from octavo_engine import bench
+from octavo_client import bench, figures
 
 
 class Clock(StoppingCriteria):
@@ -51,7 +51,7 @@ def load(model: str, dtype: torch.dtype) -> tuple[Any, Any]:
     return loaded.to(dtype), AutoTokenizer.from_pretrained(**where)
 
 
-def generate(model: Any, tokenizer: Any, prompts: list[str], output_len: int) -> list[bench.Timing]:
+def generate(model: Any, tokenizer: Any, prompts: list[str], output_len: int) -> list[figures.Timing]:
     """One batch; every answer has exactly `output_len` tokens."""
     clock = Clock()
     start = time.perf_counter()
@@ -68,7 +68,7 @@ def generate(model: Any, tokenizer: Any, prompts: list[str], output_len: int) ->
     assert output.shape[1] == inputs["input_ids"].shape[1] + output_len
     between = [later - earlier for earlier, later in zip(clock.times, clock.times[1:], strict=False)]
     return [
-        bench.Timing(
+        figures.Timing(
             first_token=clock.times[0] - start,
             end=clock.times[-1] - start,
             between=between,
@@ -79,13 +79,13 @@ def generate(model: Any, tokenizer: Any, prompts: list[str], output_len: int) ->
     ]
 
 
-def measure(model: Any, tokenizer: Any, prompts: list[str], output_len: int, batch: int) -> bench.Level:
+def measure(model: Any, tokenizer: Any, prompts: list[str], output_len: int, batch: int) -> figures.Level:
     """All prompts in batches."""
-    timings: list[bench.Timing] = []
+    timings: list[figures.Timing] = []
     start = time.perf_counter()
     for begin in tqdm(range(0, len(prompts), batch), desc=f"batches of {batch}", leave=False, disable=None):
         timings += generate(model, tokenizer, prompts[begin : begin + batch], output_len)
-    return bench.summarize(batch, timings, time.perf_counter() - start, output_len)
+    return figures.summarize(batch, timings, time.perf_counter() - start, output_len)
 
 
 def main() -> None:
@@ -103,15 +103,15 @@ def main() -> None:
     model, tokenizer = load(args.model, torch_dtype(args.dtype))
     tokenizer.padding_side = "left"
     target = f"transformers {transformers.__version__} generate, torch {torch.__version__}, {args.dtype}"
-    report = bench.Report(target, args.model, bench.now(), args.input_len, args.output_len, [])
-    bench.say(bench.heading(report))
+    report = figures.Report(target, args.model, figures.now(), args.input_len, args.output_len, [])
+    bench.say(figures.heading(report))
     generate(model, tokenizer, bench.make_prompts(1, args.input_len, args.seed - 1), args.output_len)  # warms up
     for number, batch in enumerate(int(part) for part in args.batch.split(",")):
         prompts = bench.make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
         report.levels.append(measure(model, tokenizer, prompts, args.output_len, batch))
-        bench.say(bench.row(report.levels[-1]))
+        bench.say(figures.row(report.levels[-1]))
     if args.json is not None:
-        args.json.write_text(bench.to_json(report))
+        args.json.write_text(figures.to_json(report))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 import images.__main__ as images
 
 ROOT = Path(__file__).parents[1]
-OURS = {"octavo_engine", "octavo_operator"}
+OURS = {"octavo_engine", "octavo_client", "octavo_operator"}
 SITE_PACKAGES = Path(sysconfig.get_paths()["purelib"])
 SHT_DYNAMIC, DT_NEEDED = 6, 1
 """Of the ELF format: the section that says what a library is linked to, and the entry that names one."""

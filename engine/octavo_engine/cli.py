@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from octavo_engine import __version__, bench, chat
+from octavo_client import bench, chat
+from octavo_client.errors import ClientError
+from octavo_engine import __version__
 from octavo_engine.cli_config import read_engine_config, read_server_config
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, format_size, settings_of
 from octavo_engine.errors import ConfigurationError, OctavoError
@@ -137,7 +139,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `octavo-engine`; the exit codes are those of errors.py."""
+    """Entry point of `octavo-engine`; each error's class says its exit code."""
     parser = build_parser()
     args, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -145,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen.suggest(unknown)
     try:
         return _COMMANDS[args.command](args)
-    except OctavoError as error:
+    except (OctavoError, ClientError) as error:
         sys.stderr.write(f"octavo-engine: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:

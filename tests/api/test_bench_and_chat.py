@@ -15,9 +15,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from octavo_engine import bench, chat
-from octavo_engine.bench import Timing, percentiles, summarize
-from octavo_engine.errors import ConfigurationError, OctavoError
+from octavo_client import bench, chat
+from octavo_client.completions import Client
+from octavo_client.errors import ClientError, UsageError
+from octavo_client.figures import Report, Timing, percentiles, summarize, to_json
 from tests.api.served import Served, write_keys
 
 
@@ -51,11 +52,11 @@ def test_bench_measures_every_level(server: Served, tmp_path: Path, capsys: pyte
 
 def test_bench_says_what_failed(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     args = parse(bench, server.url, "--model", "other")
-    with pytest.raises(OctavoError, match="404: the model 'other' is not served here"):
+    with pytest.raises(ClientError, match="404: the model 'other' is not served here"):
         bench.run(args)
-    with pytest.raises(OctavoError, match="no answer from"):
+    with pytest.raises(ClientError, match="no answer from"):
         bench.run(parse(bench, "http://127.0.0.1:9"))
-    with pytest.raises(ConfigurationError, match="there is no directory"):
+    with pytest.raises(UsageError, match="there is no directory"):
         bench.run(parse(bench, server.url, "--json", "/nowhere/at/all.json"))
 
 
@@ -64,17 +65,17 @@ def test_bench_counts_failures_and_ends_with_1(
 ) -> None:
     server = start()
     server.play("one two")
-    complete = bench.Client.complete
+    complete = Client.complete
     calls = 0
 
-    async def then_break(self: bench.Client, *args: Any) -> Timing:
+    async def then_break(self: Client, *args: Any) -> Timing:
         nonlocal calls
         calls += 1
         if calls == 3:
             server.play("one two", finish="error")
         return await complete(self, *args)
 
-    monkeypatch.setattr(bench.Client, "complete", then_break)
+    monkeypatch.setattr(Client, "complete", then_break)
     assert bench.run(parse(bench, server.url, "--concurrency", "1", "--num-prompts", "4")) == 1
     assert "NaN in the logits" in capsys.readouterr().err
 
@@ -83,7 +84,7 @@ def test_bench_with_a_key(start: Callable[..., Served], tmp_path: Path) -> None:
     server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "alice"))
     server.play("one two")
     assert bench.run(parse(bench, server.url, "--api-key", "sk-alice", "--concurrency", "1", "--num-prompts", "1")) == 0
-    with pytest.raises(OctavoError, match="401"):
+    with pytest.raises(ClientError, match="401"):
         bench.run(parse(bench, server.url))
 
 
@@ -129,7 +130,7 @@ BROKEN_STREAMS = [
 
 @pytest.mark.parametrize(("lines", "says"), BROKEN_STREAMS)
 def test_a_broken_stream_is_a_failed_request(lines: list[str], says: str) -> None:
-    with speaks(*lines) as url, pytest.raises(OctavoError, match=says):
+    with speaks(*lines) as url, pytest.raises(ClientError, match=says):
         bench.run(parse(bench, url))
 
 
@@ -182,8 +183,8 @@ def test_failed_requests_count_only_as_failed() -> None:
     level = summarize(1, [good, silent, Timing(error="gone", output_tokens=99)], 2.0, 2)
     assert (level.short, level.ttft_ms.p99) == (1, 500)
     assert (level.failed, level.output_tokens, level.output_tokens_per_s, level.first_error) == (1, 2, 1.0, "gone")
-    empty = bench.Report("u", "m", "t", 1, 1, [summarize(1, [], 1.0, 1)])
-    nothing = json.loads(bench.to_json(empty))["levels"][0]["ttft_ms"]
+    empty = Report("u", "m", "t", 1, 1, [summarize(1, [], 1.0, 1)])
+    nothing = json.loads(to_json(empty))["levels"][0]["ttft_ms"]
     assert nothing == {"mean": None, "p50": None, "p90": None, "p99": None}
 
 
@@ -278,5 +279,5 @@ def test_chat_shows_errors_and_goes_on(
 
 
 def test_chat_without_a_server() -> None:
-    with pytest.raises(OctavoError, match="no answer from"):
+    with pytest.raises(ClientError, match="no answer from"):
         chat.run(parse(chat, "http://127.0.0.1:9"))

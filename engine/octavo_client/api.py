@@ -1,4 +1,4 @@
-"""What `bench` and `chat` need to know of any server with OpenAI's API."""
+"""OpenAI's API as every client here uses it: URLs, headers, timeouts, errors and the events of a stream."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from typing import Any
 
 import httpx2
 
-from octavo_engine.errors import OctavoError
+from octavo_client.errors import BrokenStreamError, ClientError
 
 _CONNECT_TIMEOUT = 10.0
 
 
-class BrokenStreamError(OctavoError):
-    """The server's stream is not what OpenAI's API describes."""
-
-
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    """URL, model and key."""
+    """Add the arguments that name a server: its URL, a model and a key."""
     parser.add_argument(
         "url", metavar="URL", help="base URL of an OpenAI-compatible server, such as http://localhost:8000"
     )
@@ -28,38 +24,38 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def api_base(url: str) -> str:
-    """The URL that ends in /v1."""
+    """Return the URL with /v1 at its end, whether or not it was given."""
     base = url.rstrip("/")
     return base if base.endswith("/v1") else f"{base}/v1"
 
 
 def headers(api_key: str | None) -> dict[str, str]:
-    """What every request carries."""
+    """Return the headers of every request."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
 def timeouts(silence: float) -> httpx2.Timeout:
-    """So many seconds of silence end a request."""
+    """Return timeouts that end a request after `silence` seconds without a byte from the server."""
     return httpx2.Timeout(silence, connect=_CONNECT_TIMEOUT)
 
 
-def no_answer(base: str, error: httpx2.HTTPError) -> OctavoError:
-    """The error to raise when a request could not be sent or answered."""
-    return OctavoError(f"no answer from {base}: {error or type(error).__name__}")
+def no_answer(base: str, error: httpx2.HTTPError) -> ClientError:
+    """Return the error to raise when a request could not be sent or was not answered."""
+    return ClientError(f"no answer from {base}: {error or type(error).__name__}")
 
 
 def first_model(base: str, response: httpx2.Response) -> str:
-    """The first name in an answer to /v1/models; OctavoError if there is none."""
+    """Return the first name in an answer of /v1/models; raises ClientError if there is none."""
     if response.status_code != 200:
-        raise OctavoError(f"{base}/models answers {response.status_code}: {error_message(response.content)}")
+        raise ClientError(f"{base}/models answers {response.status_code}: {error_message(response.content)}")
     try:
         return str(response.json()["data"][0]["id"])
     except (ValueError, KeyError, IndexError, TypeError):
-        raise OctavoError(f"{base}/models lists no model; name one with --model") from None
+        raise ClientError(f"{base}/models lists no model; name one with --model") from None
 
 
 def error_message(content: bytes) -> str:
-    """What an error answer says, or its beginning if it has not OpenAI's shape."""
+    """Return the message of an error answer, or the answer's beginning if it does not have OpenAI's shape."""
     try:
         return str(json.loads(content)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -67,9 +63,9 @@ def error_message(content: bytes) -> str:
 
 
 def event_of(line: str) -> Mapping[str, Any] | None:
-    """The object in a line of a stream; empty at [DONE]'s, None for a line without data.
+    """Return the JSON object in a line of a stream: empty for [DONE], None for a line without data.
 
-    OctavoError if it is the server's error event, BrokenStreamError if it is no object at all.
+    Raises ClientError if the object is the server's error event, BrokenStreamError if the data is no JSON object.
     """
     data = line.removeprefix("data:").strip()
     if not line.startswith("data:") or not data:
@@ -83,11 +79,11 @@ def event_of(line: str) -> Mapping[str, Any] | None:
     if not isinstance(event, dict) or not event:
         raise BrokenStreamError(f"the server's stream holds an event that is no object: {data[:100]!r}")
     if error := event.get("error"):
-        raise OctavoError(str(error.get("message", error)) if isinstance(error, dict) else str(error))
+        raise ClientError(str(error.get("message", error)) if isinstance(error, dict) else str(error))
     return event
 
 
 def choices_of(event: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The choices of an event; none if it has none."""
+    """Return the choices of an event; an event without any gives an empty list."""
     choices = event.get("choices")
     return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []

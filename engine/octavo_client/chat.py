@@ -9,16 +9,16 @@ from typing import Any
 
 import httpx2
 
-from octavo_engine import remote
-from octavo_engine.errors import OctavoError
+from octavo_client import api
+from octavo_client.errors import BrokenStreamError, ClientError
 
 _HELP = "/quit ends, /new forgets the conversation, Ctrl-C stops an answer\n"
 _ANSWER_TIMEOUT = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of `octavo-engine chat`."""
-    remote.add_server_arguments(parser)
+    """Add the arguments of `octavo-engine chat`."""
+    api.add_server_arguments(parser)
     parser.add_argument("--system", help="what the model is told before the conversation")
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="0: always the likeliest word (default: the server's, mostly 1)"
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Conversation:
-    """A server, a model and what has been said. `sampling`: fields of each request, such as `temperature`."""
+    """A conversation with one model of a server. `sampling` are fields of each request, such as `temperature`."""
 
     def __init__(self, http: httpx2.Client, base: str, model: str, system: str | None, **sampling: float) -> None:
         self._http = http
@@ -37,13 +37,13 @@ class Conversation:
         self._messages: list[dict[str, str]] = []
 
     def forget(self) -> None:
-        """Start over."""
+        """Start over with the system message alone."""
         self._messages = []
 
     def ask(self, question: str) -> Generator[str, None, None]:
-        """The answer piece by piece. Question and answer, as far as it came, become part of the conversation.
+        """Yield the answer piece by piece; the question and as much of the answer as came join the conversation.
 
-        OctavoError if the server refuses or fails; then the conversation stays as it was.
+        Raises ClientError if the server refuses or fails; if nothing came before, the conversation stays as it was.
         """
         asked = [*self._messages, {"role": "user", "content": question}]
         said = ""
@@ -52,7 +52,7 @@ class Conversation:
                 said += piece
                 yield piece
         except httpx2.HTTPError as error:
-            raise OctavoError(f"{self._base}: {error or type(error).__name__}") from None
+            raise ClientError(f"{self._base}: {error or type(error).__name__}") from None
         finally:
             if said:
                 self._messages = [*asked, {"role": "assistant", "content": said}]
@@ -61,26 +61,26 @@ class Conversation:
         body = {"model": self._model, "messages": messages, "stream": True, **self._sampling}
         with self._http.stream("POST", f"{self._base}/chat/completions", json=body) as response:
             if response.status_code != 200:
-                raise OctavoError(remote.error_message(response.read()))
+                raise ClientError(api.error_message(response.read()))
             for line in response.iter_lines():
-                if (event := remote.event_of(line)) is None:
+                if (event := api.event_of(line)) is None:
                     continue
                 if not event:
                     return
                 yield _content(event)
-        raise remote.BrokenStreamError("the connection ended before the answer did")
+        raise BrokenStreamError("the connection ended before the answer did")
 
 
 def _content(event: Mapping[str, Any]) -> str:
-    delta = next((choice.get("delta") for choice in remote.choices_of(event)), None)
+    delta = next((choice.get("delta") for choice in api.choices_of(event)), None)
     return str(delta.get("content") or "") if isinstance(delta, dict) else ""
 
 
 def _first_model(http: httpx2.Client, base: str) -> str:
     try:
-        return remote.first_model(base, http.get(f"{base}/models"))
+        return api.first_model(base, http.get(f"{base}/models"))
     except httpx2.HTTPError as error:
-        raise remote.no_answer(base, error) from None
+        raise api.no_answer(base, error) from None
 
 
 def _answer(conversation: Conversation, question: str) -> None:
@@ -91,7 +91,7 @@ def _answer(conversation: Conversation, question: str) -> None:
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stdout.write(" [stopped]")
-    except OctavoError as error:
+    except ClientError as error:
         sys.stdout.write(f"[{error}]")
     finally:
         pieces.close()
@@ -99,9 +99,9 @@ def _answer(conversation: Conversation, question: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The command: reads questions from standard input until it ends or /quit comes."""
-    base = remote.api_base(args.url)
-    with httpx2.Client(headers=remote.headers(args.api_key), timeout=remote.timeouts(_ANSWER_TIMEOUT)) as http:
+    """Read questions from standard input until it ends or /quit comes, and print each answer; returns the exit code."""
+    base = api.api_base(args.url)
+    with httpx2.Client(headers=api.headers(args.api_key), timeout=api.timeouts(_ANSWER_TIMEOUT)) as http:
         model = args.model or _first_model(http, base)
         sampling = {} if args.temperature is None else {"temperature": args.temperature}
         conversation = Conversation(http, base, model, args.system, **sampling)

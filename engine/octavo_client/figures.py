@@ -1,0 +1,134 @@
+"""What a benchmark measures: one request's times, the figures of one number of users, and the report of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+
+@dataclass(slots=True)
+class Timing:
+    """One request as its client saw it. Times are seconds since it was sent; NaN where something never came."""
+
+    first_token: float = math.nan
+    end: float = math.nan
+    between: list[float] = field(default_factory=list)
+    """Seconds between each piece of text and the one before it."""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Percentiles:
+    """Mean and percentiles of one measurement, in milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(slots=True)
+class Level:
+    """The figures of one number of concurrent users."""
+
+    concurrency: int
+    num_prompts: int
+    failed: int
+    duration_s: float
+    prompt_tokens: int
+    output_tokens: int
+    short: int
+    """Answers that had fewer tokens than were asked for."""
+    output_tokens_per_s: float
+    requests_per_s: float
+    ttft_ms: Percentiles
+    itl_ms: Percentiles
+    e2e_ms: Percentiles
+    first_error: str | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """One run. `--json` writes it, and so does bench/transformers_generate.py."""
+
+    target: str
+    model: str
+    time: str
+    input_len: int
+    output_len: int
+    levels: list[Level]
+
+
+def percentiles(seconds: Sequence[float]) -> Percentiles:
+    """Return nearest-rank percentiles in milliseconds; without any measurement all are NaN."""
+    if not seconds:
+        return Percentiles(math.nan, math.nan, math.nan, math.nan)
+    ordered = sorted(seconds)
+    ranks = (ordered[max(0, math.ceil(q * len(ordered)) - 1)] * 1000 for q in (0.5, 0.9, 0.99))
+    return Percentiles(sum(ordered) / len(ordered) * 1000, *ranks)
+
+
+def summarize(concurrency: int, timings: Sequence[Timing], duration: float, output_len: int) -> Level:
+    """Return the figures of one level that took `duration` seconds; failed requests count only as failed."""
+    good = [timing for timing in timings if timing.error is None]
+    output = sum(timing.output_tokens for timing in good)
+    return Level(
+        concurrency=concurrency,
+        num_prompts=len(timings),
+        failed=len(timings) - len(good),
+        duration_s=duration,
+        prompt_tokens=sum(timing.prompt_tokens for timing in good),
+        output_tokens=output,
+        short=sum(timing.output_tokens < output_len for timing in good),
+        output_tokens_per_s=output / duration,
+        requests_per_s=len(good) / duration,
+        ttft_ms=percentiles([timing.first_token for timing in good if not math.isnan(timing.first_token)]),
+        itl_ms=percentiles([gap for timing in good for gap in timing.between]),
+        e2e_ms=percentiles([timing.end for timing in good]),
+        first_error=next((timing.error for timing in timings if timing.error is not None), None),
+    )
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def heading(report: Report) -> str:
+    """Return the two lines above the rows of a table: what was measured, and the columns."""
+    return (
+        f"{report.target}  {report.model}  {report.input_len} words in, {report.output_len} tokens out; times in ms\n"
+        f"{'users':>5} {'tokens/s':>9} {'req/s':>6} {'TTFT p50':>9} {'p90':>7} {'p99':>7} "
+        f"{'ITL p50':>8} {'p90':>6} {'p99':>6} {'failed':>6} {'short':>6}"
+    )
+
+
+def row(level: Level) -> str:
+    """Return one level as a row of the table."""
+    first, between = level.ttft_ms, level.itl_ms
+    return (
+        f"{level.concurrency:>5} {level.output_tokens_per_s:>9.1f} {level.requests_per_s:>6.2f} "
+        f"{first.p50:>9.1f} {first.p90:>7.1f} {first.p99:>7.1f} "
+        f"{between.p50:>8.1f} {between.p90:>6.1f} {between.p99:>6.1f} {level.failed:>6} {level.short:>6}"
+    )
+
+
+def to_json(report: Report) -> str:
+    """Return the report as JSON; a figure that could not be measured is null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        if isinstance(value, float):
+            return round(value, 3) if math.isfinite(value) else None
+        return value
+
+    return json.dumps(plain(asdict(report)), indent=2) + "\n"
