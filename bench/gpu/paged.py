@@ -65,7 +65,7 @@ def step_inputs(batch: int, length: int, device: torch.device) -> StepInputs:
         context_lens=torch.full((batch,), length, dtype=torch.int32, device=device),
         block_tables=(tables,),
         slot_mapping=(tables[:, last // _BLOCK].long() * _BLOCK + last % _BLOCK,),
-        sample_rows=torch.arange(batch, device=device),
+        token_indices=torch.arange(batch, device=device),
         query_lens_host=(1,) * batch,
         context_lens_host=(length,) * batch,
     )

@@ -64,7 +64,7 @@ def make_batch(
         context_lens=torch.tensor(contexts, dtype=torch.int32),
         block_tables=(torch.tensor([t + [0] * (width - len(t)) for t in tables], dtype=torch.int32),),
         slot_mapping=(torch.tensor(slots),),
-        sample_rows=torch.arange(len(lens)),
+        token_indices=torch.arange(len(lens)),
         query_lens_host=query_lens,
         context_lens_host=contexts,
     )

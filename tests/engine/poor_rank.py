@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 from octavo_engine.errors import EngineDeadError
-from octavo_engine.runner.board import Board
+from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
 TOTAL, FREE = 1 << 30, 200 << 20
 
 if __name__ == "__main__":
     rank, size, memory, *_ = map(int, sys.argv[1:])
-    board = Board(memory, size)
-    board.set_memory(rank, TOTAL, FREE)
-    Path(os.environ["POOR_RANK_GOT"]).write_bytes(board.receive(rank))
-    board.fail(rank, EngineDeadError.exit_code, "has seen enough")
+    queue = SharedMemoryQueue(memory, size)
+    queue.set_memory(rank, TOTAL, FREE)
+    Path(os.environ["POOR_RANK_GOT"]).write_bytes(queue.receive(rank))
+    queue.fail(rank, EngineDeadError.exit_code, "has seen enough")
     os._exit(EngineDeadError.exit_code)

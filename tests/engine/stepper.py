@@ -39,7 +39,7 @@ def step_inputs(
         context_lens=torch.tensor(contexts, dtype=torch.int32),
         block_tables=(tables,) * groups,
         slot_mapping=(torch.tensor(slots),) * groups,
-        sample_rows=torch.arange(len(tokens)) if sample is None else torch.tensor(sample),
+        token_indices=torch.arange(len(tokens)) if sample is None else torch.tensor(sample),
         query_lens_host=tuple(query_lens),
         context_lens_host=tuple(contexts),
     )

@@ -66,7 +66,7 @@ def test_padding_is_neither_written_nor_attended():
         context_lens=torch.cat((inputs.context_lens, torch.zeros(2, dtype=torch.int32))),
         block_tables=(torch.cat((inputs.block_tables[0], torch.zeros(2, inputs.block_tables[0].shape[1]).int())),),
         slot_mapping=(torch.cat((inputs.slot_mapping[0], torch.full((2,), -1))),),
-        sample_rows=inputs.sample_rows,
+        token_indices=inputs.token_indices,
         query_lens_host=(1, 4, 1, 1),
         context_lens_host=(20, 4, 0, 0),
     )

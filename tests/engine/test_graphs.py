@@ -225,12 +225,12 @@ def test_inputs_of_a_graph_hold_the_step_and_padding_and_nothing_else(model: tup
     assert got.positions.tolist() == [3, 4, 2, 0]
     assert got.context_lens.tolist() == [4, 5, 3, 0]
     assert got.cu_query_lens.tolist() == [0, 1, 2, 3, 4]
-    assert got.sample_rows.tolist() == [0, 1, 2, 3]
+    assert got.token_indices.tolist() == [0, 1, 2, 3]
     assert [slots.tolist() for slots in got.slot_mapping] == [[9 * 8 + 3, 7 * 8 + 4, 8 * 8 + 2, -1]] * 2
     assert [blocks[:, 0].tolist() for blocks in got.block_tables] == [[9, 7, 8, 0]] * 2
     assert got.query_lens_host == (1,) * 4
     assert got.context_lens_host == (LENGTH,) * 4, "the longest there can be: a graph runs steps of any length"
-    for name in ("token_ids", "positions", "cu_query_lens", "context_lens", "sample_rows"):
+    for name in ("token_ids", "positions", "cu_query_lens", "context_lens", "token_indices"):
         assert getattr(got, name).dtype == getattr(step, name).dtype, name
     for name in ("block_tables", "slot_mapping"):
         assert [t.dtype for t in getattr(got, name)] == [t.dtype for t in getattr(step, name)], name

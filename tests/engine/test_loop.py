@@ -60,9 +60,9 @@ class Recorder:
     def wait(self, seconds: float) -> None:
         self.events.append(f"wait {seconds:g}")
 
-    def collect(self) -> StepResult:
+    def result(self) -> StepResult:
         plan = self._plans.popleft()
-        self.events.append(f"collect {plan.step}")
+        self.events.append(f"result {plan.step}")
         if plan.step == self.fail_at:
             raise RuntimeError("the device is gone")
         ends = [start + 1 for start in plan.decode_starts]
@@ -92,12 +92,12 @@ def drain(loop: EngineLoop) -> dict[str, list[int]]:
     raise AssertionError("still working")
 
 
-def test_a_step_is_submitted_before_the_one_in_front_of_it_is_collected() -> None:
+def test_a_step_is_submitted_before_the_result_of_the_one_in_front_is_awaited() -> None:
     loop, recorder = recorded()
     loop.add("a", [1] * 10, replace(GREEDY, max_tokens=4))
     assert drain(loop) == {"a": [10, 11, 12, 13]}
     assert recorder.events == [
-        "submit 1", "submit 2", "collect 1", "submit 3", "collect 2", "submit 4", "collect 3", "collect 4",
+        "submit 1", "submit 2", "result 1", "submit 3", "result 2", "submit 4", "result 3", "result 4",
     ]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_an_answer_that_stops_early_wastes_one_step_and_the_loop_comes_to_rest()
     loop, recorder = recorded()
     loop.add("a", [1] * 10, replace(GREEDY, stop_token_ids=(12,)))
     assert drain(loop) == {"a": [10, 11, 12]}
-    assert recorder.events[-2:] == ["collect 3", "collect 4"]
+    assert recorder.events[-2:] == ["result 3", "result 4"]
     assert len(recorder.events) == 8
 
 
@@ -113,10 +113,10 @@ def test_what_arrives_while_a_wasted_step_runs_is_planned_at_once() -> None:
     loop, recorder = recorded()
     loop.add("a", [1] * 10, replace(GREEDY, stop_token_ids=(10,)))
     loop.step()
-    assert recorder.events == ["submit 1", "submit 2", "collect 1"]
+    assert recorder.events == ["submit 1", "submit 2", "result 1"]
     loop.add("b", [2] * 5, replace(GREEDY, max_tokens=1))
     loop.step()
-    assert recorder.events[3:] == ["submit 3", "collect 2"]
+    assert recorder.events[3:] == ["submit 3", "result 2"]
     assert drain(loop) == {"b": [5]}
 
 
@@ -155,9 +155,9 @@ def test_a_long_step_leaves_the_next_plan_open_until_it_has_nearly_ended() -> No
     loop.add("a", [1] * 10, replace(GREEDY, max_tokens=5))
     assert drain(loop) == {"a": [10, 11, 12, 13, 14]}
     assert recorder.events == [
-        "submit 1", "submit 2", "collect 1",  # nothing is known yet
-        "wait 0.042", "submit 3", "collect 2", "wait 0.042", "submit 4", "collect 3", "wait 0.042", "submit 5",
-        "collect 4", "wait 0.042", "collect 5",
+        "submit 1", "submit 2", "result 1",  # nothing is known yet
+        "wait 0.042", "submit 3", "result 2", "wait 0.042", "submit 4", "result 3", "wait 0.042", "submit 5",
+        "result 4", "wait 0.042", "result 5",
     ]  # fmt: skip
 
 

@@ -20,29 +20,29 @@ from octavo_engine.engine import startup
 from octavo_engine.engine.rank import MODULE, decode_memory_plan, encode_job
 from octavo_engine.errors import DoesNotFitError, EngineDeadError
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.runner import board as board_module
-from octavo_engine.runner.board import Board
+from octavo_engine.runner import shm_queue
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
 from octavo_engine.runner.ranks import Ranks
+from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
 
 def test_messages_arrive_whole_and_in_order_at_every_rank(monkeypatch):
     """Most of them run over the ring's end, and some are longer than all of it."""
-    monkeypatch.setattr(board_module, "_RING", 4096)
-    memory = Board.create(3)
+    monkeypatch.setattr(shm_queue, "_RING", 4096)
+    memory = SharedMemoryQueue.create(3)
     random_bytes = random.Random(1).randbytes
     messages = [random_bytes(length) for length in (0, 1, 4088, 4096, 20_000, *range(1, 3000, 7))]
     got: dict[int, list[bytes]] = {1: [], 2: []}
 
     def read(rank: int) -> None:
-        view = Board(memory, 3)
+        view = SharedMemoryQueue(memory, 3)
         got[rank] = [view.receive(rank) for _ in messages]
 
     readers = [threading.Thread(target=read, args=(rank,)) for rank in got]
     for reader in readers:
         reader.start()
-    writer = Board(memory, 3)
+    writer = SharedMemoryQueue(memory, 3)
     for message in messages:
         writer.send(message, lambda: None)
     for reader in readers:
@@ -115,7 +115,7 @@ def test_a_device_that_waits_for_a_lost_rank_does_not_keep_the_news_back():
     group = GroupExecutor(ThreadExecutor(cast("Any", worker), DeviceThread()), ranks)
     group.submit(StepPlan(0))
     with pytest.raises(EngineDeadError, match="ended with exit code 7"):
-        group.collect()
+        group.result()
     started = time.monotonic()
     group.close()
     assert time.monotonic() - started < 1.5

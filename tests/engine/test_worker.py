@@ -252,7 +252,7 @@ def test_a_step_of_decodes_alone_has_the_inputs_of_any_other_step(bench: Bench) 
     short = gather_inputs(decode(rows, starts), bench.table)
     chunks = tuple(Chunk(row, start, 1, True) for row, start in zip(rows, starts, strict=True))
     general = gather_inputs(StepPlan(0, chunks=chunks), bench.table)
-    for name in ("token_ids", "positions", "cu_query_lens", "context_lens", "sample_rows"):
+    for name in ("token_ids", "positions", "cu_query_lens", "context_lens", "token_indices"):
         one, other = getattr(short.inputs, name), getattr(general.inputs, name)
         assert one.dtype == other.dtype, name
         assert one.tolist() == other.tolist(), name
@@ -265,8 +265,8 @@ def test_a_step_of_decodes_alone_has_the_inputs_of_any_other_step(bench: Bench) 
         assert torch.equal(one, other)
     assert short.inputs.query_lens_host == general.inputs.query_lens_host == (1, 1, 1)
     assert short.inputs.context_lens_host == general.inputs.context_lens_host == (38, 1, 160)
-    assert (short.sample_rows, short.sample_positions) == (general.sample_rows, general.sample_positions)
-    assert torch.equal(short.sample_rows_device, general.sample_rows_device)
+    assert (short.state_rows, short.sample_positions) == (general.state_rows, general.sample_positions)
+    assert torch.equal(short.state_rows_device, general.state_rows_device)
     assert torch.equal(short.sample_positions_device, general.sample_positions_device)
 
 

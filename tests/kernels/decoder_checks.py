@@ -101,7 +101,7 @@ def _inputs(step: tuple[tuple[int, int], ...], groups: int, device: torch.device
         context_lens=torch.tensor([end for _, end in step], dtype=torch.int32, device=device),
         block_tables=(tables.to(device),) * groups,
         slot_mapping=(torch.tensor(slots, device=device),) * groups,
-        sample_rows=torch.arange(len(positions), device=device),
+        token_indices=torch.arange(len(positions), device=device),
         query_lens_host=lens,
         context_lens_host=tuple(end for _, end in step),
     )

@@ -41,7 +41,7 @@ def _poisoned(table: StateTable, rows: int) -> StepInputs:
         context_lens=wrong(rows),
         block_tables=tuple(wrong(rows, table.max_blocks) for _ in table.block_tables),
         slot_mapping=tuple(wrong(rows, dtype=torch.int64) for _ in table.block_tables),
-        sample_rows=wrong(rows, dtype=torch.int64),
+        token_indices=wrong(rows, dtype=torch.int64),
         query_lens_host=(1,) * rows,
         context_lens_host=(LENGTH,) * rows,
     )
@@ -103,7 +103,7 @@ def _into_buffers_that_are_too_long(device: torch.device, block_size: int) -> No
     assert buffers.cu_query_lens.tolist() == list(range(9)), "one query token each"
     width = -(-334 // block_size)
     assert all((blocks[:, width:] == -(1 << 30)).all() for blocks in buffers.block_tables), "left as it was"
-    assert (buffers.sample_rows[3:] == -(1 << 30)).all()
+    assert (buffers.token_indices[3:] == -(1 << 30)).all()
     step = replace(
         buffers,
         token_ids=buffers.token_ids[:3],
@@ -112,7 +112,7 @@ def _into_buffers_that_are_too_long(device: torch.device, block_size: int) -> No
         context_lens=buffers.context_lens[:3],
         block_tables=tuple(blocks[:3, :width] for blocks in buffers.block_tables),
         slot_mapping=tuple(slots[:3] for slots in buffers.slot_mapping),
-        sample_rows=buffers.sample_rows[:3],
+        token_indices=buffers.token_indices[:3],
         query_lens_host=(1,) * 3,
         context_lens_host=(71, 1, 334),
     )
@@ -136,7 +136,7 @@ CHECKS = [
     ),
 ]
 
-_INT64 = ("columns", "positions", "slots", "sample_rows", "table_rows", "sample_positions")
+_INT64 = ("columns", "positions", "slots", "token_indices", "state_rows", "sample_positions")
 _INT32 = ("tokens", "table", "token_ids", "cu_query_lens", "context_lens", "block_table")
 BUILDS = [
     Build(

@@ -136,7 +136,7 @@ def make_step(case: Case, device: torch.device) -> Step:
         context_lens=torch.tensor([c for _, c in case.lens], dtype=torch.int32, device=device),
         block_tables=(table.int().to(device),),
         slot_mapping=(torch.full((tokens,), -1, device=device),),
-        sample_rows=torch.arange(0, device=device),
+        token_indices=torch.arange(0, device=device),
         query_lens_host=query_lens,
         context_lens_host=tuple(c for _, c in case.lens),
     )

@@ -87,7 +87,7 @@ def inputs_of(query_lens: tuple[int, ...], width: int) -> StepInputs:
         context_lens=torch.full((len(query_lens),), 200, dtype=torch.int32),
         block_tables=(torch.zeros(len(query_lens), width, dtype=torch.int32),),
         slot_mapping=(torch.zeros(total, dtype=torch.int64),),
-        sample_rows=torch.zeros(1, dtype=torch.int64),
+        token_indices=torch.zeros(1, dtype=torch.int64),
         query_lens_host=query_lens,
         context_lens_host=(200,) * len(query_lens),
     )

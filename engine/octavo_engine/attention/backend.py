@@ -90,7 +90,7 @@ class StepInputs:
     """For each KV group [S, max blocks]; entries beyond the context are undefined but valid block ids (0)."""
     slot_mapping: tuple[Tensor, ...]
     """For each KV group [T] int64: the slot each token's key and value are written to; -1: nowhere (padding)."""
-    sample_rows: Tensor
+    token_indices: Tensor
     """[R] int64, indices into T whose hidden state gives logits."""
     query_lens_host: tuple[int, ...]
     """The same lengths on the host, so that nobody needs a device sync to know them. Inside a CUDA graph those of the

@@ -161,7 +161,7 @@ def step_of(lens: Lens, block_size: int, device: torch.device) -> StepInputs:
         context_lens=torch.tensor(contexts, dtype=torch.int32, device=device),
         block_tables=(table.int().to(device),),
         slot_mapping=(slots.to(device),),
-        sample_rows=torch.arange(len(lens), device=device),
+        token_indices=torch.arange(len(lens), device=device),
         query_lens_host=tuple(query_lens),
         context_lens_host=tuple(contexts),
     )

@@ -132,7 +132,7 @@ class EngineLoop:
             self._check_patience()
             return StepOutputs(events=events)
         self._empty_turns = 0
-        result = self._executor.collect()
+        result = self._executor.result()
         now = self._clock()
         outputs = self._scheduler.update(self._launched.popleft(), result, now)
         self._busy_until = now + sum(map(self._scheduler.expected_seconds, self._launched))

@@ -22,12 +22,12 @@ from octavo_engine.engine.target import choose_device, choose_target
 from octavo_engine.errors import EngineDeadError, OctavoError
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.runner.board import Board
 from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.kv_blocks import WindowNeed
 from octavo_engine.runner.memory import MemoryNeed, MemoryPlan, device_memory
 from octavo_engine.runner.plan_codec import decode_plan
 from octavo_engine.runner.ranks import live_with, meeting_place
+from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
 MODULE = "octavo_engine.engine.rank"
 
@@ -58,22 +58,22 @@ def decode_memory_plan(message: bytes) -> MemoryPlan:
     return MemoryPlan(**{**plan, "need": MemoryNeed(**{**plan["need"], "windows": windows})})
 
 
-def _run(board: Board, shard: Shard, meeting: str) -> None:
+def _run(queue: SharedMemoryQueue, shard: Shard, meeting: str) -> None:
     config, files, log_format = decode_job(sys.stdin.buffer.readline())
     if log_format is not None:
         logs.set_up(log_format)
     memory = device_memory(choose_device(config.device, shard))
-    board.set_memory(shard.rank, memory.total, memory.free)
-    plan = decode_memory_plan(board.receive(shard.rank))
+    queue.set_memory(shard.rank, memory.total, memory.free)
+    plan = decode_memory_plan(queue.receive(shard.rank))
     target = choose_target(config, files, shard)
     if target.device.type == "cpu":
         use_cores(os.environ, shard.size)
 
     def report(phase: str, ratio: float, _detail: str) -> None:
-        board.set_loaded(shard.rank, ratio if phase == "loading" else 1.0)
+        queue.set_loaded(shard.rank, ratio if phase == "loading" else 1.0)
 
     worker = load_worker(Loading(config, files, target, plan, shard, meeting), report).worker
-    while message := board.receive(shard.rank):
+    while message := queue.receive(shard.rank):
         worker.launch(decode_plan(message))
 
 
@@ -82,16 +82,16 @@ def main() -> int:
     rank, size, memory, meeting, parent = map(int, sys.argv[1:])
     for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 says when to end
         signal.signal(number, signal.SIG_IGN)
-    board = Board(memory, size)
-    live_with(parent, board, rank)
+    queue = SharedMemoryQueue(memory, size)
+    live_with(parent, queue, rank)
     try:
-        _run(board, Shard(rank, size), meeting_place(meeting))
+        _run(queue, Shard(rank, size), meeting_place(meeting))
     except OctavoError as error:
-        board.fail(rank, error.exit_code, str(error))
+        queue.fail(rank, error.exit_code, str(error))
         return error.exit_code
     except Exception as error:
         log.exception("rank %d died", rank)
-        board.fail(rank, EngineDeadError.exit_code, f"{type(error).__name__}: {error}")
+        queue.fail(rank, EngineDeadError.exit_code, f"{type(error).__name__}: {error}")
         return EngineDeadError.exit_code
     return 0
 

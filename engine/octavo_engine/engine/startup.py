@@ -144,7 +144,7 @@ def _load(
     ranks = thread.submit(Ranks, size, RANK_MODULE, encode_job(config, files, log_format)).result()
 
     def looking() -> None:
-        ratio = ranks.board.loaded()
+        ratio = ranks.queue.loaded()
         report("loading" if ratio < 1 else "warmup", ratio % 1, f"{size} ranks")
 
     try:

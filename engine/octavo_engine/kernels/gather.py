@@ -35,9 +35,9 @@ class GatherOutputs:
     """For each KV group [S, at least as wide as asked]."""
     slot_mapping: Sequence[torch.Tensor]
     """For each KV group [T] int64"""
-    sample_rows: torch.Tensor
+    token_indices: torch.Tensor
     """[R] int64, the last token of each sequence that samples."""
-    table_rows: torch.Tensor
+    state_rows: torch.Tensor
     """[R] int64, the row of the state table it is gathered from."""
     sample_positions: torch.Tensor
     """[R] int64, the place of the token that it will sample."""
@@ -55,8 +55,8 @@ def gather_kernel(
     context_lens,
     block_table,  # [S, output_stride], of one KV group
     slots,
-    sample_rows,
-    table_rows,
+    token_indices,
+    state_rows,
     sample_positions,
     token_stride,
     table_stride,
@@ -100,8 +100,8 @@ def gather_kernel(
             tl.store(cu_query_lens, 0)
         place = tl.load(columns + 2 * num_seqs + sequence)
         if place >= 0:
-            tl.store(sample_rows + place, end - 1)
-            tl.store(table_rows + place, row)
+            tl.store(token_indices + place, end - 1)
+            tl.store(state_rows + place, row)
             tl.store(sample_positions + place, context)
 
 
@@ -135,8 +135,8 @@ def gather_step(
             out.context_lens,
             block_table,
             slots,
-            out.sample_rows,
-            out.table_rows,
+            out.token_indices,
+            out.state_rows,
             out.sample_positions,
             tokens.stride(0),
             table.stride(0),

@@ -137,7 +137,7 @@ class Decoder(nn.Module):
         x = self.ranks.add_up(self._embed(inputs.token_ids))
         cos, sin = self.rope(inputs.positions)
         x = self.compute.run(cast("list[DecoderLayer]", self.layers), x, cos, sin, attention)
-        hidden: Tensor = self.norm(x[inputs.sample_rows])[0]
+        hidden: Tensor = self.norm(x[inputs.token_indices])[0]
         return hidden
 
     def _embed(self, token_ids: Tensor) -> Tensor:

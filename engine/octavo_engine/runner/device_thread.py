@@ -1,4 +1,4 @@
-"""The one thread that computes."""
+"""The one thread of this process in which PyTorch computes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class DeviceThread:
-    """Does what it is told, one thing after another.
+    """Runs submitted jobs one after another.
 
     All that PyTorch computes, loading included, belongs in this thread: OpenMP keeps a team of threads for each thread
     that ever computed, and with two teams on all cores both wait for each other asleep instead of awake, which made
@@ -28,13 +28,13 @@ class DeviceThread:
         self._thread.start()
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have `work` done; its result or exception is the future's."""
+        """Run `work` behind what was submitted before; the future has its result or exception."""
         future: Future[T] = Future()
 
         def job() -> None:
             try:
                 future.set_result(work(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001  (whoever asks for the result hears of it)
+            except BaseException as error:  # noqa: BLE001  (the future's reader gets it)
                 future.set_exception(error)
 
         self._jobs.put(job)
@@ -45,6 +45,6 @@ class DeviceThread:
             job()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Do what was submitted, then end. A device that hangs is waited for no longer: the process ends without it."""
+        """Run what was submitted, then end; a device that hangs is waited for `seconds` at most."""
         self._jobs.put(None)
         self._thread.join(seconds)

@@ -32,7 +32,7 @@ class Executor(Protocol):
     def wait(self, seconds: float) -> None:
         """Until it is idle, or so many seconds are over."""
 
-    def collect(self) -> StepResult:
+    def result(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it is raised here."""
 
     def check(self) -> None:
@@ -46,7 +46,7 @@ class ThreadExecutor:
     """One worker whose steps are launched by the device's thread, so that planning goes on meanwhile.
 
     On the CPU a launch is the whole step. On a GPU it is the time in which its kernels are enqueued: the next step's
-    launch begins while the device works on this one, and `collect` waits for the device.
+    launch begins while the device works on this one, and `result` waits for the device.
     """
 
     def __init__(self, worker: Worker, thread: DeviceThread) -> None:
@@ -68,7 +68,7 @@ class ThreadExecutor:
         if self._launched:
             futures.wait([self._launched[-1]], timeout=max(0.0, seconds))
 
-    def collect(self) -> StepResult:
+    def result(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it is raised here."""
         return self._worker.finish(self._launched.popleft().result())
 
@@ -85,13 +85,13 @@ class GroupExecutor:
     """The first rank of a group here, behind `first`; the others are told every plan before it.
 
     Results are waited for in a thread of their own, so that a device that hangs because another rank does not come
-    never keeps `collect` from telling so.
+    never keeps `result` from telling so.
     """
 
     def __init__(self, first: ThreadExecutor, ranks: Ranks) -> None:
         self._first = first
         self._ranks = ranks
-        self._collecting = DeviceThread()
+        self._waiting = DeviceThread()
 
     def submit(self, plan: StepPlan) -> None:
         """Launch a step on all ranks behind those launched before; returns at once."""
@@ -107,9 +107,9 @@ class GroupExecutor:
         """Until it is idle, or so many seconds are over."""
         self._first.wait(seconds)
 
-    def collect(self) -> StepResult:
+    def result(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it, on any rank, is raised here."""
-        return self._ranks.wait(self._collecting.submit(self._first.collect))
+        return self._ranks.wait(self._waiting.submit(self._first.result))
 
     def check(self) -> None:
         """EngineDeadError if a rank is dead or stands still."""
@@ -125,4 +125,4 @@ class GroupExecutor:
             self._ranks.kill()
             seconds = _LOST_SECONDS
         self._first.close(seconds)
-        self._collecting.close(seconds)
+        self._waiting.close(seconds)

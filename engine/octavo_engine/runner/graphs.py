@@ -68,7 +68,7 @@ def padding_inputs(table: StateTable, rows: int) -> StepInputs:
         context_lens=zeros(rows),
         block_tables=tuple(zeros(rows, width) for _ in table.block_tables),
         slot_mapping=tuple(zeros(rows, dtype=torch.int64) - 1 for _ in table.block_tables),
-        sample_rows=torch.arange(rows, device=device),
+        token_indices=torch.arange(rows, device=device),
         query_lens_host=(1,) * rows,
         context_lens_host=(width * table.block_size,) * rows,
     )
@@ -83,7 +83,7 @@ def first_inputs(whole: StepInputs, rows: int) -> StepInputs:
         context_lens=whole.context_lens[:rows],
         block_tables=tuple(table[:rows] for table in whole.block_tables),
         slot_mapping=tuple(slots[:rows] for slots in whole.slot_mapping),
-        sample_rows=whole.sample_rows[:rows],
+        token_indices=whole.token_indices[:rows],
         query_lens_host=whole.query_lens_host[:rows],
         context_lens_host=whole.context_lens_host[:rows],
     )

@@ -26,11 +26,11 @@ class GatheredStep:
     """A step's inputs, and where in the state table its sampled tokens go."""
 
     inputs: StepInputs
-    sample_rows: list[int]
+    state_rows: list[int]
     """[R] rows of the state table that sample, decoding ones first, then chunks."""
     sample_positions: list[int]
     """[R] the place each one's token will have in its sequence."""
-    sample_rows_device: Tensor
+    state_rows_device: Tensor
     """[R] int64"""
     sample_positions_device: Tensor
     """[R] int64"""
@@ -66,7 +66,7 @@ def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> Ga
     padding = len(inputs.context_lens) - len(rows)
     columns = [*rows, *[-1] * padding, *starts, *[0] * padding, *places, *[-1] * padding]
     columns += accumulate(counts + [1] * padding, initial=0)
-    table_rows, sample_positions = torch.empty(2, len(sampling), dtype=torch.int64, device=device)
+    state_rows, sample_positions = torch.empty(2, len(sampling), dtype=torch.int64, device=device)
     out = GatherOutputs(
         token_ids=inputs.token_ids,
         positions=inputs.positions,
@@ -74,14 +74,14 @@ def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> Ga
         context_lens=inputs.context_lens,
         block_tables=inputs.block_tables,
         slot_mapping=inputs.slot_mapping,
-        sample_rows=inputs.sample_rows,
-        table_rows=table_rows,
+        token_indices=inputs.token_indices,
+        state_rows=state_rows,
         sample_positions=sample_positions,
     )
     gather_step(
         to_device(columns, device), table.tokens, table.block_tables, out, width=width, block_size=table.block_size
     )
-    return GatheredStep(inputs, [rows[i] for i in sampling], [ends[i] for i in sampling], table_rows, sample_positions)
+    return GatheredStep(inputs, [rows[i] for i in sampling], [ends[i] for i in sampling], state_rows, sample_positions)
 
 
 def _empty_inputs(table: StateTable, counts: list[int], ends: list[int], samples: int, width: int) -> StepInputs:
@@ -98,7 +98,7 @@ def _empty_inputs(table: StateTable, counts: list[int], ends: list[int], samples
         context_lens=empty(sequences),
         block_tables=tuple(empty(sequences, width) for _ in table.block_tables),
         slot_mapping=tuple(empty(tokens, dtype=torch.int64) for _ in table.block_tables),
-        sample_rows=empty(samples, dtype=torch.int64),
+        token_indices=empty(samples, dtype=torch.int64),
         query_lens_host=tuple(counts),
         context_lens_host=tuple(ends),
     )
@@ -121,7 +121,7 @@ def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
         slot_mapping=tuple(
             blocks.gather(1, place).squeeze(1).long().mul_(table.block_size).add_(offset) for blocks in block_tables
         ),
-        sample_rows=_counting(count, torch.int64, table.device),
+        token_indices=_counting(count, torch.int64, table.device),
         query_lens_host=(1,) * count,
         context_lens_host=tuple(ends_host),
     )
@@ -173,13 +173,13 @@ def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
         context_lens=contexts.to(torch.int32),
         block_tables=block_tables,
         slot_mapping=tuple(blocks[sequence, place].long().mul_(size).add_(offset) for blocks in block_tables),
-        sample_rows=(token_ends - 1)[sampled],
+        token_indices=(token_ends - 1)[sampled],
         query_lens_host=tuple(counts_host),
         context_lens_host=tuple(ends_host),
     )
-    sample_rows = [rows_host[i] for i in sampling]
+    state_rows = [rows_host[i] for i in sampling]
     sample_positions = [ends_host[i] for i in sampling]
-    return GatheredStep(inputs, sample_rows, sample_positions, rows[sampled], contexts[sampled])
+    return GatheredStep(inputs, state_rows, sample_positions, rows[sampled], contexts[sampled])
 
 
 def _block_tables(table: StateTable, rows: Tensor, longest: int) -> tuple[Tensor, ...]:

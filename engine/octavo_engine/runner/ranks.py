@@ -1,4 +1,4 @@
-"""Ranks 1.. of a model, each a process: started, told what to do, watched, ended. Rank 0 is in this process."""
+"""Ranks 1.. of a model, each a process: started, sent plans, watched, ended. Rank 0 runs in this process."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from contextlib import suppress
 from typing import TypeVar
 
 from octavo_engine.errors import BY_EXIT_CODE, EngineDeadError, OctavoError
-from octavo_engine.runner.board import Board
 from octavo_engine.runner.memory import DeviceMemory
+from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
-_LOOK_EVERY = 0.2
-_TELL_EVERY = 0.02
+_CHECK_EVERY = 0.2
+_ASK_EVERY = 0.02
 _BEAT_EVERY = 0.25
 _SILENCE = 3.0
-"""Seconds without a sign of life after which a rank counts as stopped."""
+"""Seconds without a heartbeat after which a rank counts as stopped."""
 _SILENCE_LOADING = 60.0
 """The same while it loads, when reading a large tensor may hold the interpreter."""
 _CAUSE_SECONDS = 1.0
-"""In which a rank's death shows after the broken connection that it caused."""
+"""Seconds in which a rank's death is noticed after the broken connection that it caused."""
 _END_SECONDS = 3.0
 _KILLED_SECONDS = 0.5
-"""For all of them together: of a process that is killed a GPU's driver may have some seconds to clean up."""
+"""Seconds to wait for all killed ranks together: a GPU's driver may take some to clean up after each."""
 _PR_SET_PDEATHSIG = 1
 
 T = TypeVar("T")
@@ -39,13 +39,13 @@ T = TypeVar("T")
 class Ranks:
     """The other ranks of a group of `size`, run by the Python module `module`; `job` is a line for its standard input.
 
-    Make it in a thread that lives as long as they shall: the kernel ends them with it.
+    Make it in a thread that lives as long as the ranks should: the kernel kills them when that thread ends.
     """
 
     def __init__(self, size: int, module: str, job: bytes) -> None:
         self.size = size
-        memory, meeting = Board.create(size), os.memfd_create("octavo-meeting")
-        self.board = Board(memory, size)
+        memory, meeting = SharedMemoryQueue.create(size), os.memfd_create("octavo-meeting")
+        self.queue = SharedMemoryQueue(memory, size)
         self.meeting = meeting_place(meeting)
         self._ready = False
         self._processes = {
@@ -66,54 +66,58 @@ class Ranks:
         self._seen = dict.fromkeys(self._processes, (0, self._looked))
 
     def report_own(self, phase: str, ratio: float, _detail: str) -> None:
-        """How far rank 0 is."""
-        self.board.set_loaded(0, ratio if phase == "loading" else 1.0)
+        """Report the loading progress of rank 0."""
+        self.queue.set_loaded(0, ratio if phase == "loading" else 1.0)
 
     def memories(self) -> list[DeviceMemory]:
-        """The devices of the others, once each has told of its own."""
-        while not all(self.board.memory(rank) for rank in self._processes):
+        """The memory of the other ranks' devices; waits until each rank has reported its own."""
+        while not all(self.queue.memory(rank) for rank in self._processes):
             self.check()
-            time.sleep(_TELL_EVERY)
-        told = {rank: self.board.memory(rank) or (0, 0) for rank in self._processes}
-        return [DeviceMemory(total, free, f"the device of rank {rank}") for rank, (total, free) in told.items()]
+            time.sleep(_ASK_EVERY)
+        reported = {rank: self.queue.memory(rank) or (0, 0) for rank in self._processes}
+        return [DeviceMemory(total, free, f"the device of rank {rank}") for rank, (total, free) in reported.items()]
 
     def ready(self) -> None:
-        """All ranks are loaded."""
+        """Note that all ranks are loaded: from now on a short silence counts as a failure."""
         self._ready = True
 
     def send(self, message: bytes) -> None:
-        """Give `message` to all; an empty one ends them."""
-        self.board.send(message, self.check)
+        """Send `message` to all; an empty one makes them end."""
+        self.queue.send(message, self.check)
 
-    def wait(self, future: Future[T], looking: Callable[[], None] = lambda: None) -> T:
-        """The result of something that needs all ranks; the error of the one that fails, even if it never ends."""
+    def wait(self, future: Future[T], meanwhile: Callable[[], None] = lambda: None) -> T:
+        """The result of work that needs all ranks, or the error of the rank that failed, even if `future` never ends.
+
+        `meanwhile` is called from time to time.
+        """
         while not future.done():
-            futures.wait([future], timeout=_LOOK_EVERY)
-            looking()
+            futures.wait([future], timeout=_CHECK_EVERY)
+            meanwhile()
             self.check()
         error = future.exception()
         if error is not None and not isinstance(error, OctavoError):
-            self._look_for_the_cause()
+            self._raise_cause()
         return future.result()
 
-    def _look_for_the_cause(self) -> None:
+    def _raise_cause(self) -> None:
+        """The error of a rank whose death may be noticed only a moment later than what it caused."""
         until = time.monotonic() + _CAUSE_SECONDS
         while time.monotonic() < until:
             self.check()
             time.sleep(0.02)
 
     def check(self) -> None:
-        """An OctavoError unless all ranks live: what one said last, or how it ended."""
+        """An OctavoError unless all ranks live: the error that one reported, or how its process ended."""
         now = time.monotonic()
-        if now - self._looked > _SILENCE / 2:  # it was we who stood still, or nobody asked
+        if now - self._looked > _SILENCE / 2:  # this process stood still, or nothing called `check`
             self._seen = {rank: (beats, now) for rank, (beats, _) in self._seen.items()}
         self._looked = now
         for rank, process in self._processes.items():
             if process.poll() is not None:
                 raise self._error_of(rank, process.returncode)
             beats, since = self._seen[rank]
-            if self.board.beats(rank) != beats:
-                self._seen[rank] = self.board.beats(rank), now
+            if self.queue.beats(rank) != beats:
+                self._seen[rank] = self.queue.beats(rank), now
             elif now - since > (_SILENCE if self._ready else _SILENCE_LOADING):
                 raise EngineDeadError(
                     f"rank {rank} of {self.size} (process {process.pid}) stands still: no sign of life for "
@@ -121,14 +125,14 @@ class Ranks:
                 )
 
     def _error_of(self, rank: int, code: int) -> OctavoError:
-        if (failure := self.board.failure(rank)) is not None:
+        if (failure := self.queue.failure(rank)) is not None:
             return BY_EXIT_CODE.get(failure[0], EngineDeadError)(f"rank {rank} of {self.size}: {failure[1]}")
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         hint = ", as the kernel does when memory runs out" if code == -signal.SIGKILL else ""
         return EngineDeadError(f"rank {rank} of {self.size} {how}{hint}")
 
     def end(self) -> None:
-        """Let them end by themselves, which takes no time unless something is wrong."""
+        """Ask the ranks to end, which takes no time unless something is wrong; kill those that do not."""
         try:
             self.send(b"")
             for process in self._processes.values():
@@ -138,7 +142,7 @@ class Ranks:
         self.kill()
 
     def kill(self) -> None:
-        """End them at once; one that takes its time is waited for no longer than all may take."""
+        """Kill all at once, then wait for them, for `_KILLED_SECONDS` together."""
         for process in self._processes.values():
             process.kill()
         until = time.monotonic() + _KILLED_SECONDS
@@ -153,17 +157,17 @@ class Ranks:
 
 
 def meeting_place(fd: int) -> str:
-    """A path to the nameless file behind `fd`, in which ranks find each other."""
+    """A path to the unnamed file behind `fd`, through which the ranks connect to each other."""
     return f"/proc/self/fd/{fd}"
 
 
-def live_with(parent: int, board: Board, rank: int) -> None:
-    """Tell that this rank lives, and end it when `parent` does. To be called in the main thread."""
+def live_with(parent: int, queue: SharedMemoryQueue, rank: int) -> None:
+    """Send heartbeats for this rank, and end it when `parent` ends. To be called in the main thread."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def beat() -> None:
-        while os.getppid() == parent:  # it may have died before the kernel was told
-            board.beat(rank)
+        while os.getppid() == parent:  # it may have ended before prctl took effect
+            queue.beat(rank)
             time.sleep(_BEAT_EVERY)
         os._exit(EngineDeadError.exit_code)
 

@@ -110,7 +110,7 @@ class Worker:
     def _logits(self, step: GatheredStep) -> Tensor | None:
         """Of the step's sampling rows, [R, vocab]; None if there are none."""
         hidden = self._decoder(step.inputs, self._attention(step.inputs))
-        return self._decoder.logits(hidden) if step.sample_rows else None
+        return self._decoder.logits(hidden) if step.state_rows else None
 
     def _forward(self, inputs: StepInputs, logits: Tensor) -> None:
         self._decoder.logits(self._decoder(inputs, self._attention(inputs)), logits)
@@ -125,13 +125,13 @@ class Worker:
 
     def _share_tokens(self, step: GatheredStep) -> None:
         """Write what the first rank sampled into the tables of all, so that each can launch the next step."""
-        ranks, table, places = self._decoder.ranks, self._table, (step.sample_rows_device, step.sample_positions_device)
+        ranks, table, places = self._decoder.ranks, self._table, (step.state_rows_device, step.sample_positions_device)
         if not ranks.alone:
             table.write_tokens(*places, ranks.broadcast(table.read_tokens(*places)))
 
     def _sample(self, logits: Tensor, step: GatheredStep) -> tuple[list[Readback], dict[int, str]]:
         """Sample all rows; if that fails, one by one, so that only the row at fault ends with an error."""
-        count = len(step.sample_rows)
+        count = len(step.state_rows)
         try:
             return [self._sample_rows(logits, step, 0, count)], {}
         except (torch.OutOfMemoryError, torch.AcceleratorError):
@@ -145,7 +145,7 @@ class Worker:
             except (torch.OutOfMemoryError, torch.AcceleratorError):
                 raise
             except Exception as error:
-                log.exception("request %s cannot be sampled", self._table.info(step.sample_rows[index]).request_id)
+                log.exception("request %s cannot be sampled", self._table.info(step.state_rows[index]).request_id)
                 errors[index] = f"sampling failed: {error}"
                 samples.append(Readback(_nothing(logits.device)))
         return samples, errors
@@ -153,12 +153,12 @@ class Worker:
     def _sample_rows(self, logits: Tensor, step: GatheredStep, first: int, last: int) -> Readback:
         """Sample the rows first..last-1 of the step's sampling ones from their `logits` [last - first, vocab]."""
         rows, history = [], []
-        for row, position in zip(step.sample_rows[first:last], step.sample_positions[first:last], strict=True):
+        for row, position in zip(step.state_rows[first:last], step.sample_positions[first:last], strict=True):
             info = self._table.info(row)
             rows.append(SampleRow(info.params, info.seed, position, info.prompt_len))
             history.append(self._table.tokens[row, :position] if needs_history(info.params) else None)
         sampled = sample(logits, rows, history)
-        places = step.sample_rows_device[first:last], step.sample_positions_device[first:last]
+        places = step.state_rows_device[first:last], step.sample_positions_device[first:last]
         self._table.write_tokens(*places, sampled.tokens)
         return Readback(sampled)
 

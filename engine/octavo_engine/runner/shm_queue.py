@@ -1,7 +1,8 @@
-"""Memory that all ranks of a model share: what the first one sends to all, and a place for each one's news.
+"""A queue in shared memory: rank 0 of a model sends messages to all other ranks, and each rank reports its state.
 
-It is anonymous (memfd_create(2)), so that nothing is left behind however the processes end. Numbers are words of 8
-bytes, each written by one process alone; what is sent runs through a ring, so that a message may be longer than it.
+The memory is anonymous (memfd_create(2)), so nothing is left behind however the processes end. The first page holds the
+count of bytes sent. A page for each rank follows, which that rank alone writes: numbers in words of 8 bytes, then the
+text of its error. The rest is a ring of bytes that messages run through, so a message may be longer than the ring.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ import time
 from collections.abc import Callable
 
 _WORD = 8
-_PLACE = 4096
-"""Bytes for each rank; the first page has the count of bytes sent."""
+_PAGE = 4096
 _RING = 4 << 20
-_BEAT, _READ, _LOADED, _CODE, _LENGTH, _TOTAL, _FREE = range(7)
-"""Words of a rank's place, which its last words follow."""
-_LAST_WORDS = 64
+_BEATS, _READ, _LOADED, _CODE, _LENGTH, _TOTAL, _FREE = range(7)
+"""The words of a rank's page."""
+_ERROR_TEXT = 64
+"""Where in its page the text of a rank's error begins."""
 _MILLIONTHS = 1_000_000
 
 Waiting = Callable[[], None]
 
 
-class Board:
-    """One process's view. `fd` is the memory's; a child gets it from its parent."""
+class SharedMemoryQueue:
+    """One process's view of the queue of `size` ranks. `fd` is the memory's; a child inherits it from its parent."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.size = size
-        self._ring = _PLACE * (size + 1)
+        self._ring = _PAGE * (size + 1)
         self._memory = mmap.mmap(fd, self._ring + _RING)
         self._words = memoryview(self._memory).cast("Q")
         self._fence = threading.Lock()
 
     @staticmethod
     def create(size: int) -> int:
-        """The memory of a new board for `size` ranks."""
+        """The file descriptor of a new queue's memory, for `size` ranks."""
         fd = os.memfd_create("octavo-ranks")
-        os.ftruncate(fd, _PLACE * (size + 1) + _RING)
+        os.ftruncate(fd, _PAGE * (size + 1) + _RING)
         return fd
 
     def send(self, message: bytes, waiting: Waiting) -> None:
@@ -54,12 +55,12 @@ class Board:
             place = sent % _RING
             count = min(room, _RING - place, len(rest))
             self._memory[self._ring + place : self._ring + place + count] = rest[:count]
-            with self._fence:  # a lock's barrier: whoever sees the new count sees the bytes
+            with self._fence:  # the lock is a memory barrier: a reader that sees the new count sees the bytes
                 self._words[0] = sent = sent + count
             rest = rest[count:]
 
     def receive(self, rank: int) -> bytes:
-        """The next message to `rank`, however long it takes to come."""
+        """The next message to `rank`; waits until there is one."""
         return self._take(rank, int.from_bytes(self._take(rank, _WORD), "little"))
 
     def _take(self, rank: int, length: int) -> bytes:
@@ -78,61 +79,61 @@ class Board:
         return bytes(taken)
 
     def beat(self, rank: int) -> None:
-        """`rank` lives."""
-        self._set(rank, _BEAT, self.beats(rank) + 1)
+        """Count one more heartbeat of `rank`."""
+        self._set(rank, _BEATS, self.beats(rank) + 1)
 
     def beats(self, rank: int) -> int:
-        """How often `rank` has said that it lives."""
-        return self._word(rank, _BEAT)
+        """The heartbeats of `rank` since its start."""
+        return self._word(rank, _BEATS)
 
     def set_memory(self, rank: int, total: int, free: int) -> None:
-        """The device of `rank` has so many bytes, of which so many are free."""
+        """Report the bytes that the device of `rank` has, and how many of them are free."""
         self._set(rank, _FREE, free)
         with self._fence:
             self._set(rank, _TOTAL, total)
 
     def memory(self, rank: int) -> tuple[int, int] | None:
-        """Bytes of the device of `rank`, all and free ones, if it has told."""
+        """Bytes of the device of `rank`, all and free ones; None until it has reported them."""
         with self._fence:
             total = self._word(rank, _TOTAL)
         return (total, self._word(rank, _FREE)) if total else None
 
     def set_loaded(self, rank: int, ratio: float) -> None:
-        """`rank` has loaded so much of its part, 0 to 1."""
+        """Report how much of its shard `rank` has loaded, 0 to 1."""
         self._set(rank, _LOADED, int(ratio * _MILLIONTHS))
 
     def loaded(self) -> float:
-        """How much of all parts is loaded, 0 to 1."""
+        """How much of all shards is loaded, 0 to 1."""
         return sum(self._word(rank, _LOADED) for rank in range(self.size)) / (self.size * _MILLIONTHS)
 
     def fail(self, rank: int, exit_code: int, message: str) -> None:
-        """The last words of `rank`."""
-        text = message.encode()[: _PLACE - _LAST_WORDS]
-        start = self._place(rank) + _LAST_WORDS
+        """Report the error that `rank` ends with; a long message is cut."""
+        text = message.encode()[: _PAGE - _ERROR_TEXT]
+        start = self._page(rank) + _ERROR_TEXT
         self._memory[start : start + len(text)] = text
         self._set(rank, _LENGTH, len(text))
         with self._fence:
             self._set(rank, _CODE, exit_code)
 
     def failure(self, rank: int) -> tuple[int, str] | None:
-        """Exit code and message, if `rank` has failed."""
+        """Exit code and message of the error that `rank` has reported; None if there is none."""
         if not (code := self._word(rank, _CODE)):
             return None
-        start = self._place(rank) + _LAST_WORDS
+        start = self._page(rank) + _ERROR_TEXT
         return code, self._memory[start : start + self._word(rank, _LENGTH)].decode(errors="replace")
 
-    def _place(self, rank: int) -> int:
-        return _PLACE * (rank + 1)
+    def _page(self, rank: int) -> int:
+        return _PAGE * (rank + 1)
 
     def _word(self, rank: int, word: int) -> int:
-        return self._words[self._place(rank) // _WORD + word]
+        return self._words[self._page(rank) // _WORD + word]
 
     def _set(self, rank: int, word: int, value: int) -> None:
-        self._words[self._place(rank) // _WORD + word] = value
+        self._words[self._page(rank) // _WORD + word] = value
 
 
 class _Pause:
-    """Sleeps that grow with the wait: plans come every few milliseconds or, when nobody asks, not for hours."""
+    """Sleeps that grow with the wait: plans come every few milliseconds, or not for hours."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
