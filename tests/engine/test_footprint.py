@@ -10,10 +10,11 @@ from stepper import Sequence, Stepper
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
+from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import TorchCompute, WideningCompute
+from octavo_engine.model.layers.compute import AMXCompute, AVX2Compute, CPUCompute, TorchCompute, WideningCompute
 from octavo_engine.model.quantization import FP8Scheme
 from octavo_engine.model.spec import ModelSpec, RopeSpec
 from octavo_engine.runner.adjust import SampleRow
@@ -28,6 +29,22 @@ SHAPES = {
     "narrow": {**WIDE, "intermediate_size": 64, "num_heads": 1, "num_kv_heads": 1},
     "large vocabulary": {**WIDE, "vocab_size": 20_000},
 }
+
+PATHS = {
+    "torch": TorchCompute,
+    "widening": WideningCompute,
+    "kernels": lambda: CPUCompute(kernels_or_skip()),
+    "kernels for AVX2": lambda: AVX2Compute(kernels_or_skip()),
+    "kernels and oneDNN": lambda: AMXCompute(kernels_or_skip()),
+}
+"""The ways to compute on a CPU, on weights that were not prepared; test_compute.py tests which is chosen where."""
+CASES = [("torch", torch.float32), ("kernels", torch.float32), *((path, torch.bfloat16) for path in PATHS)]
+
+
+def kernels_or_skip() -> CPUKernels:
+    if (kernels := cpu_kernels()) is None:
+        pytest.skip("the C kernels need AVX2 and gcc")
+    return kernels
 
 
 def make_decoder(dtype: torch.dtype, quantization: FP8Scheme | None = None, **changes: int) -> Decoder:
@@ -55,13 +72,11 @@ def make_decoder(dtype: torch.dtype, quantization: FP8Scheme | None = None, **ch
     return decoder
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("lens", "computed"), [((700, 200, 100), 0), ((300,) * 20, 299)], ids=["prefill", "decode"])
-@pytest.mark.parametrize("compute", [TorchCompute, WideningCompute, None], ids=["torch", "widening", "auto"])
-def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, compute, monkeypatch):
-    if compute:
-        monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: compute())
+@pytest.mark.parametrize(("path", "dtype"), CASES, ids=str)
+def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, path, monkeypatch):
+    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: PATHS[path]())
     decoder = make_decoder(dtype, **shape)
     stepper = Stepper(decoder, num_blocks=640)
     sequences = [Sequence([7] * n, computed) for n in lens]  # of what was computed only the place counts here
@@ -75,7 +90,7 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, compute, monkeyp
     bound = footprint.step_bytes(decoder.spec, dtype, tokens, len(lens), scratch)
     bound += decoder.compute.widens * footprint.widening_bytes(decoder.spec, tokens)
     assert peak.bytes <= bound
-    if compute:  # kernels of our own need less
+    if path in {"torch", "widening"}:  # kernels of our own need less
         assert peak.bytes > bound / 8
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 import torch
 from checkpoints import reference_model, save
@@ -12,6 +14,7 @@ from test_decoder import load, random_tokens
 from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.kernels.cpu.pages import use_huge_pages
+from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.layers import compute
 from octavo_engine.model.layers.fused import FusedLayers
 
@@ -27,8 +30,10 @@ STEPS = {
 
 @pytest.fixture(scope="module", params=[{}, {"attention_bias": True, "mlp_bias": True}], ids=["plain", "biases"])
 def decoder(request, tmp_path_factory):
+    """Computed by the C kernels for any number of tokens, also on a CPU where many tokens are left to others."""
     model = reference_model(**SIZES, intermediate_size=192, **request.param)
-    return load(save(model, tmp_path_factory.mktemp("fused")), torch.bfloat16)
+    with mock.patch.object(decoder_module, "choose_compute", lambda *_: compute.CPUCompute(cpu_kernels())):
+        return load(save(model, tmp_path_factory.mktemp("fused")), torch.bfloat16)
 
 
 def logits(decoder, step: list[tuple[int, int]]) -> torch.Tensor:

@@ -232,8 +232,10 @@ class AMXCompute(FewTokensCompute):
         self._packed = {w.data_ptr(): torch.ops.mkldnn._reorder_linear_weight(w, 2 * self.few) for w in weights}
 
     def many(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-        """By oneDNN."""
-        packed, multiply = self._packed[weight.data_ptr()], torch.ops.mkldnn._linear_pointwise
+        """By oneDNN. A weight that `prepare` was not given is rearranged in each call: slower, and as right."""
+        packed, multiply = self._packed.get(weight.data_ptr()), torch.ops.mkldnn._linear_pointwise
+        if packed is None:
+            return TorchCompute.linear(self, x, weight, bias, addend)
         if addend is None:
             return cast("Tensor", multiply(x, packed, bias, "none", [], ""))
         return cast("Tensor", multiply.binary(x, addend, packed, bias, "add"))
