@@ -1,8 +1,9 @@
 """`octavo-engine generate`: answers a file of prompts, line by line, and goes on where it stopped.
 
 A line of the input is an object with `prompt` (text or token ids) or `messages`, and any of max_tokens, temperature,
-top_p, top_k, min_p, seed, stop, ignore_eos ... A line of the output has the input's `index` (and `id`, if it had one),
-`text`, `finish_reason`, `usage`, or `error`. Lines come in the order in which answers end.
+top_p, top_k, min_p, seed, stop, ignore_eos, logprobs ... A line of the output has the input's `index` (and `id`, if it
+had one), `text`, `finish_reason` and `usage`, and `logprobs` in the shape of OpenAI's completions if they were asked
+for; or it has `error`. Lines come in the order in which answers end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from octavo_engine.core.request import SamplingParams
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.llm import LLM, Completion
 from octavo_engine.percent_bar import percent_bar
+from octavo_engine.text.logprobs import text_logprobs
 
 _CHUNK = 1024
 """Prompts that are read ahead: enough to keep any batch full, few enough for any memory."""
@@ -112,14 +114,14 @@ def _answer(llm: LLM, tasks: list[Task], out: IO[str], bar: Any) -> None:
             stop = _stop(task.line)
             prepared = (task, _tokens(llm, task.line), _sampling(llm, task.line))
         except (ValueError, TypeError) as error:
-            _write(out, task, Completion([], error=str(error)))
+            _write(out, llm, task, Completion([], error=str(error)))
             bar.update()
             continue
         groups.setdefault(stop, []).append(prepared)
     for stop, prepared_tasks in groups.items():
 
         def finish(index: int, completion: Completion, group: Any = prepared_tasks) -> None:
-            _write(out, group[index][0], completion)
+            _write(out, llm, group[index][0], completion)
             bar.update()
 
         prompts = [tokens for _, tokens, _ in prepared_tasks]
@@ -147,7 +149,7 @@ def _sampling(llm: LLM, line: dict[str, Any]) -> SamplingParams:
     return SamplingParams(**values, stop_token_ids=tuple(line.get("stop_token_ids", ())))
 
 
-def _write(out: IO[str], task: Task, completion: Completion) -> None:
+def _write(out: IO[str], llm: LLM, task: Task, completion: Completion) -> None:
     answer: dict[str, Any] = {"index": task.index}
     if "id" in task.line:
         answer["id"] = task.line["id"]
@@ -157,5 +159,8 @@ def _write(out: IO[str], task: Task, completion: Completion) -> None:
         prompt, output = len(completion.prompt_token_ids), len(completion.token_ids)
         usage = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
         answer |= {"text": completion.text, "finish_reason": completion.finish_reason, "usage": usage}
+        if completion.logprobs:
+            shown = completion.logprobs[:-1] if completion.stop_token is not None else completion.logprobs
+            answer["logprobs"] = asdict(text_logprobs(shown, llm.tokenizer))
     out.write(json.dumps(answer, ensure_ascii=False) + "\n")
     out.flush()

@@ -35,6 +35,8 @@ class Completion:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
+    stop_token: int | None = None
+    """The last of `token_ids`, if it ended the answer: it is no part of `text`."""
     cached_tokens: int = 0
     error: str | None = None
 
@@ -124,16 +126,17 @@ class LLM:
     def _take(self, request: _Running, output: RequestOutput) -> bool:
         """Add what a step gave; whether the answer is complete."""
         completion = request.completion
-        completion.token_ids += output.token_ids
-        completion.logprobs += output.logprobs
-        completion.cached_tokens = max(completion.cached_tokens, output.cached_tokens)
-        completion.error = output.error
         shown = [token for token in output.token_ids if token != output.stop_token]
         delta = request.detokenizer.push(shown, last=output.finish_reason is not None)
+        kept = len(output.token_ids) if delta.stop is None else delta.tokens
+        completion.token_ids += output.token_ids[:kept]
+        completion.logprobs += output.logprobs[:kept]
+        completion.cached_tokens = max(completion.cached_tokens, output.cached_tokens)
+        completion.error = output.error
         completion.text += delta.text
-        completion.finish_reason = output.finish_reason
+        completion.finish_reason, completion.stop_token = output.finish_reason, output.stop_token
         if delta.stop is not None:
-            completion.finish_reason = "stop"
+            completion.finish_reason, completion.stop_token = "stop", None
             if output.finish_reason is None:
                 self._loop.abort([output.request_id])
         return completion.finish_reason is not None

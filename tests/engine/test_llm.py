@@ -17,10 +17,14 @@ import torch
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.cli import main
 from octavo_engine.core.admission import NotAdmissibleError, check_sampling
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.step import RequestOutput
+from octavo_engine.llm import Completion, _Running
 from octavo_engine.runner import worker
 from octavo_engine.runner.adjust import SampleRow
 from octavo_engine.runner.cores import usable_cores
 from octavo_engine.runner.sampler import Sampled
+from octavo_engine.text.detokenizer import Detokenizer
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "num_kv_blocks": 64, "max_model_len": 400}
@@ -58,6 +62,16 @@ def test_a_stop_string_ends_an_answer_and_is_not_part_of_it(llm: LLM) -> None:
     assert stopped.finish_reason == "stop"
     assert third not in stopped.text
     assert free.text.startswith(stopped.text)
+
+
+def test_tokens_after_a_stop_string_are_no_part_of_an_answer(llm: LLM) -> None:
+    """A step may give several tokens, of which the first may end the answer."""
+    scores = tuple(TokenLogprobs(token, -1.0, 1, ()) for token in (5, 6, 7))
+    detokenizer = Detokenizer(llm.tokenizer, stop=[llm.tokenizer.decode([6])])
+    running = _Running(0, Completion([1]), detokenizer)
+    assert llm._take(running, RequestOutput("none", (5, 6, 7), scores))
+    assert (running.completion.token_ids, len(running.completion.logprobs)) == ([5, 6], 2)
+    assert (running.completion.finish_reason, running.completion.stop_token) == ("stop", None)
 
 
 def test_without_a_chat_template_a_conversation_is_refused(llm: LLM) -> None:
@@ -158,6 +172,33 @@ def test_generate_answers_every_line_and_bad_ones_with_an_error(tiny_model: Path
     assert answers[0]["usage"] == {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
     assert answers[0]["text"] == answers[8]["text"]
     assert all(answers[i].get("error") for i in (1, 2, 3, 4, 5, 6, 7, 9))
+
+
+def test_generate_writes_the_log_probabilities_that_were_asked_for(llm: LLM, tiny_model: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    params = SamplingParams(max_tokens=6, temperature=0.0, logprobs=2)
+    [free] = llm.generate([[5, 6]], params)
+    at = next(at for at, token in enumerate(free.token_ids) if token != free.token_ids[0])
+    asked = {"prompt": [5, 6], "max_tokens": 6, "temperature": 0, "logprobs": 2}
+    lines = [
+        asked,
+        {**asked, "stop_token_ids": [free.token_ids[at]]},
+        {**asked, "logprobs": 0},
+        {**asked, "logprobs": None},
+    ]
+    source.write_text("\n".join(json.dumps(line) for line in lines))
+    whole, stopped, chosen, plain = generate(tiny_model, source, target)
+    texts = [llm.tokenizer.token_text(token) for token in free.token_ids]
+    assert whole["logprobs"]["tokens"] == texts
+    assert whole["logprobs"]["token_logprobs"] == pytest.approx([each.logprob for each in free.logprobs], abs=1e-4)
+    assert whole["logprobs"]["top_logprobs"] == [
+        pytest.approx({llm.tokenizer.token_text(token): value for token, value in each.top}, abs=1e-4)
+        for each in free.logprobs
+    ]
+    assert whole["logprobs"]["text_offset"] == [len("".join(texts[:i])) for i in range(6)]
+    assert stopped["logprobs"]["tokens"] == texts[:at]  # the token that ended the answer is no part of its text
+    assert [len(top) for top in chosen["logprobs"]["top_logprobs"]] == [1] * 6
+    assert "logprobs" not in plain
 
 
 def test_generate_goes_on_where_it_stopped(

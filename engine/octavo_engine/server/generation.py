@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -295,8 +294,3 @@ def _outcome_of(last: Piece | APIError) -> Outcome:
         case "server_shutting_down":
             return "abort"
     return "error"
-
-
-def clamp(logprob: float) -> float:
-    """JSON has no infinity: -9999 stands for it, as in vLLM."""
-    return logprob if math.isfinite(logprob) else -9999.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from octavo_engine.text.logprobs import TextLogprobs
+
 
 class PromptTokensDetails(msgspec.Struct):
     """Where the prompt's tokens came from."""
@@ -42,15 +44,6 @@ class ChatLogprobs(msgspec.Struct):
     """Log probabilities of a chat answer."""
 
     content: list[ContentLogprob]
-
-
-class TextLogprobs(msgspec.Struct):
-    """Log probabilities of a text completion: parallel lists."""
-
-    tokens: list[str] = []
-    token_logprobs: list[float] = []
-    top_logprobs: list[dict[str, float]] = []
-    text_offset: list[int] = []
 
 
 class AssistantMessage(msgspec.Struct, kw_only=True):

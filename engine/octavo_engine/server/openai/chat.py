@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.core.request import TokenLogprobs
-from octavo_engine.server.generation import GenerationRequest, Piece, clamp
+from octavo_engine.server.generation import GenerationRequest, Piece
 from octavo_engine.server.openai.answering import Writer, answer
 from octavo_engine.server.openai.answers import (
     AssistantMessage,
@@ -34,6 +34,7 @@ from octavo_engine.server.openai.preparation import (
 )
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.serving import LoadedModel, Serving
+from octavo_engine.text.logprobs import clamp
 from octavo_engine.text.tokenizer import Tokenizer
 
 

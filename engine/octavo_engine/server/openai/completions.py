@@ -8,9 +8,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.server.generation import GenerationRequest, Piece, clamp
+from octavo_engine.server.generation import GenerationRequest, Piece
 from octavo_engine.server.openai.answering import Writer, answer
-from octavo_engine.server.openai.answers import TextChoice, TextLogprobs, Usage
+from octavo_engine.server.openai.answers import TextChoice, Usage
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.preparation import (
@@ -23,6 +23,7 @@ from octavo_engine.server.openai.preparation import (
 )
 from octavo_engine.server.openai.protocol import CompletionBody
 from octavo_engine.server.serving import LoadedModel, Serving
+from octavo_engine.text.logprobs import TextLogprobs, text_logprobs
 from octavo_engine.text.tokenizer import Tokenizer
 
 _DEFAULT_MAX_TOKENS = 16
@@ -76,16 +77,8 @@ class TextWriter:
     def _of(self, piece: Piece) -> TextLogprobs | None:
         if not self._logprobs:
             return None
-        found = TextLogprobs()
-        text_of = self._tokenizer.token_text
-        for position in piece.logprobs:
-            token = text_of(position.token_id)
-            found.tokens.append(token)
-            found.token_logprobs.append(clamp(position.logprob))
-            likeliest = {text_of(top): clamp(logprob) for top, logprob in position.top}
-            found.top_logprobs.append(likeliest | {token: clamp(position.logprob)})
-            found.text_offset.append(self._offsets[piece.index])
-            self._offsets[piece.index] += len(token)
+        found = text_logprobs(piece.logprobs, self._tokenizer, self._offsets[piece.index])
+        self._offsets[piece.index] += sum(map(len, found.tokens))
         return found
 
 
