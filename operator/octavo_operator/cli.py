@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -176,18 +177,24 @@ def _run(arguments: argparse.Namespace) -> int:
     from octavo_operator.reconcile.lease import LeaseLostError
     from octavo_operator.reconcile.operator import OperatorOptions, run
     from octavo_operator.reconcile.resync import WatchLostError
+    from octavo_operator.reconcile.watches import WatchesHangError
 
     _log(arguments.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it tells of every event
     options = OperatorOptions(
         arguments.engine_image, arguments.namespace, arguments.health_port, arguments.lease, arguments.metrics_url
     )
+    code, loop = 0, asyncio.new_event_loop()
     try:
-        asyncio.run(run(options))
-    except (LeaseLostError, WatchLostError) as error:
+        loop.run_until_complete(run(options))
+    except (LeaseLostError, WatchLostError, WatchesHangError) as error:
         logging.getLogger(__name__).error("ends, to be started again: %s", error)
-        return 1
-    return 0
+        code = 1
+    if asyncio.all_tasks(loop):  # they have not ended though they were cancelled: asyncio.run would wait for them
+        logging.shutdown()
+        os._exit(code)
+    loop.close()
+    return code
 
 
 def _metrics_api(arguments: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from octavo_operator.reconcile.health import Heartbeat, serve_health
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+from octavo_operator.reconcile.scope import Scope
 from tests.loopback import loopbacks
 
 DOCS = Path(__file__).parents[2] / "docs" / "concepts" / "operator.md"
@@ -70,6 +71,7 @@ def test_the_docs_name_every_metric() -> None:
     metrics = OperatorMetrics()
     metrics.read_from(WorkQueue[Key](), Heartbeat())
     metrics.wrote("apply", "Service")
+    metrics.read_scope(Scope(()))
     names = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
     text = DOCS.read_text()
     ours = {name for name in names if name.startswith("octavo_") and not name.endswith("_created")}
@@ -80,8 +82,8 @@ async def test_health_and_metrics_are_served(monkeypatch: pytest.MonkeyPatch) ->
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         port = holder.getsockname()[1]
-    wrong = ""
-    runner = await serve_health(port, lambda: wrong, OperatorMetrics().render)
+    wrong, problems = "", list[str]()
+    runner = await serve_health(port, lambda: wrong, lambda: problems, OperatorMetrics().render)
     assert runner
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
@@ -89,6 +91,9 @@ async def test_health_and_metrics_are_served(monkeypatch: pytest.MonkeyPatch) ->
                 assert (answer.status, await answer.text()) == (200, "ok\n")
             async with session.get("/metrics") as answer:
                 assert "octavo_operator_leader 0.0" in await answer.text()
+            problems = ["namespace b cannot be read: no Role"]
+            async with session.get("/healthz") as answer:  # no restart would mend that
+                assert (answer.status, await answer.text()) == (200, "ok\nnamespace b cannot be read: no Role\n")
             wrong = "no worker has finished anything for 121 s"
             async with session.get("/healthz") as answer:
                 assert (answer.status, "for 121 s" in await answer.text()) == (503, True)
@@ -109,7 +114,7 @@ async def test_health_is_served_to_both_families(address: str) -> None:
         except OSError:
             pytest.skip(f"this machine has no {address}")
         port = holder.getsockname()[1]
-    runner = await serve_health(port, lambda: "", OperatorMetrics().render)
+    runner = await serve_health(port, lambda: "", list, OperatorMetrics().render)
     assert runner
     try:
         url = f"http://[{address}]:{port}/healthz" if ":" in address else f"http://{address}:{port}/healthz"

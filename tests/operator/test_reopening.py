@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -16,19 +16,20 @@ from aiohttp import web
 
 from octavo_operator.api.names import SERVICE_LABEL
 from octavo_operator.reconcile import discovery, operator
-from octavo_operator.reconcile.apply import Cluster
+from octavo_operator.reconcile.apply import ApiError, Cluster
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.scope import Scope
 
 KEY = ("llm", "good")
 GONE = ("llm", "deleted-meanwhile")
 LATE_SECONDS = 0.3
 
 
-def body(name: str, **labels: str) -> dict[str, Any]:
-    metadata = {"namespace": "llm", "name": name, "uid": name, "resourceVersion": "5", "labels": labels}
+def body(name: str, namespace: str = "llm", **labels: str) -> dict[str, Any]:
+    metadata = {"namespace": namespace, "name": name, "uid": name, "resourceVersion": "5", "labels": labels}
     return {"metadata": metadata, "spec": {}, "status": {}}
 
 
@@ -46,6 +47,8 @@ class ApiServer:
         self.url = ""
         self.selectors: dict[tuple[str, bool], set[str | None]] = {}
         """The label selectors of requests, by the kind's plural and whether they watch."""
+        self.forbidden: set[str] = set()
+        """Namespaces of which nothing may be read."""
         self.items: dict[str, list[dict[str, Any]]] = {
             LLMSERVICE.plural: [body("good")],
             POD.plural: [body("good-1", **{SERVICE_LABEL: "good"})],
@@ -58,6 +61,10 @@ class ApiServer:
     async def plurals(self, api_version: str) -> frozenset[str]:
         return frozenset(kind.plural for kind in self._kinds if kind.api_version == api_version)
 
+    async def probe(self, kind: Kind, namespace: str) -> None:
+        if namespace in self.forbidden:
+            raise ApiError(403, "Forbidden", f"no rights in {namespace}")
+
     async def get(self, kind: Kind, namespace: str, name: str) -> None:
         """Nothing else is there."""
 
@@ -65,11 +72,18 @@ class ApiServer:
         return {"server": self.url}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        if kind := next((kind for kind in self._kinds if kind.path() == request.path), None):
-            return await self._list_or_watch(kind, request)
+        path, namespace = request.path, ""
+        if "/namespaces/" in path:
+            root, _, rest = path.partition("/namespaces/")
+            namespace, _, plural = rest.partition("/")
+            path = f"{root}/{plural}"
+        if kind := next((kind for kind in self._kinds if kind.path() == path), None):
+            return await self._list_or_watch(kind, namespace, request)
         return web.json_response(self._discovery(request.path))
 
-    async def _list_or_watch(self, kind: Kind, request: web.Request) -> web.StreamResponse:
+    async def _list_or_watch(self, kind: Kind, namespace: str, request: web.Request) -> web.StreamResponse:
+        if namespace in self.forbidden:
+            return web.json_response({"kind": "Status", "code": 403, "reason": "Forbidden"}, status=403)
         asked = self.selectors.setdefault((kind.plural, "watch" in request.query), set())
         asked.add(request.query.get("labelSelector"))
         if "watch" in request.query:
@@ -79,7 +93,9 @@ class ApiServer:
             return response
         if kind is POD:
             await asyncio.sleep(LATE_SECONDS)
-        listed = {"metadata": {"resourceVersion": "9"}, "items": self.items.get(kind.plural, [])}
+        items = self.items.get(kind.plural, [])
+        within = [item for item in items if namespace in ("", item["metadata"]["namespace"])]
+        listed = {"metadata": {"resourceVersion": "9"}, "items": within}
         return web.Response(text=json.dumps(listed), content_type="application/json")
 
     def _discovery(self, path: str) -> dict[str, Any]:
@@ -132,14 +148,21 @@ class Passes:
         return 0.001
 
 
+def process_of(server: ApiServer, namespaces: Sequence[str] = ()) -> operator._Process:
+    """An operator's process that leads, on this server."""
+    options = operator.OperatorOptions("image:1", namespaces)
+    process = operator._Process(
+        options, cast(Cluster, server), WorkQueue[Key](), Heartbeat(), Scope(options.namespaces)
+    )
+    process.leads.set()
+    return process
+
+
 async def test_after_a_crd_came_nobody_works_before_the_cluster_is_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
     passes, server = Passes(), ApiServer()
     monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
     monkeypatch.setattr(discovery, "POLL_SECONDS", 0.02)
-    process = operator._Process(
-        operator.OperatorOptions("image:1"), cast(Cluster, server), WorkQueue[Key](), Heartbeat()
-    )
-    process.leads.set()
+    process = process_of(server)
     whole = frozenset({LLMSERVICE.plural, POD.plural})
     async with asyncio.timeout(30), server.listening():
         running = asyncio.create_task(operator._serve_for_ever(process))
@@ -152,7 +175,7 @@ async def test_after_a_crd_came_nobody_works_before_the_cluster_is_known_again(m
         server.optional = OPTIONAL[:1]
         while passes.indexes is first:
             await asyncio.sleep(0.001)
-        process.queue.add(KEY)  # as whoever asks the pods that load may do, from indexes half filled
+        process.queue.add(KEY)  # as a report of a pod that loads may do, from indexes half filled
         del passes.seen[:]
         while len(passes.seen) < 5:
             await asyncio.sleep(0.01)

@@ -15,7 +15,11 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 20.0
 
 
-class KindsChangedError(Exception):
+class WatchesOutdatedError(Exception):
+    """The cluster is another than the one that the watches were opened for: they are to be opened anew."""
+
+
+class KindsChangedError(WatchesOutdatedError):
     """The cluster has other optional kinds than the watches were opened for."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -41,17 +41,21 @@ def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
     return ""
 
 
-async def serve_health(port: int, wrong: Callable[[], str], metrics: Callable[[], bytes]) -> web.AppRunner | None:
+async def serve_health(
+    port: int, wrong: Callable[[], str], problems: Callable[[], Sequence[str]], metrics: Callable[[], bytes]
+) -> web.AppRunner | None:
     """Serves until the runner's cleanup; port 0 serves nothing.
 
-    `/healthz` answers 200, or 503 with what is wrong; `/metrics` in Prometheus' text format.
+    `/healthz` answers 200, or 503 with what is `wrong` and a restart may mend; `problems`, which no restart mends, are
+    lines below. `/metrics` is in Prometheus' text format.
     """
     if not port:
         return None
 
     async def healthz(_: web.Request) -> web.Response:
         sentence = wrong()
-        return web.Response(status=503 if sentence else 200, text=f"{sentence or 'ok'}\n")
+        lines = [sentence or "ok", *problems()]
+        return web.Response(status=503 if sentence else 200, text="".join(f"{line}\n" for line in lines))
 
     async def show_metrics(_: web.Request) -> web.Response:
         return web.Response(body=metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})

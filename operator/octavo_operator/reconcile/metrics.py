@@ -1,15 +1,34 @@
-"""What the operator tells of itself at /metrics, in a registry of its own."""
+"""The operator's own metrics at /metrics, in a registry of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
 
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+from octavo_operator.reconcile.scope import Scope
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class _ScopeCollector(Collector):
+    """Whether each namespace can be read, asked for at each scrape."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def collect(self) -> Iterator[Metric]:
+        text = "1 if the LLMServices of the namespace are looked after (*: all of the cluster), 0 if it cannot be read."
+        family = GaugeMetricFamily("octavo_operator_namespace_readable", text, labels=["namespace"])
+        for namespace, readable in self._scope.by_namespace().items():
+            family.add_metric([namespace], float(readable))
+        yield family
 
 
 class OperatorMetrics:
@@ -63,6 +82,10 @@ class OperatorMetrics:
             ("silent_seconds", "Since when nothing was heard of the cluster.", heartbeat.silent_seconds),
         ):
             Gauge(f"octavo_operator_{name}", text, registry=self._registry).set_function(read)
+
+    def read_scope(self, scope: Scope) -> None:
+        """Adds whether each namespace can be read."""
+        self._registry.register(_ScopeCollector(scope))
 
     def render(self) -> bytes:
         """In Prometheus' text format."""

@@ -1,4 +1,4 @@
-"""The operator's process: a lease says who leads, watches tell what changes, workers act on it.
+"""The operator's process: a lease says which replica leads, watches report what changes, workers act on it.
 
 Every replica watches, so that one that follows knows everything when it has to lead; only the leader works and writes.
 """
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo_operator.reconcile.apply import Cluster
-from octavo_operator.reconcile.discovery import KindsChangedError, check_kinds, present_kinds, watch_kinds
+from octavo_operator.reconcile.discovery import WatchesOutdatedError, check_kinds, present_kinds, watch_kinds
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.health import Heartbeat, serve_health, trouble
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
 from octavo_operator.reconcile.lease import Lease
 from octavo_operator.reconcile.loading import LoadWatch
 from octavo_operator.reconcile.metrics import OperatorMetrics
@@ -25,7 +25,8 @@ from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.resync import Resync
-from octavo_operator.reconcile.watches import Watches
+from octavo_operator.reconcile.scope import Scope, check_scope, watch_scope
+from octavo_operator.reconcile.watches import Watches, WatchesHangError
 from octavo_operator.render import RenderConfig
 
 WORKERS = 8
@@ -55,19 +56,25 @@ class _Process:
     cluster: Cluster
     queue: WorkQueue[Key]
     heartbeat: Heartbeat
+    scope: Scope
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     leads: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def run(options: OperatorOptions) -> None:
-    """Runs until SIGINT or SIGTERM. Any part that fails ends the whole: Kubernetes starts it again."""
+    """Runs until SIGINT or SIGTERM. Any part that fails ends the whole: Kubernetes starts it again.
+
+    Parts that do not end when they are cancelled are left behind: WatchesHangError.
+    """
     metrics = OperatorMetrics()
-    process = _Process(options, await Cluster.connect(), WorkQueue(metrics.reconciled), Heartbeat())
+    queue, scope = WorkQueue[Key](metrics.reconciled), Scope(options.namespaces)
+    process = _Process(options, await Cluster.connect(), queue, Heartbeat(), scope)
     _stop_on_signals(process.stop)
     metrics.read_from(process.queue, process.heartbeat)
+    metrics.read_scope(scope)
     process.cluster.wrote = metrics.wrote
     wrong = functools.partial(trouble, process.queue, process.heartbeat)
-    health = await serve_health(options.health_port, wrong, metrics.render)
+    health = await serve_health(options.health_port, wrong, lambda: scope.problems, metrics.render)
     lease = Lease(process.cluster, *options.lease) if options.lease else None
     try:
         await _first_of(process.stop.wait(), _lead(process, lease, metrics), _start(process))
@@ -102,42 +109,58 @@ async def _start(process: _Process) -> None:
 
 
 async def _serve_for_ever(process: _Process) -> None:
-    """Opens the watches, and again whenever a CRD comes or goes, until stopped."""
+    """Opens the watches, and again whenever a CRD or a namespace comes or goes, until stopped."""
     while True:
         try:
             return await _serve(process)
-        except KindsChangedError as change:
+        except WatchesOutdatedError as change:
             logger.info("%s; opens the watches anew", change)
             process.queue.clear()  # the new watches name every LLMService again, once they know all that belongs to it
             _stop_on_signals(process.stop)
 
 
 async def _serve(process: _Process) -> None:
-    """Watches and works until stopped; KindsChangedError if a CRD comes or goes that decides what is made."""
-    cluster, queue, heartbeat, options = process.cluster, process.queue, process.heartbeat, process.options
+    """Watches and works until stopped.
+
+    WatchesOutdatedError if a CRD comes or goes that decides what is made, or other namespaces can be read.
+    """
+    cluster, options = process.cluster, process.options
     optional = await present_kinds(cluster)
     others = await others_answer(cluster, options.metrics_url) or False
-    indexes: dict[str, Index] = {}
     kinds = (LLMSERVICE, *CHILDREN, *optional, POD)
-    watches = Watches(cluster, queue, heartbeat, options.namespaces, kinds, indexes)
+    await process.scope.look(cluster, kinds)
+    changes = (
+        watch_kinds(cluster, optional),
+        watch_answerer(cluster, options.metrics_url, others),
+        watch_scope(cluster, process.scope, kinds),
+    )
     present = frozenset(kind.name for kind in optional)
     config = RenderConfig(options.engine_image, present, metrics_url=options.metrics_url, others_answer=others)
     if options.lease:  # it lies where the operator runs
         config = replace(config, operator_namespace=options.lease[0])
-    loading = LoadWatch(indexes, queue)
-    reconciler = Reconciler(cluster, indexes, config, loading.reports)
     try:
-        await _first_of(
-            watches.run(functools.partial(_stop_on_signals, process.stop)),
-            Resync(cluster, options.namespaces, indexes, queue, heartbeat).run(),
-            watch_kinds(cluster, optional),
-            watch_answerer(cluster, options.metrics_url, others),
-            _ask_pods(process, loading),
-            *(_work(process, watches.indexed, reconciler) for _ in range(WORKERS)),
-        )
+        await _first_of(*changes, *(_parts(process, kinds, config) if process.scope.readable else ()))
+    except WatchesHangError:
+        raise
     except Exception:
         await check_kinds(cluster, optional)  # kopf fails when what it watches is there no longer
+        await check_scope(cluster, process.scope, kinds)
         raise
+
+
+def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Sequence[Coroutine[Any, Any, Any]]:
+    """What runs side by side to look after the namespaces that can be read."""
+    cluster, queue, heartbeat = process.cluster, process.queue, process.heartbeat
+    namespaces, indexes = process.scope.readable, dict[str, Index]()
+    watches = Watches(cluster, queue, heartbeat, namespaces, kinds, indexes)
+    loading = LoadWatch(indexes, queue)
+    reconciler = Reconciler(cluster, indexes, config, loading.reports)
+    return (
+        watches.run(functools.partial(_stop_on_signals, process.stop)),
+        Resync(cluster, namespaces, indexes, queue, heartbeat).run(),
+        _ask_pods(process, loading),
+        *(_work(process, watches.indexed, reconciler) for _ in range(WORKERS)),
+    )
 
 
 async def _ask_pods(process: _Process, loading: LoadWatch) -> None:
@@ -152,13 +175,18 @@ async def _work(process: _Process, indexed: asyncio.Event, reconciler: Reconcile
 
 
 async def _first_of(*parts: Coroutine[Any, Any, Any]) -> None:
-    """Runs the parts until one ends, ends the others, and raises what the first one raised."""
+    """Runs the parts until one ends, ends the others, and raises what the first one raised.
+
+    WatchesHangError comes first: what has not ended must not be started a second time.
+    """
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for end in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(end, WatchesHangError):
+                raise end
     for task in done:
         task.result()

@@ -6,7 +6,8 @@ Only `on.event` and `index` handlers are used: they write no annotations and nee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +22,31 @@ from octavo_operator.reconcile.queue import WorkQueue
 
 _SERVER_TIMEOUT_SECONDS = 300  # a watch is opened anew after this time, also one that only seems to be alive
 _IDLE_SECONDS = 0.5
+WIND_UP_SECONDS = 10.0
+"""How long kopf may take to end its watches; it puts no limit to that itself."""
+_BACKOFFS = (1, 1, 2, 3, 5, 8, 13)
+_LAST_BACKOFF = 20
+
+
+class WatchesHangError(Exception):
+    """The watches have failed, or were asked to end, and do not."""
+
+
+class _EndlessBackoffs:
+    """Seconds between the attempts of one request of kopf, for ever.
+
+    At the end of a finite list one request that is refused, in one namespace, would end all watches.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain(_BACKOFFS, itertools.repeat(_LAST_BACKOFF))
 
 
 @dataclass(frozen=True)
 class Watches:
-    """Watches of `kinds` in `namespaces` (none: the whole cluster), all but the LLMServices by our label.
+    """Watches of `kinds` in `namespaces` ("": the whole cluster), all but the LLMServices by our label.
 
-    `indexed` is set once the indexes are whole and something was queued: whoever reads them sooner sees half a cluster.
+    `indexed` is set once the indexes are whole and something was queued: read sooner, they show half a cluster.
     """
 
     cluster: Cluster
@@ -41,17 +60,29 @@ class Watches:
     async def run(self, started: Callable[[], None]) -> None:
         """Until cancelled: fills `indexes`, by the kinds' plurals, and queues the owner of whatever changes.
 
-        `started` is called once kopf has put its own signal handlers in place.
+        `started` is called once kopf has put its own signal handlers in place. WatchesHangError if kopf has failed, or
+        this was cancelled, and not all of kopf has ended after WIND_UP_SECONDS.
         """
         identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
-        await kopf.operator(
+        everywhere = "" in self.namespaces
+        ours = asyncio.all_tasks()
+        parts = await kopf.spawn_tasks(
             identity=identity,
             registry=self._registry(started),
             settings=self._settings(),
             standalone=True,
-            clusterwide=not self.namespaces,
-            namespaces=list(self.namespaces),
+            clusterwide=everywhere,
+            namespaces=[] if everywhere else list(self.namespaces),
         )
+        running = asyncio.ensure_future(kopf.run_tasks(parts, ignored=ours))
+        try:
+            await asyncio.wait({running, *parts}, return_when=asyncio.FIRST_COMPLETED)  # no part ends by itself
+        except asyncio.CancelledError:
+            running.cancel()
+            await _wound_up(running)
+            raise
+        await _wound_up(running)
+        running.result()
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
@@ -61,6 +92,7 @@ class Watches:
         settings.queueing.worker_limit = None
         settings.queueing.idle_timeout = _IDLE_SECONDS
         settings.watching.server_timeout = _SERVER_TIMEOUT_SECONDS
+        settings.networking.error_backoffs = _EndlessBackoffs()
         for kind in self.kinds:
             if kind is not LLMSERVICE:
                 settings.watching.label_selectors[kind.plural] = SERVICE_LABEL
@@ -99,7 +131,13 @@ class Watches:
             self.indexed.set()  # kopf calls no such handler before all that was listed is in the indexes
 
 
+async def _wound_up(running: asyncio.Future[None]) -> None:
+    await asyncio.wait({running}, timeout=WIND_UP_SECONDS)
+    if not running.done():
+        raise WatchesHangError(f"the watches have not ended within {WIND_UP_SECONDS:.0f} s")
+
+
 def _was_changed(body: Any) -> bool:
-    """Whether somebody changed the spec of an LLMService that was looked at before: they wait for what comes of it."""
+    """Whether the spec of an LLMService that was looked at before has changed: somebody waits for what comes of it."""
     looked_at = (body.get("status") or {}).get("observedGeneration")
     return looked_at is not None and looked_at != body["metadata"].get("generation")

@@ -1,0 +1,151 @@
+"""A namespace that cannot be read stops nothing in the others; watches that do not end stop no process from ending.
+
+kopf runs for real here, against an API server that refuses all of a namespace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import kopf
+import pytest
+
+from octavo_operator.reconcile import operator, scope, watches
+from octavo_operator.reconcile.kinds import LLMSERVICE
+from octavo_operator.reconcile.metrics import OperatorMetrics
+from octavo_operator.reconcile.scope import Scope
+from octavo_operator.reconcile.watches import WatchesHangError
+from tests.operator.test_operator_metrics import samples
+from tests.operator.test_reopening import ApiServer, Passes, body, process_of
+
+A, B = ("a", "in-a"), ("b", "in-b")
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    """In place of the reconciler; namespaces are asked for again quickly."""
+    found = Passes()
+    monkeypatch.setattr(operator, "Reconciler", found.reconciler)
+    monkeypatch.setattr(scope, "POLL_SECONDS", 0.05)
+    return found
+
+
+def server_of_two() -> ApiServer:
+    """An API server with one LLMService in each of two namespaces."""
+    server = ApiServer()
+    server.items = {LLMSERVICE.plural: [body("in-a", "a"), body("in-b", "b")]}
+    return server
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+def worked_on(passes: Passes) -> set[tuple[str, str]]:
+    return {key for key, _, _ in passes.seen}
+
+
+async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: Passes) -> None:
+    server = server_of_two()
+    process = process_of(server, ("a", "b"))
+    async with asyncio.timeout(30), server.listening():
+        server.forbidden = {"b"}
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        await until(lambda: worked_on(passes) == {A})
+        assert process.scope.problems == ["namespace b cannot be read: no rights in b"]
+        server.forbidden = set()
+        await until(lambda: worked_on(passes) == {A, B})
+        assert process.scope.problems == []
+        server.forbidden = {"a"}
+        await until(lambda: process.scope.readable == ("b",))
+        passes.seen.clear()
+        await until(lambda: len(passes.seen) > 5)
+        await until(lambda: worked_on(passes) == {B} and passes.seen.clear() is None)
+        server.forbidden = {"a", "b"}
+        await until(lambda: process.scope.readable == ())
+        server.forbidden = set()
+        passes.seen.clear()
+        await until(lambda: worked_on(passes) == {A, B})
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_what_cannot_be_read_is_a_metric(passes: Passes) -> None:
+    metrics, known = OperatorMetrics(), Scope(("a", "b"))
+    metrics.read_scope(known)
+    server = server_of_two()
+    server.forbidden = {"b"}
+    await known.look(server, [LLMSERVICE])
+    found = samples(metrics)
+    assert found["octavo_operator_namespace_readable['a']"] == 1
+    assert found["octavo_operator_namespace_readable['b']"] == 0
+    assert Scope(()).by_namespace() == {"*": True}
+
+
+@pytest.mark.parametrize("way", ["it has failed", "it was asked to end"])
+async def test_watches_that_do_not_end_are_not_waited_for(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf puts no limit to the time in which its tasks end, after a failure of one of them neither."""
+    monkeypatch.setattr(watches, "WIND_UP_SECONDS", 0.05)
+    released = asyncio.Event()
+
+    async def fails() -> None:
+        await asyncio.sleep(3600 if way == "it was asked to end" else 0)
+
+    async def spawn(**_: object) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(fails())]
+
+    async def run_tasks(*_: object, **__: object) -> None:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+
+    monkeypatch.setattr(kopf, "spawn_tasks", spawn)
+    monkeypatch.setattr(kopf, "run_tasks", run_tasks)
+    server = server_of_two()
+    process = process_of(server)
+    async with asyncio.timeout(10), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        if way == "it was asked to end":
+            await asyncio.sleep(0.1)
+            running.cancel()
+        with pytest.raises(WatchesHangError):
+            await running
+    released.set()
+
+
+HANGS = """
+import asyncio, sys
+from octavo_operator import cli
+from octavo_operator.reconcile import operator
+
+async def stubborn():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            print("stays", flush=True)
+
+async def run(options):
+    asyncio.ensure_future(stubborn())
+    await asyncio.sleep(0.01)
+
+operator.run = run
+sys.exit(cli.main(["run"]))
+"""
+
+
+def test_the_process_ends_though_a_part_of_it_does_not() -> None:
+    process = subprocess.Popen([sys.executable, "-c", HANGS], env=dict(os.environ))
+    try:
+        assert process.wait(30) == 0
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
