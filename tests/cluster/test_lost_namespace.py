@@ -12,7 +12,7 @@ from .client import Client
 from .octavo import OPERATOR, installed_operator, wait_for_condition
 
 NOWHERE = {"spec": {"scheduling": {"nodeSelector": {"no-such": "node"}}}}
-NOTICED = 60  # seconds: it asks every 20
+NOTICED = 60  # seconds: it asks every 10
 OTHER = "octavo-test-lost"
 
 

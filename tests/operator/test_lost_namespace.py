@@ -58,6 +58,7 @@ async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: 
         server.forbidden = {"b"}
         running = asyncio.create_task(operator._serve_for_ever(process))
         await until(lambda: worked_on(passes) == {A})
+        begun_since = asyncio.create_task(asyncio.sleep(3600))  # as a connection to /metrics that is kept alive
         assert process.scope.problems == ["namespace b cannot be read: no rights in b"]
         server.forbidden = set()
         await until(lambda: worked_on(passes) == {A, B})
@@ -72,6 +73,8 @@ async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: 
         server.forbidden = set()
         passes.seen.clear()
         await until(lambda: worked_on(passes) == {A, B})
+        assert not begun_since.done()
+        begun_since.cancel()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.discovery import POLL_SECONDS, WatchesOutdatedError
+from octavo_operator.reconcile.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.kinds import Kind
 
 logger = logging.getLogger(__name__)
 
+POLL_SECONDS = 10.0
 _FORBIDDEN = 403
 
 

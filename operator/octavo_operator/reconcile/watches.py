@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import kopf
@@ -24,6 +26,7 @@ _SERVER_TIMEOUT_SECONDS = 300  # a watch is opened anew after this time, also on
 _IDLE_SECONDS = 0.5
 WIND_UP_SECONDS = 10.0
 """How long kopf may take to end its watches; it puts no limit to that itself."""
+_KOPF = f"{Path(kopf.__file__).parent}{os.sep}"
 _BACKOFFS = (1, 1, 2, 3, 5, 8, 13)
 _LAST_BACKOFF = 20
 
@@ -40,6 +43,18 @@ class _EndlessBackoffs:
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain(_BACKOFFS, itertools.repeat(_LAST_BACKOFF))
+
+
+class _NotKopfs:
+    """The tasks that do not run code of kopf's.
+
+    When it ends, kopf cancels all tasks but those that it is to ignore, taking what has begun since its start for its
+    own: a connection to /healthz or /metrics that is kept alive would stay open, and answer nothing any more.
+    """
+
+    def __contains__(self, task: asyncio.Task[Any]) -> bool:
+        code = getattr(task.get_coro(), "cr_code", None)
+        return code is None or not code.co_filename.startswith(_KOPF)
 
 
 @dataclass(frozen=True)
@@ -65,7 +80,6 @@ class Watches:
         """
         identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
         everywhere = "" in self.namespaces
-        ours = asyncio.all_tasks()
         parts = await kopf.spawn_tasks(
             identity=identity,
             registry=self._registry(started),
@@ -74,6 +88,7 @@ class Watches:
             clusterwide=everywhere,
             namespaces=[] if everywhere else list(self.namespaces),
         )
+        ours: Any = _NotKopfs()
         running = asyncio.ensure_future(kopf.run_tasks(parts, ignored=ours))
         try:
             await asyncio.wait({running, *parts}, return_when=asyncio.FIRST_COMPLETED)  # no part ends by itself
