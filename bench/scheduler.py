@@ -74,7 +74,8 @@ def add(scheduler: Scheduler, count: int, lengths: tuple[int, int], rng: random.
     sampling = SamplingParams(max_tokens=scheduler.settings.max_model_len, stop_token_ids=(2,))
     for number in range(count):
         tokens = [rng.randrange(3, 50_000) for _ in range(rng.randint(*lengths))]
-        scheduler.add(Request(f"request-{number}", tokens, sampling, arrival=float(number)))
+        request = Request(request_id=f"request-{number}", prompt_token_ids=tuple(tokens), sampling=sampling)
+        scheduler.add(request, float(number))
 
 
 def result_of(plan: StepPlan) -> StepResult:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.request import Request, SamplingParams
 from octavo_engine.core.step import StepOutputs
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.startup import start_engine
@@ -82,8 +82,11 @@ class Driver:
         """A request with a random prompt; its name."""
         self.count += 1
         name = f"request-{self.count}"
-        self.loop.add(name, self.prompt(tokens), params)
+        self._ask(name, self.prompt(tokens), params)
         return name
+
+    def _ask(self, name: str, prompt: list[int], params: SamplingParams) -> None:
+        self.loop.add(Request(request_id=name, prompt_token_ids=tuple(prompt), sampling=params))
 
     def prefill(self, tokens: int) -> list[float]:
         """Seconds from a prompt's arrival to its first token, in each round."""
@@ -92,7 +95,7 @@ class Driver:
         for index in range(self.rounds + 1):
             prompt = self.prompt(tokens)
             begin = time.perf_counter()
-            self.loop.add(f"prefill-{self.count}", prompt, SamplingParams(max_tokens=1, temperature=0.0))
+            self._ask(f"prefill-{self.count}", prompt, SamplingParams(max_tokens=1, temperature=0.0))
             self.count += 1
             self.finish()
             if index:  # the first one warms up

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from bench.simulation.cost_model import CostModel
 from bench.simulation.traces import END, Ask
 from octavo_engine.core.request import Request, SamplingParams
+from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import SchedulerStats, StepOutputs, StepPlan, StepResult
 
@@ -28,7 +29,7 @@ class Timeline:
     """What one request lived through, in seconds of the simulated clock."""
 
     ask: Ask
-    request: Request
+    state: RequestState
     arrival: float
     first_token: float = float("nan")
     last_token: float = float("nan")
@@ -145,16 +146,14 @@ class Replay:
             most = self._model_len - len(ask.prompt)
             sampling = SamplingParams(max_tokens=most, stop_token_ids=(END,))
             request = Request(
-                ask.name,
-                list(ask.prompt),
-                sampling,
-                at,
+                request_id=ask.name,
+                prompt_token_ids=tuple(ask.prompt),
+                sampling=sampling,
                 priority=ask.priority,
                 tenant=ask.tenant,
                 cache_salt=ask.tenant,
             )
-            self._open[ask.name] = Timeline(ask, request, at)
-            self._scheduler.add(request)
+            self._open[ask.name] = Timeline(ask, self._scheduler.add(request, at), at)
 
     def _take(self, outputs: StepOutputs, now: float) -> None:
         gaps, timelines = self._recording.gaps, self._open
@@ -195,6 +194,6 @@ class Replay:
     def _state(self) -> SchedulerStats:
         """As reported, but with the wasted slots of this moment: the scheduler counts them now and then only."""
         state = self._scheduler.report()
-        holding = (timeline.request for timeline in self._open.values() if timeline.request.block_tables)
+        holding = (timeline.state for timeline in self._open.values() if timeline.state.block_tables)
         state.kv_wasted_slots = self._scheduler.memory.wasted_slots(holding)
         return state

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import SamplingParams, TokenLogprobs
+from octavo_engine.core.request import Request, SamplingParams, TokenLogprobs
 from octavo_engine.core.step import RequestOutput, SchedulerStats
 from octavo_engine.engine.startup import LoadProgress, start_engine
 from octavo_engine.model.source import resolve_model
@@ -87,7 +87,9 @@ class LLM:
             completions.append(completion)
             detokenizer = Detokenizer(self.tokenizer, stop=stop, min_tokens=params.min_tokens)
             running[request_id] = _Running(index, completion, detokenizer)
-            self._loop.add(request_id, tokens, self._with_ends(params))
+            self._loop.add(
+                Request(request_id=request_id, prompt_token_ids=tuple(tokens), sampling=self._with_ends(params))
+            )
         for ended in self._steps(running):
             if on_finish is not None:
                 on_finish(ended.index, ended.completion)

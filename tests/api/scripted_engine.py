@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_engine.core.admission import check_sampling
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.request import Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs
 from octavo_engine.engine.client import EngineState, error_of
 from octavo_engine.engine.info import EngineInfo
-from octavo_engine.engine.messages import AddRequest, Failed, Loading, Outputs
+from octavo_engine.engine.messages import Failed, Loading, Outputs
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import EngineDeadError
 
@@ -62,7 +62,7 @@ class ScriptedEngine:
         self.watchdog = Watchdog(30.0)
         self.on_step: Callable[[Outputs], None] | None = None
         self.script = Script()
-        self.requests: list[AddRequest] = []
+        self.requests: list[Request] = []
         self.aborted: list[str] = []
         self.release = asyncio.Event()
         self._load = load
@@ -108,7 +108,7 @@ class ScriptedEngine:
         if self.on_step is not None:
             self.on_step(Outputs(StepOutputs(), self.state.stats))
 
-    async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         check_sampling(request.sampling)  # as the real engine does: what the server lets in must not fail there
         self.requests.append(request)
         death: asyncio.Queue[Failed] = asyncio.Queue()
@@ -123,7 +123,7 @@ class ScriptedEngine:
             if not ended:
                 self.aborted.append(request.request_id)
 
-    async def _play(self, request: AddRequest, death: asyncio.Queue[Failed]) -> AsyncGenerator[RequestOutput, None]:
+    async def _play(self, request: Request, death: asyncio.Queue[Failed]) -> AsyncGenerator[RequestOutput, None]:
         script, sampling = self.script, request.sampling
         tokens = (script.tokens if script.finish else [*script.tokens, EOS])[: sampling.max_tokens]
         hold_after = script.hold_after if len(request.prompt_token_ids) > script.hold_prompts_over else None
@@ -142,7 +142,7 @@ class ScriptedEngine:
             error = "NaN in the logits" if script.finish == "error" else None
             yield RequestOutput(request.request_id, (), finish_reason=script.finish, error=error)
 
-    def _output(self, request: AddRequest, group: tuple[int, ...], *, done: bool) -> RequestOutput:
+    def _output(self, request: Request, group: tuple[int, ...], *, done: bool) -> RequestOutput:
         stopped = group[-1] in request.sampling.stop_token_ids
         top = request.sampling.logprobs
         return RequestOutput(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from octavo_engine.engine.messages import AddRequest
+from octavo_engine.core.request import Request
 from tests.api.served import Served
 
 KEYS = """keys:
@@ -18,7 +18,7 @@ KEYS = """keys:
 """
 
 
-def asked(server: Served, key: str = "none", **body: Any) -> AddRequest:
+def asked(server: Served, key: str = "none", **body: Any) -> Request:
     """The request as the engine gets it."""
     server.openai(api_key=key).completions.create(model="smollm2", prompt="x", extra_body=body)
     return server.engine.requests[-1]

@@ -10,6 +10,7 @@ from zlib import crc32
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import Request, SamplingParams
+from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import BlockOpKind, RequestOutput, StepOutputs, StepPlan, StepResult
@@ -58,7 +59,6 @@ def make_request(
     name: str,
     prompt: int | Sequence[int],
     max_tokens: int = 4,
-    arrival: float = 0.0,
     *,
     seed: int | None = None,
     stop: tuple[int, ...] = (),
@@ -68,7 +68,28 @@ def make_request(
     first = crc32(name.encode())
     tokens = [(first + i) % 50_000 for i in range(prompt)] if isinstance(prompt, int) else list(prompt)
     sampling = SamplingParams(max_tokens=max_tokens, seed=seed, stop_token_ids=stop)
-    return Request(name, tokens, sampling, arrival, **kwargs)  # type: ignore[arg-type]
+    return Request(request_id=name, prompt_token_ids=tuple(tokens), sampling=sampling, **kwargs)  # type: ignore[arg-type]
+
+
+def make_state(
+    name: str, prompt: int | Sequence[int], max_tokens: int = 4, *, arrival: float = 0.0, **kwargs: object
+) -> RequestState:
+    """The scheduler's state of such a request, without a scheduler."""
+    request = make_request(name, prompt, max_tokens, **kwargs)  # type: ignore[arg-type]
+    return RequestState(request, arrival, len(request.prompt_token_ids) + max_tokens)
+
+
+def add(
+    scheduler: Scheduler,
+    name: str,
+    prompt: int | Sequence[int],
+    max_tokens: int = 4,
+    *,
+    arrival: float = 0.0,
+    **kwargs: object,
+) -> RequestState:
+    """Let such a request wait in a scheduler."""
+    return scheduler.add(make_request(name, prompt, max_tokens, **kwargs), arrival)  # type: ignore[arg-type]
 
 
 def extend_digest(digest: int, token: int) -> int:
@@ -264,6 +285,7 @@ def expected_answer(request_tokens: Sequence[int], max_tokens: int, seed: int | 
     return answer
 
 
-def expected(request: Request) -> list[int]:
+def expected(state: RequestState) -> list[int]:
     """The whole answer to a request that nobody disturbs."""
-    return expected_answer(request.token_ids[: request.prompt_len], request.sampling.max_tokens, request.sampling.seed)
+    request = state.request
+    return expected_answer(request.prompt_token_ids, request.sampling.max_tokens, request.sampling.seed)

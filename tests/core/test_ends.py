@@ -6,14 +6,15 @@ from collections import deque
 from dataclasses import replace
 
 import pytest
-from simulation import Device, answer_of, expected, make_engine, make_request, news, run
+from simulation import Device, add, answer_of, expected, make_engine, news, run
 
-from octavo_engine.core.request import FinishReason, Request
+from octavo_engine.core.request import FinishReason
+from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput
 
 
-def find(scheduler: Scheduler, state: str) -> Request | None:
+def find(scheduler: Scheduler, state: str) -> RequestState | None:
     """A request named "it..." in that state."""
     for request in scheduler._requests.values():
         found = "swapped" if request.swapped is not None else request.status.value
@@ -22,17 +23,15 @@ def find(scheduler: Scheduler, state: str) -> Request | None:
     return None
 
 
-def crowd(state: str) -> tuple[Scheduler, Device, list[Request]]:
+def crowd(state: str) -> tuple[Scheduler, Device, list[RequestState]]:
     """A world in which some request named "it..." comes into the state."""
     rules = {"swap_blocks": 16, "swap_block_seconds": 0.0} if state == "swapped" else {}
     scheduler, device = make_engine(blocks=8, seqs=1 if state == "waiting" else 4, **rules)
-    requests = [make_request("old", 20, max_tokens=90, arrival=0.0)]
-    requests += [make_request(f"it{n}", 20, max_tokens=70, arrival=1.0 + n, deadline=1e6) for n in range(2)]
+    requests = [add(scheduler, "old", 20, max_tokens=90, arrival=0.0)]
+    requests += [add(scheduler, f"it{n}", 20, max_tokens=70, arrival=1.0 + n, timeout=1e6) for n in range(2)]
     if state == "forking":
         tokens = requests[0].token_ids
-        requests.append(make_request("it9", tokens, max_tokens=20, seed=1, fork_of="old", deadline=1e6))
-    for request in requests:
-        scheduler.add(request)
+        requests.append(add(scheduler, "it9", tokens, max_tokens=20, seed=1, fork_of="old", timeout=1e6))
     return scheduler, device, requests
 
 
@@ -112,8 +111,8 @@ def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way
 def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_again() -> None:
     scheduler, device = make_engine()
     shared = list(range(40))
-    scheduler.add(make_request("broken", [*shared, 1], max_tokens=4))
-    scheduler.add(make_request("fine", 20, max_tokens=4))
+    add(scheduler, "broken", [*shared, 1], max_tokens=4)
+    add(scheduler, "fine", 20, max_tokens=4)
     plan = scheduler.plan(0.0)
     assert plan is not None
     result = replace(device.execute(plan), errors={0: "no"})
@@ -124,7 +123,7 @@ def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_agai
     ]
     assert outputs.events[0].token_ids == ()
     scheduler.check_integrity()
-    scheduler.add(make_request("next", [*shared, 1], max_tokens=4))
+    add(scheduler, "next", [*shared, 1], max_tokens=4)
     outputs_of_next = [o for o in run(scheduler, device=device) if o.request_id == "next"]
     assert outputs_of_next[0].cached_tokens == 0
 
@@ -132,7 +131,7 @@ def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_agai
 def test_all_are_ended_at_once_and_their_results_are_told_to_nobody() -> None:
     scheduler, device = make_engine(seqs=2)
     for n in range(4):
-        scheduler.add(make_request(f"r{n}", 20, max_tokens=9))
+        add(scheduler, f"r{n}", 20, max_tokens=9)
     plan = scheduler.plan(0.0)
     assert plan is not None
     assert {o.request_id for o in scheduler.abort_all()} == {"r0", "r1", "r2", "r3"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from simulation import make_engine, make_request, run, step
+from simulation import add, make_engine, make_state, run, step
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.eviction import POLICIES, EvictionPolicy
@@ -137,7 +137,7 @@ def test_a_used_block_does_not_expire() -> None:
 def test_what_expired_is_not_found_by_a_request() -> None:
     scheduler, device = make_engine(ttl=5.0)
     for name, at, cached in (("a", 0.0, 0), ("b", 4.0, 32), ("c", 8.9, 32), ("d", 14.0, 0)):
-        scheduler.add(make_request(name, range(40), max_tokens=1))
+        add(scheduler, name, range(40), max_tokens=1)
         _, outputs = step(scheduler, device, at)
         assert [output.cached_tokens for output in outputs] == [cached]
 
@@ -151,20 +151,20 @@ def fill(eviction: str) -> dict[str, int]:
     prompts = {name: [ord(name[0]) * 100 + i for i in range(32)] for name in ("old", "vip", "last")}
 
     def ask(name: str, number: int, priority: int = 0) -> int:
-        scheduler.add(make_request(f"{name}{number}", [*prompts[name], 5], max_tokens=1, priority=priority))
+        add(scheduler, f"{name}{number}", [*prompts[name], 5], max_tokens=1, priority=priority)
         return run(scheduler, device=device)[-1].cached_tokens
 
     for number in range(4):
         ask("old", number, priority=9)
     ask("vip", 0, priority=-1)
     ask("last", 0, priority=5)
-    scheduler.add(make_request("other", 70, max_tokens=1, priority=7))  # 5 blocks, and 2 are free
+    add(scheduler, "other", 70, max_tokens=1, priority=7)  # 5 blocks, and 2 are free
     run(scheduler, device=device)
     pool = scheduler.memory.pools[0]
     assert pool.cache is not None
     kept = {}
     for name, prompt in prompts.items():
-        digests = make_request("probe", prompt)
+        digests = make_state("probe", prompt)
         hashes = scheduler.memory._hashes(digests, 2)
         kept[name] = sum(pool.cache.get(digest) is not None for digest in hashes)
     return kept
@@ -180,14 +180,14 @@ def test_each_policy_keeps_what_it_is_for() -> None:
 def test_a_request_that_waits_does_not_make_its_prefix_look_popular() -> None:
     """Every plan looks whether its blocks are there; that is not a use."""
     scheduler, device = make_engine(blocks=8, seqs=2, eviction="lfu", max_preemptions=0)
-    scheduler.add(make_request("a", [*range(32), 1], max_tokens=1))
+    add(scheduler, "a", [*range(32), 1], max_tokens=1)
     run(scheduler, device=device)
-    scheduler.add(make_request("long", 40, max_tokens=50))  # 6 blocks promised
+    add(scheduler, "long", 40, max_tokens=50)  # 6 blocks promised
     step(scheduler, device)
-    scheduler.add(make_request("b", [*range(32), *range(900, 930)], max_tokens=1))
+    add(scheduler, "b", [*range(32), *range(900, 930)], max_tokens=1)
     cache = scheduler.memory.pools[0].cache
     assert cache is not None
-    block = cache.get(scheduler.memory._hashes(make_request("probe", range(32)), 1)[0])
+    block = cache.get(scheduler.memory._hashes(make_state("probe", range(32)), 1)[0])
     assert block is not None
     for _ in range(20):
         step(scheduler, device)

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from simulation import Device, answer_of, expected, make_engine, make_request, run, step
+from simulation import Device, add, answer_of, expected, make_engine, make_state, run, step
 
 from octavo_engine.core.fairness import LEFTOVER, QUANTUM, Account, Accounts, next_turn
-from octavo_engine.core.request import Request, Status
+from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.waiting_queue import WaitingQueue
@@ -23,12 +23,12 @@ def queue(**rules: object) -> tuple[WaitingQueue, Accounts]:
     return WaitingQueue(settings, accounts), accounts
 
 
-def wait(waiting: WaitingQueue, accounts: Accounts, request: Request, weight: float = 1.0) -> None:
+def wait(waiting: WaitingQueue, accounts: Accounts, request: RequestState, weight: float = 1.0) -> None:
     accounts.open(request.tenant, weight)
     waiting.add(request)
 
 
-def take(waiting: WaitingQueue, now: float = 0.0) -> Request:
+def take(waiting: WaitingQueue, now: float = 0.0) -> RequestState:
     request = waiting.next(waiting.order(now), ())
     assert request is not None
     waiting.take(request)
@@ -40,8 +40,8 @@ def test_tenants_are_served_by_their_weights_in_tokens_within_a_quantum(small: i
     """Deficit round robin's bound: normalised services differ by a quantum and the largest request at most."""
     waiting, accounts = queue()
     for number in range(2_000):
-        wait(waiting, accounts, make_request(f"a{number}", [1] * small, tenant="a"), 1.0)
-        wait(waiting, accounts, make_request(f"b{number}", [1] * large, tenant="b"), 3.0)
+        wait(waiting, accounts, make_state(f"a{number}", [1] * small, tenant="a"), 1.0)
+        wait(waiting, accounts, make_state(f"b{number}", [1] * large, tenant="b"), 3.0)
     served: Counter[str] = Counter()
     for _ in range(1_500):
         request = take(waiting)
@@ -54,14 +54,14 @@ def test_a_tenant_that_waits_for_nothing_saves_nothing_up() -> None:
     """Ten small requests, each alone in its queue, give no right to anything once the burst comes."""
     waiting, accounts = queue()
     for number in range(500):
-        wait(waiting, accounts, make_request(f"a{number}", [1] * 100, tenant="a"))
+        wait(waiting, accounts, make_state(f"a{number}", [1] * 100, tenant="a"))
     for number in range(10):
-        wait(waiting, accounts, make_request(f"b{number}", [1], tenant="b"))
+        wait(waiting, accounts, make_state(f"b{number}", [1], tenant="b"))
         while take(waiting).tenant != "b":
             pass
         assert accounts["b"].deficit <= 0
     for number in range(10, 100):
-        wait(waiting, accounts, make_request(f"b{number}", [1] * 100, tenant="b"))
+        wait(waiting, accounts, make_state(f"b{number}", [1] * 100, tenant="b"))
     served: Counter[str] = Counter()
     for _ in range(60):
         served[take(waiting).tenant] += 100
@@ -72,7 +72,7 @@ def test_answers_are_paid_for_when_they_end() -> None:
     waiting, accounts = queue()
     for number in range(200):
         for tenant in "ab":
-            wait(waiting, accounts, make_request(f"{tenant}{number}", [1] * 10, tenant=tenant))
+            wait(waiting, accounts, make_state(f"{tenant}{number}", [1] * 10, tenant=tenant))
     tokens: Counter[str] = Counter()
     for _ in range(200):
         request = take(waiting)
@@ -87,7 +87,7 @@ def test_what_a_tenant_owes_is_paid_before_its_next_turn() -> None:
     waiting, accounts = queue()
     for number in range(200):
         for tenant in "ab":
-            wait(waiting, accounts, make_request(f"{tenant}{number}", [1] * 100, tenant=tenant))
+            wait(waiting, accounts, make_state(f"{tenant}{number}", [1] * 100, tenant=tenant))
     accounts.generated("a", 5_000)
     first = [take(waiting).tenant for _ in range(70)]
     assert abs(first.index("a") - 50) <= (QUANTUM + 100) / 100
@@ -103,9 +103,9 @@ def test_rounds_are_counted_at_once_and_rightly() -> None:
 def test_inside_a_tenant_it_is_first_come_first_served_but_for_what_ran_before() -> None:
     waiting, accounts = queue()
     for number in range(3):
-        wait(waiting, accounts, make_request(f"r{number}", 10))
+        wait(waiting, accounts, make_state(f"r{number}", 10))
     accounts.open("", 1.0)
-    waiting.add(make_request("preempted", 10), first=True)
+    waiting.add(make_state("preempted", 10), first=True)
     assert [take(waiting).request_id for _ in range(4)] == ["preempted", "r0", "r1", "r2"]
 
 
@@ -113,14 +113,14 @@ def test_priorities_count_under_the_policy_priority_only() -> None:
     for policy, order in (("fcfs", "abc"), ("priority", "bca")):
         waiting, accounts = queue(policy=policy)
         for number, (name, priority) in enumerate((("a", 2), ("b", -1), ("c", 0))):
-            wait(waiting, accounts, make_request(name, 10, priority=priority, arrival=float(number)))
+            wait(waiting, accounts, make_state(name, 10, priority=priority, arrival=float(number)))
         assert "".join(take(waiting, now=3.0).request_id for _ in range(3)) == order
 
 
 def test_a_lane_moves_up_one_level_for_every_ageing_time_its_oldest_has_waited() -> None:
     waiting, accounts = queue(policy="priority", ageing_seconds=10.0)
-    wait(waiting, accounts, make_request("low", 10, priority=3, arrival=0.0))
-    wait(waiting, accounts, make_request("high", 10, priority=0, arrival=25.0))
+    wait(waiting, accounts, make_state("low", 10, priority=3, arrival=0.0))
+    wait(waiting, accounts, make_state("high", 10, priority=0, arrival=25.0))
     for now, first in ((25.0, "high"), (29.9, "high"), (30.0, "low"), (35.0, "high"), (40.0, "low")):
         request = waiting.next(waiting.order(now), ())
         assert request is not None
@@ -130,7 +130,7 @@ def test_a_lane_moves_up_one_level_for_every_ageing_time_its_oldest_has_waited()
 # In the scheduler.
 
 
-def finish(scheduler: Scheduler, device: Device, requests: list[Request]) -> list[str]:
+def finish(scheduler: Scheduler, device: Device, requests: list[RequestState]) -> list[str]:
     """Run to the end; the requests in the order in which they ended."""
     told = {request.request_id: request.num_output for request in requests}
     outputs = run(scheduler, device=device)
@@ -143,12 +143,10 @@ def test_two_keys_with_equal_demand_get_tokens_by_their_weights() -> None:
     """1 : 3, prompts and answers counted, while both have requests waiting; what runs is not paid for yet."""
     scheduler, device = make_engine(blocks=64, seqs=8, tokens=128)
     requests = [
-        make_request(f"{tenant}{number}", 30, max_tokens=30, tenant=tenant, weight={"a": 1.0, "b": 3.0}[tenant])
+        add(scheduler, f"{tenant}{number}", 30, max_tokens=30, tenant=tenant, weight={"a": 1.0, "b": 3.0}[tenant])
         for number in range(150)
         for tenant in "ab"
     ]
-    for request in requests:
-        scheduler.add(request)
     tokens: Counter[str] = Counter()
     for number in range(1_000):
         step(scheduler, device, number * 0.01)
@@ -168,12 +166,10 @@ def test_a_key_with_long_answers_pays_for_them() -> None:
     """Same prompts, answers of 120 and of 10 tokens: about as many tokens for both, so far more answers for b."""
     scheduler, device = make_engine(blocks=128, seqs=4, tokens=128)
     requests = [
-        make_request(f"{tenant}{number}", 10, max_tokens={"a": 120, "b": 10}[tenant], tenant=tenant)
+        add(scheduler, f"{tenant}{number}", 10, max_tokens={"a": 120, "b": 10}[tenant], tenant=tenant)
         for number in range(250)
         for tenant in "ab"
     ]
-    for request in requests:
-        scheduler.add(request)
     for number in range(700):
         step(scheduler, device, number * 0.01)
     ended = Counter(request.tenant for request in requests if request.status is Status.FINISHED)
@@ -186,13 +182,13 @@ def test_a_key_with_long_answers_pays_for_them() -> None:
 def flooded(light_every: int, prompt: int = 40) -> list[tuple[bool, int, int]]:
     """A flood of long prompts beside a key with short ones: (flood is heavy, its prompt tokens, the other's) a step."""
     scheduler, device = make_engine(blocks=512, seqs=8, tokens=512, watermark=0.0)
-    scheduler.add(make_request("l", 4, max_tokens=200, tenant="light"))
+    add(scheduler, "l", 4, max_tokens=200, tenant="light")
     for number in range(6):
-        scheduler.add(make_request(f"f{number}", 1_000, max_tokens=4, tenant="flood"))
+        add(scheduler, f"f{number}", 1_000, max_tokens=4, tenant="flood")
     steps = []
     for number in range(60):
         if light_every and number % light_every == light_every - 1:
-            scheduler.add(make_request(f"l{number}", prompt, max_tokens=2, tenant="light"))
+            add(scheduler, f"l{number}", prompt, max_tokens=2, tenant="light")
         heavy = scheduler._accounts.heavy("flood")
         tenants = {request.row: request.tenant for request in scheduler._running()}
         plan = scheduler.plan(number * 0.01)
@@ -241,7 +237,7 @@ def test_a_flood_is_bounded_from_its_first_step_while_others_are_here() -> None:
 def test_a_key_that_is_alone_is_never_heavy() -> None:
     scheduler, device = make_engine(blocks=512, tokens=256)
     for number in range(4):
-        scheduler.add(make_request(f"f{number}", 1_000, max_tokens=4, tenant="flood"))
+        add(scheduler, f"f{number}", 1_000, max_tokens=4, tenant="flood")
     for number in range(15):
         plan, _ = step(scheduler, device, number * 0.01)
         assert plan.num_tokens == 256
@@ -253,14 +249,10 @@ def held(scheduler: Scheduler) -> Counter[str]:
 
 def test_a_key_beyond_its_share_of_seats_yields_and_nobody_takes_them_back() -> None:
     scheduler, device = make_engine(blocks=128, seqs=4)
-    ours = [make_request(f"a{n}", 10, max_tokens=60, tenant="a", arrival=n) for n in range(6)]
-    theirs = [make_request(f"b{n}", 10, max_tokens=60, tenant="b", arrival=9 + n) for n in range(6)]
-    for request in ours:
-        scheduler.add(request)
+    ours = [add(scheduler, f"a{n}", 10, max_tokens=60, tenant="a", arrival=n) for n in range(6)]
     step(scheduler, device)
     assert held(scheduler) == {"a": 4}
-    for request in theirs:
-        scheduler.add(request)
+    theirs = [add(scheduler, f"b{n}", 10, max_tokens=60, tenant="b", arrival=9 + n) for n in range(6)]
     for _ in range(40):
         step(scheduler, device)
     assert held(scheduler) == {"a": 2, "b": 2}
@@ -270,14 +262,12 @@ def test_a_key_beyond_its_share_of_seats_yields_and_nobody_takes_them_back() -> 
 
 def test_a_key_beyond_its_share_of_memory_yields_too() -> None:
     scheduler, device = make_engine(blocks=8, seqs=8, watermark=0.0)
-    ours = [make_request(f"a{n}", 30, max_tokens=10, tenant="a", arrival=n) for n in range(4)]
-    for request in ours:
-        scheduler.add(request)
+    ours = [add(scheduler, f"a{n}", 30, max_tokens=10, tenant="a", arrival=n) for n in range(4)]
     step(scheduler, device)
     step(scheduler, device)
     assert held(scheduler)["a"] >= 3
     before = scheduler.stats.preemptions
-    scheduler.add(other := make_request("b", 40, max_tokens=10, tenant="b", arrival=9.0))
+    other = add(scheduler, "b", 40, max_tokens=10, tenant="b", arrival=9.0)
     for _ in range(3):
         step(scheduler, device)
     assert other.status is Status.RUNNING
@@ -290,9 +280,9 @@ def test_a_key_within_its_share_does_not_yield() -> None:
     """Three keys, a third each; b already has more than its third."""
     scheduler, device = make_engine(blocks=128, seqs=3)
     for number in range(3):
-        scheduler.add(make_request(f"a{number}", 10, max_tokens=50, tenant="abc"[number]))
+        add(scheduler, f"a{number}", 10, max_tokens=50, tenant="abc"[number])
     step(scheduler, device)
-    scheduler.add(more := make_request("more", 10, max_tokens=50, tenant="b"))
+    more = add(scheduler, "more", 10, max_tokens=50, tenant="b")
     for _ in range(10):
         step(scheduler, device)
     assert more.status is Status.WAITING
@@ -302,11 +292,9 @@ def test_a_key_within_its_share_does_not_yield() -> None:
 @pytest.mark.parametrize(("policy", "displaces"), [("priority", True), ("fcfs", False)])
 def test_a_more_important_request_takes_a_seat_under_policy_priority_only(policy: str, displaces: bool) -> None:
     scheduler, device = make_engine(seqs=2, policy=policy)
-    low = [make_request(f"low{n}", 10, max_tokens=30, priority=5 - n) for n in range(2)]
-    for request in low:
-        scheduler.add(request)
+    low = [add(scheduler, f"low{n}", 10, max_tokens=30, priority=5 - n) for n in range(2)]
     step(scheduler, device)
-    scheduler.add(urgent := make_request("urgent", 10, max_tokens=5, priority=-1))
+    urgent = add(scheduler, "urgent", 10, max_tokens=5, priority=-1)
     step(scheduler, device)
     assert (urgent.status is Status.RUNNING) == displaces
     assert [request.preemptions for request in low] == [int(displaces), 0], "the least important one gives way"
@@ -316,9 +304,9 @@ def test_a_more_important_request_takes_a_seat_under_policy_priority_only(policy
 
 def test_equals_do_not_displace_each_other() -> None:
     scheduler, device = make_engine(seqs=1, policy="priority")
-    scheduler.add(first := make_request("first", 10, max_tokens=30, arrival=5.0))
+    first = add(scheduler, "first", 10, max_tokens=30, arrival=5.0)
     step(scheduler, device)
-    scheduler.add(second := make_request("second", 10, max_tokens=5, arrival=0.0))
+    second = add(scheduler, "second", 10, max_tokens=5, arrival=0.0)
     assert finish(scheduler, device, [first, second]) == ["first", "second"]
     assert scheduler.report().preemptions == 0
 
@@ -326,13 +314,12 @@ def test_equals_do_not_displace_each_other() -> None:
 def test_nobody_is_overtaken_by_what_came_more_than_its_ageing_later() -> None:
     """Three levels less important, ten seconds a level: what arrives after 30 s comes after it, and not before."""
     scheduler, device = make_engine(seqs=1, policy="priority", ageing_seconds=10.0, max_preemptions=0)
-    scheduler.add(make_request("first", 5, max_tokens=3, arrival=0.0))
-    scheduler.add(low := make_request("low", 5, max_tokens=3, priority=3, arrival=0.0))
+    add(scheduler, "first", 5, max_tokens=3, arrival=0.0)
+    low = add(scheduler, "low", 5, max_tokens=3, priority=3, arrival=0.0)
     stream = []
     for second in range(120):
         if second % 2 == 0:  # each takes three steps: there is always one waiting
-            stream.append(make_request(f"high{second}", 5, max_tokens=3, arrival=float(second)))
-            scheduler.add(stream[-1])
+            stream.append(add(scheduler, f"high{second}", 5, max_tokens=3, arrival=float(second)))
         step(scheduler, device, float(second))
     assert low.scheduled_at is not None
     before = [r.arrival for r in stream if r.scheduled_at is not None and r.scheduled_at < low.scheduled_at]
@@ -346,9 +333,9 @@ def test_nobody_is_overtaken_by_what_came_more_than_its_ageing_later() -> None:
 def test_a_more_important_prompt_does_not_wait_for_one_that_has_begun(tokens: int) -> None:
     """However small the budget: it is admitted in the next step, and the other one goes on beside it."""
     scheduler, device = make_engine(blocks=64, seqs=2, tokens=tokens, policy="priority")
-    scheduler.add(long := make_request("long", 500, max_tokens=2, priority=1))
+    long = add(scheduler, "long", 500, max_tokens=2, priority=1)
     step(scheduler, device)
-    scheduler.add(urgent := make_request("urgent", 100, max_tokens=2))
+    urgent = add(scheduler, "urgent", 100, max_tokens=2)
     for _ in range(2):
         before = long.computed, urgent.computed
         step(scheduler, device)
@@ -388,7 +375,7 @@ def test_use_that_has_faded_makes_nobody_heavy() -> None:
 
 def test_answers_are_charged_while_they_grow() -> None:
     scheduler, device = make_engine(blocks=64, seqs=4, tokens=64)
-    scheduler.add(make_request("long", 4, max_tokens=500, tenant="a"))
+    add(scheduler, "long", 4, max_tokens=500, tenant="a")
     for number in range(60):
         step(scheduler, device, number * 0.1)
     assert scheduler._accounts["a"].deficit < -40

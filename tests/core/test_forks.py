@@ -6,10 +6,11 @@ Each request has a seed of its own, so that forks say different things: a write 
 from __future__ import annotations
 
 import pytest
-from simulation import Device, answer_of, expected, make_engine, make_request, run, step
+from simulation import Device, add, answer_of, expected, make_engine, run, step
 
 from octavo_engine.core.kv_groups import KVGroup
-from octavo_engine.core.request import FinishReason, Request, Status
+from octavo_engine.core.request import FinishReason
+from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.scheduler import Scheduler
 
 FULL = [KVGroup(32)]
@@ -21,19 +22,15 @@ GROUPS = {
 }
 
 
-def choices(scheduler: Scheduler, prompt: int, number: int = 3, max_tokens: int = 30) -> list[Request]:
+def choices(scheduler: Scheduler, prompt: int, number: int = 3, max_tokens: int = 30) -> list[RequestState]:
     """The choices of one prompt, added."""
-    first = make_request("c0", prompt, max_tokens=max_tokens, seed=1)
-    forks = [
-        make_request(f"c{n}", first.token_ids, max_tokens=max_tokens, seed=n + 1, fork_of="c0")
-        for n in range(1, number)
-    ]
-    for request in [first, *forks]:
-        scheduler.add(request)
+    first = add(scheduler, "c0", prompt, max_tokens=max_tokens, seed=1)
+    tokens = first.token_ids
+    forks = [add(scheduler, f"c{n}", tokens, max_tokens=max_tokens, seed=n + 1, fork_of="c0") for n in range(1, number)]
     return [first, *forks]
 
 
-def finish(scheduler: Scheduler, device: Device, requests: list[Request], ahead: int = 0) -> dict[str, int]:
+def finish(scheduler: Scheduler, device: Device, requests: list[RequestState], ahead: int = 0) -> dict[str, int]:
     """Run to the end and see that each answer is its own; the cached tokens of each."""
     told = {request.request_id: request.num_output for request in requests}
     outputs = run(scheduler, device=device, ahead=ahead)
@@ -114,22 +111,18 @@ def test_forks_of_an_aborted_parent_are_computed_by_themselves() -> None:
 @pytest.mark.parametrize("prefix", [True, False])
 def test_forks_of_a_parent_that_has_ended_are_computed_by_themselves(prefix: bool) -> None:
     scheduler, device = make_engine(groups=FULL, prefix=prefix, seqs=1)
-    parent = make_request("c0", 40, max_tokens=1)
-    fork = make_request("c1", parent.token_ids, max_tokens=9, seed=2, fork_of="c0")
-    scheduler.add(parent)
-    scheduler.add(fork)
+    parent = add(scheduler, "c0", 40, max_tokens=1)
+    fork = add(scheduler, "c1", parent.token_ids, max_tokens=9, seed=2, fork_of="c0")
     cached = finish(scheduler, device, [parent, fork])
     assert cached == {"c0": 0, "c1": 32 if prefix else 0}
 
 
 def test_forks_of_a_preempted_parent_wait_until_it_is_computed_again() -> None:
     scheduler, device = make_engine(groups=FULL, tokens=16, seqs=1, policy="priority", prefix=False)
-    parent = make_request("c0", 40, max_tokens=9, seed=1, priority=1)
-    fork = make_request("c1", parent.token_ids, max_tokens=9, seed=2, priority=1, fork_of="c0")
-    scheduler.add(parent)
-    scheduler.add(fork)
+    parent = add(scheduler, "c0", 40, max_tokens=9, seed=1, priority=1)
+    fork = add(scheduler, "c1", parent.token_ids, max_tokens=9, seed=2, priority=1, fork_of="c0")
     step(scheduler, device)
-    scheduler.add(urgent := make_request("urgent", 40, max_tokens=2))
+    urgent = add(scheduler, "urgent", 40, max_tokens=2)
     step(scheduler, device)
     assert (parent.status, fork.status) == (Status.PREEMPTED, Status.FORKING)
     finish(scheduler, device, [parent, fork, urgent])
@@ -143,7 +136,7 @@ def test_a_parent_preempted_after_its_forks_began_takes_nothing_from_them() -> N
         step(scheduler, device)
     for request in requests[1:]:
         request.preemptions = 3  # so that the parent is the only candidate
-    scheduler.add(urgent := make_request("urgent", 40, max_tokens=2, priority=-1))
+    urgent = add(scheduler, "urgent", 40, max_tokens=2, priority=-1)
     step(scheduler, device)
     assert requests[0].status is Status.PREEMPTED
     for request in requests[1:]:
@@ -173,16 +166,14 @@ STRANGERS = {
 @pytest.mark.parametrize("difference", [*STRANGERS, "another prompt", "a longer prompt"])
 def test_a_fork_that_is_none_waits_like_everybody_and_shares_nothing(difference: str) -> None:
     scheduler, device = make_engine(groups=FULL, prefix=difference in ("another salt", "another adapter"))
-    parent = make_request("c0", 40, max_tokens=20)
+    parent = add(scheduler, "c0", 40, max_tokens=20)
     tokens = list(parent.token_ids)
     if difference == "another prompt":
         tokens[3] += 1
     if difference == "a longer prompt":
         tokens += expected(parent)[:1]
-    other = make_request("c1", tokens, max_tokens=20, seed=2, **{"fork_of": "c0", **STRANGERS.get(difference, {})})
+    other = add(scheduler, "c1", tokens, max_tokens=20, seed=2, **{"fork_of": "c0", **STRANGERS.get(difference, {})})
     device.owners = {"c0": "one", "c1": "another"}
-    scheduler.add(parent)
-    scheduler.add(other)
     assert (other.status, other.fork_of) == (Status.WAITING, None)
     assert finish(scheduler, device, [parent, other]) == {"c0": 0, "c1": 0}
 
@@ -191,14 +182,12 @@ def test_a_fork_that_is_none_waits_like_everybody_and_shares_nothing(difference:
 def test_a_fork_may_go_on_from_what_a_running_request_has_said(kinds: str) -> None:
     """As beam search does: it shares prompt and answer so far."""
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32, prefix=False)
-    scheduler.add(parent := make_request("c0", 20, max_tokens=30, seed=1))
+    parent = add(scheduler, "c0", 20, max_tokens=30, seed=1)
     for _ in range(6):
         step(scheduler, device)
-    beams = [make_request(f"b{n}", parent.token_ids, max_tokens=20, seed=n, fork_of="c0") for n in (2, 3)]
+    beams = [add(scheduler, f"b{n}", parent.token_ids, max_tokens=20, seed=n, fork_of="c0") for n in (2, 3)]
     known = len(parent.token_ids)
     assert known >= 25
-    for beam in beams:
-        scheduler.add(beam)
     cached = finish(scheduler, device, [parent, *beams])
     assert [cached[beam.request_id] for beam in beams] == [known - 1] * 2
 
@@ -206,6 +195,5 @@ def test_a_fork_may_go_on_from_what_a_running_request_has_said(kinds: str) -> No
 def test_a_fork_of_a_fork_shares_too() -> None:
     scheduler, device = make_engine(groups=FULL, prefix=False)
     first, second = choices(scheduler, 40, number=2)
-    third = make_request("c2", first.token_ids, max_tokens=30, seed=3, fork_of="c1")
-    scheduler.add(third)
+    third = add(scheduler, "c2", first.token_ids, max_tokens=30, seed=3, fork_of="c1")
     assert finish(scheduler, device, [first, second, third]) == {"c0": 0, "c1": 39, "c2": 39}

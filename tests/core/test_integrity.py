@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from simulation import make_engine, make_request, run, step
+from simulation import add, make_engine, run, step
 
 from octavo_engine.core.scheduler import Scheduler
 
@@ -13,14 +13,14 @@ from octavo_engine.core.scheduler import Scheduler
 def healthy() -> Scheduler:
     """Two that run and share a block, one that is swapped out, one that waits; some blocks cached, some free."""
     scheduler, device = make_engine(blocks=16, seqs=2, policy="priority", swap_blocks=8, swap_block_seconds=0.0)
-    scheduler.add(make_request("before", 50, max_tokens=1))
+    add(scheduler, "before", 50, max_tokens=1)
     run(scheduler, device=device)
-    scheduler.add(make_request("a", range(20), max_tokens=60))
-    scheduler.add(make_request("low", 20, max_tokens=60, priority=5))
+    add(scheduler, "a", range(20), max_tokens=60)
+    add(scheduler, "low", 20, max_tokens=60, priority=5)
     while scheduler._requests["a"].computed < 34:  # then its first blocks can be found
         step(scheduler, device)
-    scheduler.add(make_request("b", [*range(16), 7], max_tokens=60, priority=-1))
-    scheduler.add(make_request("waits", 20, priority=9))
+    add(scheduler, "b", [*range(16), 7], max_tokens=60, priority=-1)
+    add(scheduler, "waits", 20, priority=9)
     step(scheduler, device)
     assert sorted(request.request_id for request in scheduler._running()) == ["a", "b"]
     assert scheduler._requests["a"].block_tables[0][0] == scheduler._requests["b"].block_tables[0][0]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from simulation import Device, answer_of, expected, make_engine, make_request, run, step
+from simulation import Device, add, answer_of, expected, make_engine, make_state, run, step
 
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper
-from octavo_engine.core.request import FinishReason, Request, Status
+from octavo_engine.core.request import FinishReason
+from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import BlockOpKind, StepPlan
 
@@ -19,12 +20,12 @@ GROUPS = {
 }
 
 
-def crowd(count: int = 4, prompt: int = 20, max_tokens: int = 40) -> list[Request]:
+def crowd(scheduler: Scheduler, count: int = 4, prompt: int = 20, max_tokens: int = 40) -> list[RequestState]:
     """Requests that do not all fit into 8 blocks."""
-    return [make_request(f"r{n}", prompt, max_tokens=max_tokens, arrival=float(n), seed=n) for n in range(count)]
+    return [add(scheduler, f"r{n}", prompt, max_tokens=max_tokens, arrival=float(n), seed=n) for n in range(count)]
 
 
-def finish(scheduler: Scheduler, device: Device, requests: list[Request], ahead: int = 0) -> list[str]:
+def finish(scheduler: Scheduler, device: Device, requests: list[RequestState], ahead: int = 0) -> list[str]:
     """Run to the end; the requests in the order in which they ended."""
     told = {request.request_id: request.num_output for request in requests}
     outputs = run(scheduler, device=device, ahead=ahead)
@@ -38,14 +39,14 @@ def finish(scheduler: Scheduler, device: Device, requests: list[Request], ahead:
 # Whom.
 
 
-def in_state(name: str, computed: int, priority: int = 0, arrival: float = 0.0) -> Request:
-    request = make_request(name, 1, priority=priority, arrival=arrival)
+def in_state(name: str, computed: int, priority: int = 0, arrival: float = 0.0) -> RequestState:
+    request = make_state(name, 1, priority=priority, arrival=arrival)
     request.computed = computed
     return request
 
 
-def importance(request: Request) -> int:
-    return request.priority
+def importance(request: RequestState) -> int:
+    return request.request.priority
 
 
 def test_the_least_important_is_the_victim_whatever_it_loses() -> None:
@@ -86,12 +87,10 @@ def test_one_long_request_gives_way_though_it_holds_little_of_its_window() -> No
     scheduler, device = make_engine(
         groups=groups, blocks=32, tokens=256, policy="priority", prefix=False, watermark=0.0
     )
-    slow = [make_request(f"slow-{i}", 150, max_tokens=9, priority=1) for i in range(3)]
-    for request in slow:
-        scheduler.add(request)
+    slow = [add(scheduler, f"slow-{i}", 150, max_tokens=9, priority=1) for i in range(3)]
     for _ in range(4):
         step(scheduler, device)
-    scheduler.add(urgent := make_request("urgent", 150, max_tokens=3))
+    urgent = add(scheduler, "urgent", 150, max_tokens=3)
     step(scheduler, device)
     assert urgent.status is Status.RUNNING
     assert [request.status for request in slow].count(Status.PREEMPTED) == 1
@@ -101,8 +100,7 @@ def test_one_long_request_gives_way_though_it_holds_little_of_its_window() -> No
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_without_blocks_the_youngest_is_preempted_and_still_answered_in_full(ahead: int) -> None:
     scheduler, device = make_engine(blocks=8, tokens=64)
-    for request in (requests := crowd()):
-        scheduler.add(request)
+    requests = crowd(scheduler)
     ends = finish(scheduler, device, requests, ahead)
     assert scheduler.report().preemptions > 0
     assert ends[0] == "r0", "the oldest must not be held back by younger ones"
@@ -116,9 +114,7 @@ def test_without_blocks_the_youngest_is_preempted_and_still_answered_in_full(ahe
 def test_a_request_at_its_cap_is_never_preempted_again_and_ends(cap: int, kinds: str) -> None:
     """It is admitted again with all its blocks promised, and nobody can take what is promised."""
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=8, tokens=64, max_preemptions=cap)
-    requests = crowd(12, max_tokens=60)
-    for request in requests:
-        scheduler.add(request)
+    requests = crowd(scheduler, 12, max_tokens=60)
     promised = []
 
     def look(_step: int) -> None:
@@ -142,12 +138,12 @@ def test_a_request_at_its_cap_is_never_preempted_again_and_ends(cap: int, kinds:
 def test_promised_blocks_are_taken_by_nobody_else() -> None:
     """Nine tokens in hand and a promise of five blocks: a newcomer that needs four of the seven waits."""
     scheduler, device = make_engine(blocks=8, max_preemptions=0, watermark=0.0)
-    scheduler.add(first := make_request("first", 9, max_tokens=71))  # 80 tokens: 5 blocks
+    first = add(scheduler, "first", 9, max_tokens=71)  # 80 tokens: 5 blocks
     step(scheduler, device)
     pool = scheduler.memory.pools[0]
     assert (pool.used, pool.promised, first.promises) == (1, 4, [4])
-    scheduler.add(second := make_request("second", 40, max_tokens=24))  # 64 tokens: 4 blocks, and 3 can be had
-    scheduler.add(third := make_request("third", 20, max_tokens=28))  # 48 tokens: 3 blocks
+    second = add(scheduler, "second", 40, max_tokens=24)  # 64 tokens: 4 blocks, and 3 can be had
+    third = add(scheduler, "third", 20, max_tokens=28)  # 48 tokens: 3 blocks
     step(scheduler, device)
     assert (second.status, third.status) == (Status.WAITING, Status.RUNNING)
     assert pool.available - pool.promised == 0
@@ -162,10 +158,10 @@ def test_promised_blocks_are_taken_by_nobody_else() -> None:
 def test_the_recompute_tax_is_counted_to_the_token() -> None:
     """One seat, no prefix cache: what the urgent request displaces has 16 + 16 tokens computed, and loses them."""
     scheduler, device = make_engine(seqs=1, tokens=16, policy="priority", prefix=False)
-    scheduler.add(slow := make_request("slow", 40, max_tokens=2, priority=1))
+    slow = add(scheduler, "slow", 40, max_tokens=2, priority=1)
     step(scheduler, device)
     step(scheduler, device)
-    scheduler.add(urgent := make_request("urgent", 5, max_tokens=1))
+    urgent = add(scheduler, "urgent", 5, max_tokens=1)
     step(scheduler, device)
     assert (slow.status, slow.preemptions) == (Status.PREEMPTED, 1)
     finish(scheduler, device, [slow, urgent])
@@ -175,11 +171,11 @@ def test_the_recompute_tax_is_counted_to_the_token() -> None:
 
 def test_what_the_prefix_cache_still_has_is_not_computed_again() -> None:
     scheduler, device = make_engine(seqs=1, tokens=16, policy="priority")
-    scheduler.add(slow := make_request("slow", 40, max_tokens=9, priority=1))
+    slow = add(scheduler, "slow", 40, max_tokens=9, priority=1)
     for _ in range(4):  # 16 + 16 + 8 tokens, then one of the answer
         step(scheduler, device)
     assert slow.computed == 41
-    scheduler.add(urgent := make_request("urgent", 5, max_tokens=1))
+    urgent = add(scheduler, "urgent", 5, max_tokens=1)
     step(scheduler, device)
     assert slow.status is Status.PREEMPTED
     finish(scheduler, device, [slow, urgent])
@@ -197,8 +193,7 @@ def test_what_was_swapped_out_comes_back_as_it_was(kinds: str, prefix: bool, ahe
     scheduler, device = make_engine(
         groups=GROUPS[kinds], blocks=8, tokens=64, prefix=prefix, swap_blocks=32, swap_block_seconds=0.0
     )
-    for request in (requests := crowd(6)):
-        scheduler.add(request)
+    requests = crowd(scheduler, 6)
     finish(scheduler, device, requests, ahead)
     stats = scheduler.report()
     assert stats.swapped_out_blocks >= stats.swapped_in_blocks > 0
@@ -207,13 +202,13 @@ def test_what_was_swapped_out_comes_back_as_it_was(kinds: str, prefix: bool, ahe
         assert stats.recomputed_tokens == 0, "nothing is computed again"
 
 
-def displaced(**rules: object) -> tuple[Scheduler, Device, Request, StepPlan]:
+def displaced(**rules: object) -> tuple[Scheduler, Device, RequestState, StepPlan]:
     """One seat: a request of 41 computed tokens (3 blocks) gives way to an urgent one; the plan in which it does."""
     scheduler, device = make_engine(seqs=1, policy="priority", prefix=False, **rules)
-    scheduler.add(slow := make_request("slow", 40, max_tokens=9, priority=1, deadline=100.0))
+    slow = add(scheduler, "slow", 40, max_tokens=9, priority=1, timeout=100.0)
     step(scheduler, device)
     step(scheduler, device)
-    scheduler.add(make_request("urgent", 50, max_tokens=3))
+    add(scheduler, "urgent", 50, max_tokens=3)
     plan, _ = step(scheduler, device)
     assert slow.status is Status.PREEMPTED
     return scheduler, device, slow, plan
@@ -272,11 +267,11 @@ def test_swap_space_comes_back_however_a_swapped_request_ends(reason: FinishReas
 def test_what_the_prefix_cache_still_has_is_not_moved() -> None:
     """Swapped out at a block boundary, with all three blocks remembered: it goes on from these."""
     scheduler, device = make_engine(seqs=1, swap_blocks=8, swap_block_seconds=0.0, policy="priority")
-    scheduler.add(slow := make_request("slow", 45, max_tokens=9, priority=1))
+    slow = add(scheduler, "slow", 45, max_tokens=9, priority=1)
     for _ in range(4):
         step(scheduler, device)
     assert slow.computed == 48
-    scheduler.add(urgent := make_request("urgent", 10, max_tokens=3))
+    urgent = add(scheduler, "urgent", 10, max_tokens=3)
     step(scheduler, device)
     assert slow.swapped is not None
     finish(scheduler, device, [slow, urgent])
@@ -286,11 +281,11 @@ def test_what_the_prefix_cache_still_has_is_not_moved() -> None:
 
 def test_a_preempted_request_waits_for_its_token_that_is_on_the_way() -> None:
     scheduler, device = make_engine(seqs=1, policy="priority")
-    scheduler.add(slow := make_request("slow", 20, max_tokens=5, priority=1))
+    slow = add(scheduler, "slow", 20, max_tokens=5, priority=1)
     first = scheduler.plan(0.0)
     assert first is not None
     result = device.execute(first)
-    scheduler.add(make_request("urgent", 10, max_tokens=5))
+    add(scheduler, "urgent", 10, max_tokens=5)
     second = scheduler.plan(0.0)
     assert second is not None
     urgent_result = device.execute(second)
@@ -310,9 +305,9 @@ def test_a_preempted_request_waits_for_its_token_that_is_on_the_way() -> None:
 def test_what_others_computed_meanwhile_is_better_than_what_was_swapped_out() -> None:
     scheduler, device = make_engine(seqs=1, tokens=32, swap_blocks=8, swap_block_seconds=0.0, policy="priority")
     tokens = list(range(60))
-    scheduler.add(slow := make_request("slow", tokens, max_tokens=3, priority=1, seed=1))
+    slow = add(scheduler, "slow", tokens, max_tokens=3, priority=1, seed=1)
     step(scheduler, device)
-    scheduler.add(urgent := make_request("urgent", tokens, max_tokens=2, seed=2))
+    urgent = add(scheduler, "urgent", tokens, max_tokens=2, seed=2)
     step(scheduler, device)
     assert slow.swapped is not None
     assert slow.swapped.computed == 32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from simulation import answer_of, expected, make_engine, make_request, run, step
+from simulation import add, answer_of, expected, make_engine, make_request, run, step
 
 from octavo_engine.core.kv_groups import NO_BLOCK, KVGroup
 from octavo_engine.core.prefix_cache import chain_hash, root_hash
@@ -21,7 +21,7 @@ SHARED = list(range(48))
 def test_a_prefix_is_computed_once_and_its_hits_are_counted(kinds: str) -> None:
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32)
     for name, last in (("a", 1), ("b", 2)):
-        scheduler.add(request := make_request(name, [*SHARED, last], max_tokens=20))
+        request = add(scheduler, name, [*SHARED, last], max_tokens=20)
         outputs = run(scheduler, device=device)
         assert answer_of(outputs, name) == expected(request)
         cached = {output.cached_tokens for output in outputs if len(output.token_ids) and output.finish_reason}
@@ -35,9 +35,9 @@ def test_a_prefix_is_computed_once_and_its_hits_are_counted(kinds: str) -> None:
 def test_a_hit_ends_at_the_last_block_boundary_that_is_shared(kinds: str, shared: int) -> None:
     """Recurrent groups leave checkpoints where chunks end; with chunks of a block that is at every boundary."""
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32, tokens=16)
-    scheduler.add(make_request("a", [*SHARED, 1], max_tokens=3))
+    add(scheduler, "a", [*SHARED, 1], max_tokens=3)
     run(scheduler, device=device)
-    scheduler.add(request := make_request("b", [*SHARED[:shared], 777, 778], max_tokens=30))
+    request = add(scheduler, "b", [*SHARED[:shared], 777, 778], max_tokens=30)
     outputs = run(scheduler, device=device)
     assert outputs[-1].cached_tokens == shared // 16 * 16
     assert answer_of(outputs, "b") == expected(request)
@@ -47,7 +47,7 @@ def test_a_hit_ends_at_the_last_block_boundary_that_is_shared(kinds: str, shared
 def test_of_a_prompt_that_is_known_in_full_the_last_token_is_computed(kinds: str) -> None:
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32, tokens=16)
     for name in "ab":
-        scheduler.add(request := make_request(name, SHARED, max_tokens=5))
+        request = add(scheduler, name, SHARED, max_tokens=5)
         outputs = run(scheduler, device=device)
         assert answer_of(outputs, name) == expected(request)
     assert outputs[-1].cached_tokens == 32
@@ -55,19 +55,19 @@ def test_of_a_prompt_that_is_known_in_full_the_last_token_is_computed(kinds: str
 
 def test_answers_are_found_again_as_part_of_the_next_prompt() -> None:
     scheduler, device = make_engine()
-    scheduler.add(request := make_request("a", 20, max_tokens=30))
+    request = add(scheduler, "a", 20, max_tokens=30)
     run(scheduler, device=device)
-    turns = make_request("a", 20).token_ids + expected(request)
-    scheduler.add(make_request("b", [*turns, 5], max_tokens=2))
+    turns = request.token_ids[:20] + expected(request)
+    add(scheduler, "b", [*turns, 5], max_tokens=2)
     assert run(scheduler, device=device)[-1].cached_tokens == 48
 
 
 def test_a_sliding_group_adopts_its_window_only() -> None:
     """A window of 18 before token 48 begins at token 31, the last of the second block."""
     scheduler, device = make_engine(groups=GROUPS["sliding"], blocks=32)
-    scheduler.add(make_request("a", [*SHARED, 1], max_tokens=2))
+    add(scheduler, "a", [*SHARED, 1], max_tokens=2)
     run(scheduler, device=device)
-    scheduler.add(request := make_request("b", [*SHARED, 2], max_tokens=9))
+    request = add(scheduler, "b", [*SHARED, 2], max_tokens=9)
     step(scheduler, device)
     assert request.cached == 48
     assert request.block_tables[0][0] == NO_BLOCK
@@ -79,10 +79,10 @@ def test_a_sliding_group_adopts_its_window_only() -> None:
 def test_what_has_left_a_window_makes_room_for_windows(policy: str) -> None:
     """Each turn leaves a dozen blocks behind its window, and two or three in it: what the next one asks for."""
     scheduler, device = make_engine(groups=[KVGroup(512), KVGroup(40, "sliding", 18)], tokens=32, eviction=policy)
-    chats = [make_request(f"chat {number}", 200).token_ids for number in range(10)]
+    chats = [make_request(f"chat {number}", 200).prompt_token_ids for number in range(10)]
     for turn, further in enumerate(([], [5] * 8)):
         for number, chat in enumerate(chats):
-            scheduler.add(request := make_request(f"{turn}-{number}", [*chat, *further], max_tokens=2))
+            request = add(scheduler, f"{turn}-{number}", [*chat, *further], max_tokens=2)
             outputs = run(scheduler, device=device)
             assert (answer_of(outputs, request.request_id), outputs[-1].cached_tokens) == (
                 expected(request),
@@ -94,7 +94,7 @@ def test_a_sliding_groups_hit_needs_nothing_before_the_window() -> None:
     scheduler, device = make_engine(groups=[KVGroup(5, "sliding", 16)], blocks=64, tokens=16)
     prompt = list(range(160))
     for name in "ab":  # far more tokens than the group has slots: only the end can still be known
-        scheduler.add(request := make_request(name, [*prompt, 5], max_tokens=3))
+        request = add(scheduler, name, [*prompt, 5], max_tokens=3)
         outputs = run(scheduler, device=device)
         assert answer_of(outputs, name) == expected(request)
     assert outputs[-1].cached_tokens == 160
@@ -103,7 +103,7 @@ def test_a_sliding_groups_hit_needs_nothing_before_the_window() -> None:
 def test_of_a_window_of_one_token_a_beginning_is_known_that_was_computed() -> None:
     scheduler, device = make_engine(groups=[KVGroup(5, "sliding", 1)], blocks=64)
     for name, cached in (("a", 0), ("b", 48)):
-        scheduler.add(request := make_request(name, [*SHARED, 1], max_tokens=9))
+        request = add(scheduler, name, [*SHARED, 1], max_tokens=9)
         outputs = run(scheduler, device=device)
         assert (answer_of(outputs, name), outputs[-1].cached_tokens) == (expected(request), cached)
 
@@ -118,7 +118,7 @@ def test_groups_that_know_different_beginnings_agree_on_what_all_know() -> None:
     """The full group knows 48 tokens, the recurrent one has checkpoints at 32 and 48, and 48 is taken from it."""
     groups = [KVGroup(32), KVGroup(32, "recurrent")]
     scheduler, device = make_engine(groups=groups, blocks=32, tokens=32)
-    scheduler.add(make_request("a", [*SHARED, 1], max_tokens=2))
+    add(scheduler, "a", [*SHARED, 1], max_tokens=2)
     run(scheduler, device=device)
     recurrent = scheduler.memory.pools[1]
     assert recurrent.cache is not None
@@ -131,7 +131,7 @@ def test_groups_that_know_different_beginnings_agree_on_what_all_know() -> None:
     recurrent.cache.forget(block)
     recurrent.give_back([block])
     scheduler.check_integrity()
-    scheduler.add(request := make_request("b", [*SHARED, 2], max_tokens=3))
+    request = add(scheduler, "b", [*SHARED, 2], max_tokens=3)
     outputs = run(scheduler, device=device)
     assert outputs[-1].cached_tokens == 32
     assert answer_of(outputs, "b") == expected(request)
@@ -155,21 +155,21 @@ def test_what_separates_two_requests_separates_their_blocks(
     """The device knows the owners of what it holds, so it would see what is found by the wrong one."""
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32, tokens=16)
     device.owners = {"a": "one", "b": "other", "c": "one"}
-    scheduler.add(make_request("a", range(64), max_tokens=20, **one))
+    add(scheduler, "a", range(64), max_tokens=20, **one)
     run(scheduler, device=device)
-    scheduler.add(make_request("b", range(64), max_tokens=20, **other))
+    add(scheduler, "b", range(64), max_tokens=20, **other)
     assert run(scheduler, device=device)[-1].cached_tokens == 0
-    scheduler.add(make_request("c", range(64), max_tokens=20, **one))
+    add(scheduler, "c", range(64), max_tokens=20, **one)
     assert run(scheduler, device=device)[-1].cached_tokens == 48, "the first one's are still there"
 
 
 def test_two_at_once_with_different_salts_share_nothing_either() -> None:
     scheduler, device = make_engine()
     device.owners = {"a": "one", "b": "other"}
-    scheduler.add(make_request("a", range(64), max_tokens=20, cache_salt="1"))
+    add(scheduler, "a", range(64), max_tokens=20, cache_salt="1")
     step(scheduler, device)
     step(scheduler, device)
-    scheduler.add(make_request("b", range(64), max_tokens=20, cache_salt="2"))
+    add(scheduler, "b", range(64), max_tokens=20, cache_salt="2")
     assert [o.cached_tokens for o in run(scheduler, device=device) if o.finish_reason] == [0, 0]
 
 
@@ -183,9 +183,7 @@ def test_the_chain_depends_on_everything_before_it() -> None:
 def test_a_prompt_dropped_from_its_step_is_not_remembered_as_computed() -> None:
     """A victim of the step it was planned in has computed nothing: its blocks must not be found later."""
     scheduler, device = make_engine(blocks=8, seqs=4, tokens=128)
-    requests = [make_request(f"r{n}", 31, max_tokens=60, arrival=n) for n in range(3)]
-    for request in requests:
-        scheduler.add(request)
+    requests = [add(scheduler, f"r{n}", 31, max_tokens=60, arrival=n) for n in range(3)]
     outputs = run(scheduler, device=device)
     for request in requests:
         assert answer_of(outputs, request.request_id) == expected(request)
@@ -195,6 +193,6 @@ def test_a_prompt_dropped_from_its_step_is_not_remembered_as_computed() -> None:
 def test_without_prefix_caching_nothing_is_found() -> None:
     scheduler, device = make_engine(prefix=False)
     for name in "ab":
-        scheduler.add(make_request(name, SHARED, max_tokens=2))
+        add(scheduler, name, SHARED, max_tokens=2)
         assert run(scheduler, device=device)[-1].cached_tokens == 0
     assert scheduler.memory.pools[0].available == scheduler.memory.pools[0].num_blocks

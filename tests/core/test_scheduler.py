@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import (
     Device,
+    add,
     answer_of,
     expected,
     expected_answer,
     make_engine,
     make_request,
     make_scheduler,
+    make_state,
     news,
     run,
     step,
@@ -27,7 +29,8 @@ from octavo_engine.core.admission import NotAdmissibleError
 from octavo_engine.core.draft import Draft
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
+from octavo_engine.core.request import FinishReason, TokenLogprobs
+from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step_cost import FIRST_TOKENS
@@ -38,8 +41,7 @@ from octavo_engine.core.step_cost import FIRST_TOKENS
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_one_request_is_answered_in_full(ahead: int) -> None:
     scheduler = make_scheduler()
-    request = make_request("a", 20, max_tokens=5)
-    scheduler.add(request)
+    request = add(scheduler, "a", 20, max_tokens=5)
     outputs = run(scheduler, ahead=ahead)
     assert answer_of(outputs, "a") == expected(request)
     assert outputs[-1].finish_reason == FinishReason.LENGTH
@@ -48,9 +50,9 @@ def test_one_request_is_answered_in_full(ahead: int) -> None:
 
 def test_long_prompts_are_cut_and_mixed_with_decodes() -> None:
     scheduler, device = make_engine(tokens=16)
-    scheduler.add(short := make_request("short", 4, max_tokens=10))
+    short = add(scheduler, "short", 4, max_tokens=10)
     step(scheduler, device)
-    scheduler.add(long := make_request("long", 100, max_tokens=2))
+    long = add(scheduler, "long", 100, max_tokens=2)
     for number in range(3):
         plan, _ = step(scheduler, device)
         assert (plan.decode_rows, plan.decode_starts) == ([short.row], [4 + number])
@@ -61,15 +63,13 @@ def test_long_prompts_are_cut_and_mixed_with_decodes() -> None:
 def test_every_decode_gets_a_token_in_every_step_beside_any_load_of_prompts(ahead: int) -> None:
     """Five decode while prompts keep coming: no step leaves any of them out until it has its answer."""
     scheduler, device = make_engine(blocks=256, tokens=16, seqs=8)
-    decoding = [make_request(f"decode{n}", 2, max_tokens=40) for n in range(5)]
-    for request in decoding:
-        scheduler.add(request)
+    decoding = [add(scheduler, f"decode{n}", 2, max_tokens=40) for n in range(5)]
     step(scheduler, device)
     assert all(request.num_output == 1 for request in decoding)
     launched = deque()
     for number in range(39):
         if number % 3 == 0:
-            scheduler.add(make_request(f"prefill{number}", 150, max_tokens=2))
+            add(scheduler, f"prefill{number}", 150, max_tokens=2)
         plan = scheduler.plan(0.0)
         assert plan is not None
         assert {request.row for request in decoding} <= set(plan.decode_rows)
@@ -84,11 +84,9 @@ def test_every_decode_gets_a_token_in_every_step_beside_any_load_of_prompts(ahea
 def test_the_prompt_at_the_head_gets_all_that_decodes_leave() -> None:
     scheduler, device = make_engine(blocks=256, tokens=16, seqs=8)
     for n in range(5):
-        scheduler.add(make_request(f"decode{n}", 2, max_tokens=90))
+        add(scheduler, f"decode{n}", 2, max_tokens=90)
     step(scheduler, device)
-    heads = [make_request(f"prompt{n}", 110, max_tokens=1) for n in range(3)]
-    for request in heads:
-        scheduler.add(request)
+    heads = [add(scheduler, f"prompt{n}", 110, max_tokens=1) for n in range(3)]
     for number in range(30):
         plan, _ = step(scheduler, device)
         assert len(plan.decode_rows) == 5
@@ -100,9 +98,9 @@ def test_the_prompt_at_the_head_gets_all_that_decodes_leave() -> None:
 def test_with_every_seat_taken_and_no_budget_to_spare_a_prompt_still_moves_in_every_step() -> None:
     scheduler, device = make_engine(blocks=64, tokens=8, seqs=8)
     for n in range(7):
-        scheduler.add(make_request(f"decode{n}", 1, max_tokens=60))
+        add(scheduler, f"decode{n}", 1, max_tokens=60)
     step(scheduler, device)
-    scheduler.add(prompt := make_request("prompt", 50, max_tokens=1))
+    prompt = add(scheduler, "prompt", 50, max_tokens=1)
     for number in range(50):
         plan, _ = step(scheduler, device)
         assert len(plan.decode_rows) == 7
@@ -117,19 +115,19 @@ def test_a_budget_that_leaves_some_seats_without_a_token_is_refused() -> None:
 
 def test_the_next_step_is_planned_before_the_last_ones_tokens_are_here() -> None:
     scheduler, device = make_engine()
-    scheduler.add(request := make_request("a", 5, max_tokens=3))
+    request = add(scheduler, "a", 5, max_tokens=3)
     plans = [scheduler.plan(0.0), scheduler.plan(0.0), scheduler.plan(0.0)]
     assert [plan.num_tokens for plan in plans if plan] == [5, 1, 1]
     assert request.num_output == 0
     assert scheduler.plan(0.0) is None, "the third token is the last: nothing is computed after it"
     outputs = [o for plan in plans if plan for o in news(scheduler.update(plan, device.execute(plan), 0.0))]
-    assert answer_of(outputs, "a") == expected_answer(make_request("a", 5).token_ids, 3)
+    assert answer_of(outputs, "a") == expected_answer(make_request("a", 5).prompt_token_ids, 3)
 
 
 def test_a_stop_found_one_step_late_wastes_that_step_and_no_client_hears_of_it() -> None:
     scheduler, device = make_engine()
-    answer = expected(make_request("a", 5, max_tokens=9))
-    scheduler.add(request := make_request("a", 5, max_tokens=9, stop=(answer[2],)))
+    answer = expected(make_state("a", 5, max_tokens=9))
+    request = add(scheduler, "a", 5, max_tokens=9, stop=(answer[2],))
     outputs = run(scheduler, device=device, ahead=1)
     assert answer_of(outputs, "a") == answer[:3]
     assert (outputs[-1].finish_reason, outputs[-1].stop_token) == (FinishReason.STOP, answer[2])
@@ -139,10 +137,9 @@ def test_a_stop_found_one_step_late_wastes_that_step_and_no_client_hears_of_it()
 
 def test_a_stop_token_before_min_tokens_is_an_ordinary_one() -> None:
     scheduler = make_scheduler()
-    answer = expected(make_request("a", 5, max_tokens=9))
+    answer = expected(make_state("a", 5, max_tokens=9))
     request = make_request("a", 5, max_tokens=9, stop=(answer[1], answer[4]))
-    request.sampling = replace(request.sampling, min_tokens=3)
-    scheduler.add(request)
+    scheduler.add(replace(request, sampling=replace(request.sampling, min_tokens=3)), 0.0)
     outputs = run(scheduler)
     assert answer_of(outputs, "a") == answer[:5]
     assert outputs[-1].finish_reason == FinishReason.STOP
@@ -150,7 +147,7 @@ def test_a_stop_token_before_min_tokens_is_an_ordinary_one() -> None:
 
 def test_plain_tokens_come_in_columns_and_first_last_and_told_ones_as_events() -> None:
     scheduler, device = make_engine()
-    scheduler.add(make_request("a", 5, max_tokens=4))
+    add(scheduler, "a", 5, max_tokens=4)
     told = TokenLogprobs(1, -0.5, 1, ())
     for number, in_columns in enumerate([False, True, False, False]):
         plan = scheduler.plan(0.0)
@@ -169,8 +166,8 @@ def test_plain_tokens_come_in_columns_and_first_last_and_told_ones_as_events() -
 
 def test_the_first_event_tells_how_long_the_request_waited() -> None:
     scheduler, device = make_engine(seqs=1)
-    scheduler.add(make_request("a", 5, max_tokens=2, arrival=10.0))
-    scheduler.add(make_request("b", 5, max_tokens=2, arrival=10.0))
+    add(scheduler, "a", 5, max_tokens=2, arrival=10.0)
+    add(scheduler, "b", 5, max_tokens=2, arrival=10.0)
     outputs = [o for now in (10.0, 11.0, 12.5, 13.0) for o in step(scheduler, device, now)[1]]
     waits = {o.request_id: o.queue_seconds for o in outputs}
     assert waits == {"a": 0.0, "b": 2.5}
@@ -186,11 +183,11 @@ def test_what_can_never_fit_is_refused_at_the_door_with_need_have_and_knob(kind:
     scheduler, device = make_engine(groups=groups, blocks=99, tokens=32)
     fits = {"full": 128, "sliding": 48, "recurrent": 0}[kind]
     if fits:
-        scheduler.add(make_request("fits", fits - 4, max_tokens=4))
+        add(scheduler, "fits", fits - 4, max_tokens=4)
         assert len(answer_of(run(scheduler, device=device), "fits")) == 4
     need = {"full": 9, "sliding": 4, "recurrent": 2}[kind]
     with pytest.raises(NotAdmissibleError) as refusal:
-        scheduler.add(make_request("never", fits - 3 if fits else 4, max_tokens=4))
+        add(scheduler, "never", fits - 3 if fits else 4, max_tokens=4)
     message = str(refusal.value)
     assert f"{fits + 1 if fits else 8} tokens need {need} KV blocks of 16" in message
     assert f"there are {blocks}" in message
@@ -205,7 +202,7 @@ def test_what_can_never_fit_is_refused_at_the_door_with_need_have_and_knob(kind:
 def test_blocks_and_wasted_slots_are_counted_exactly() -> None:
     """Twenty tokens in blocks of 16 leave 12 slots; a state has no slots; a sliding group keeps whole blocks."""
     scheduler, device = make_engine(groups=[KVGroup(8), KVGroup(8, "sliding", 20), KVGroup(8, "recurrent")], tokens=64)
-    scheduler.add(make_request("a", 20, max_tokens=9))
+    add(scheduler, "a", 20, max_tokens=9)
     step(scheduler, device)  # up to the block boundary, where a recurrent group leaves a checkpoint
     step(scheduler, device)
     stats = scheduler.report()
@@ -218,9 +215,9 @@ def test_blocks_and_wasted_slots_are_counted_exactly() -> None:
 
 def test_waiting_requests_and_their_prompts_are_counted() -> None:
     scheduler, device = make_engine(seqs=1)
-    scheduler.add(make_request("a", 20))
-    scheduler.add(make_request("b", 30))
-    scheduler.add(make_request("c", 7))
+    add(scheduler, "a", 20)
+    add(scheduler, "b", 30)
+    add(scheduler, "c", 7)
     step(scheduler, device)
     stats = scheduler.report()
     assert (stats.running, stats.waiting, stats.waiting_tokens) == (1, 2, 37)
@@ -230,7 +227,7 @@ def test_waiting_requests_and_their_prompts_are_counted() -> None:
 
 def test_step_durations_are_reported_once() -> None:
     scheduler, device = make_engine()
-    scheduler.add(make_request("a", 5, max_tokens=2))
+    add(scheduler, "a", 5, max_tokens=2)
     step(scheduler, device)
     step(scheduler, device)
     assert scheduler.report().step_seconds == [0.01, 0.01]
@@ -240,7 +237,7 @@ def test_step_durations_are_reported_once() -> None:
 def test_recomputation_is_not_counted_as_prefix_queries() -> None:
     scheduler = make_scheduler(blocks=8, tokens=64)
     for n in range(4):
-        scheduler.add(make_request(f"r{n}", 20, max_tokens=40, arrival=n))
+        add(scheduler, f"r{n}", 20, max_tokens=40, arrival=n)
     run(scheduler)
     assert scheduler.stats.preemptions > 0
     assert (scheduler.stats.prefix_queried_tokens, scheduler.stats.prefix_hit_tokens) == (80, 0)
@@ -255,7 +252,7 @@ def test_limits_that_move_bound_who_runs_and_how_much_prompt_a_step_holds() -> N
     )
     device = Device(16)
     for n in range(6):
-        scheduler.add(make_request(f"r{n}", 40, max_tokens=5))
+        add(scheduler, f"r{n}", 40, max_tokens=5)
     running, chunks = [], []
     while scheduler.has_work:
         plan, _ = step(scheduler, device)
@@ -270,7 +267,7 @@ def test_limits_that_move_bound_who_runs_and_how_much_prompt_a_step_holds() -> N
 def test_on_a_slow_device_prompts_are_cut_so_that_no_step_takes_too_long() -> None:
     scheduler, device = make_engine(blocks=256, tokens=2048, max_step_seconds=3.0)
     for n in range(2):
-        scheduler.add(make_request(f"r{n}", 1500, max_tokens=2))
+        add(scheduler, f"r{n}", 1500, max_tokens=2)
     chunks = []
     while scheduler.has_work:
         plan = scheduler.plan(0.0)
@@ -300,7 +297,7 @@ def test_any_crowd_is_answered_as_if_each_were_alone(
     rng = random.Random(seed)
     scheduler = make_scheduler(blocks=blocks, block_size=4, seqs=seqs, tokens=max(tokens, seqs), prefix=prefix)
     longest = blocks * 4
-    asked: dict[str, Request] = {}
+    asked: dict[str, RequestState] = {}
     aborted: set[str] = set()
 
     def disturb(number: int) -> None:
@@ -308,8 +305,7 @@ def test_any_crowd_is_answered_as_if_each_were_alone(
             answer = rng.randint(1, longest // 2)
             prompt = [rng.randint(0, 2) for _ in range(rng.randint(1, longest - answer))]
             name = f"r{len(asked)}"
-            asked[name] = make_request(name, prompt, max_tokens=answer, arrival=number, seed=len(asked))
-            scheduler.add(asked[name])
+            asked[name] = add(scheduler, name, prompt, max_tokens=answer, arrival=number, seed=len(asked))
         if asked and rng.random() < 0.05:
             name = rng.choice(list(asked))
             if scheduler.abort(name) is not None:
@@ -324,7 +320,7 @@ def test_any_crowd_is_answered_as_if_each_were_alone(
 def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_error() -> None:
     """Two plans are made at once: the second preempts the request whose first one's result is an error."""
     scheduler, device = make_scheduler(blocks=8), Device(16)
-    scheduler.add(make_request("broken", range(33), max_tokens=60))
+    add(scheduler, "broken", range(33), max_tokens=60)
     first = scheduler.plan(0.0)
     assert first is not None
     result = replace(device.execute(first), errors={0: "no"})
@@ -332,5 +328,5 @@ def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_
     scheduler._preempt(scheduler._requests["broken"], draft)
     assert news(scheduler.update(first, result, 0.0))[0].error == "no"
     scheduler.check_integrity()
-    scheduler.add(make_request("next", range(33), max_tokens=2))
+    add(scheduler, "next", range(33), max_tokens=2)
     assert run(scheduler, device=device)[0].cached_tokens == 0

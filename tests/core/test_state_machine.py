@@ -16,11 +16,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-from simulation import Device, check_plan, expected_answer, news
+from simulation import Device, check_plan, expected_answer, make_request, news
 from worlds import WORLDS, World
 
 from octavo_engine.core.admission import NotAdmissibleError
-from octavo_engine.core.request import FinishReason, Request, SamplingParams, Status
+from octavo_engine.core.request import FinishReason, Request, SamplingParams
+from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.step import RequestOutput, StepPlan, StepResult
 
 LONGEST = 160
@@ -97,7 +98,7 @@ class Histories(RuleBasedStateMachine):
         **kind: object,
     ) -> None:
         """Prompts with one or several choices each; the beginning may be that of others."""
-        kind["deadline"] = None if patience is None else self.now + patience
+        kind["timeout"] = patience
         kind.update(tenant=tenant, cache_salt=f"{tenant}/{salt}")
         for client in range(clients):
             prompt = [beginning] * shared + [(own * 7 + client + i * i) % 3 for i in range(own)]
@@ -126,9 +127,9 @@ class Histories(RuleBasedStateMachine):
             answer,
             None,
             tenant=parent.tenant,
-            cache_salt="foreign" if foreign == "salt" else parent.cache_salt,
-            adapter=parent.adapter,
-            priority=parent.priority,
+            cache_salt="foreign" if foreign == "salt" else parent.request.cache_salt,
+            adapter=parent.request.adapter,
+            priority=parent.request.priority,
             fork_of=parent.request_id,
         )
 
@@ -138,7 +139,7 @@ class Histories(RuleBasedStateMachine):
         before = len(self.scheduler._requests)
         prompt = [0] * (self.scheduler.settings.max_model_len - 1)
         try:
-            self.scheduler.add(Request("too much", prompt, SamplingParams(max_tokens=1), self.now))
+            self.scheduler.add(make_request("too much", prompt, max_tokens=1), self.now)
         except NotAdmissibleError:
             FIGURES["refused"] += 1
             assert len(self.scheduler._requests) == before
@@ -157,9 +158,9 @@ class Histories(RuleBasedStateMachine):
             expected = expected[: expected.index(stops[0]) + 1]
         self.asked[name] = Asked(expected)
         sampling = SamplingParams(max_tokens=answer, stop_token_ids=stops, seed=seed)
-        request = Request(name, list(prompt), sampling, self.now, **rest)  # type: ignore[arg-type]
+        request = Request(request_id=name, prompt_token_ids=tuple(prompt), sampling=sampling, **rest)  # type: ignore[arg-type]
         self.device.owners[name] = f"{request.cache_salt}|{request.adapter}"
-        self.scheduler.add(request)
+        self.scheduler.add(request, self.now)
         self.scheduler.check_integrity()
         FIGURES["requests"] += 1
         return name
@@ -180,7 +181,7 @@ class Histories(RuleBasedStateMachine):
                 self._abort(live[whose % len(live)])
                 return
 
-    def _abort(self, request: Request) -> None:
+    def _abort(self, request: RequestState) -> None:
         FIGURES[f"aborted while {_state(request)}"] += 1
         ended = self.scheduler.abort(request.request_id)
         assert ended is not None
@@ -311,11 +312,11 @@ class Histories(RuleBasedStateMachine):
             "a preemption is not counted"
         )
 
-    def _live(self) -> list[Request]:
+    def _live(self) -> list[RequestState]:
         return list(self.scheduler._requests.values())
 
 
-def _state(request: Request) -> str:
+def _state(request: RequestState) -> str:
     swapped = request.status is Status.PREEMPTED and request.swapped is not None
     return "swapped out" if swapped else request.status.value
 

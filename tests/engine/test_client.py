@@ -12,11 +12,10 @@ import psutil
 import pytest
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.request import Request, SamplingParams
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine import client as client_module
 from octavo_engine.engine.client import EngineClient
-from octavo_engine.engine.messages import AddRequest
 from octavo_engine.errors import EngineDeadError, ModelLoadError
 
 PROMPT = list(range(40))
@@ -34,11 +33,12 @@ async def client(tiny_model: Path) -> AsyncIterator[EngineClient]:
     assert client._process.returncode is not None
 
 
-def request(name: str, max_tokens: int = 8, **kwargs: object) -> AddRequest:
-    return AddRequest(name, PROMPT, SamplingParams(max_tokens=max_tokens, temperature=0.0), **kwargs)  # type: ignore[arg-type]
+def request(name: str, max_tokens: int = 8, **kwargs: object) -> Request:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+    return Request(request_id=name, prompt_token_ids=tuple(PROMPT), sampling=sampling, **kwargs)  # type: ignore[arg-type]
 
 
-async def collect(client: EngineClient, asked: AddRequest) -> list[RequestOutput]:
+async def collect(client: EngineClient, asked: Request) -> list[RequestOutput]:
     return [output async for output in client.generate(asked)]
 
 
@@ -80,7 +80,7 @@ async def test_a_request_that_cannot_run_gets_an_error_and_harms_nobody(client: 
     await client.wait_ready()
     other = asyncio.create_task(collect(client, request("other", max_tokens=200)))
     (too_long,) = await collect(client, request("long", max_tokens=5000))
-    strange = AddRequest("strange", [1, 64], SamplingParams(max_tokens=2))
+    strange = Request(request_id="strange", prompt_token_ids=(1, 64), sampling=SamplingParams(max_tokens=2))
     (outside,) = await collect(client, strange)
     assert too_long.finish_reason == outside.finish_reason == "error"
     assert "more than the 1000 tokens" in str(too_long.error)

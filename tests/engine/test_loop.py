@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.request import Request, SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import SchedulerStats, StepOutputs, StepPlan, StepResult
@@ -80,6 +80,10 @@ def recorded(depth: int = 2) -> tuple[EngineLoop, Recorder]:
     return EngineLoop(Scheduler(settings, memory), recorder, INFO, depth=depth), recorder
 
 
+def ask(loop: EngineLoop, name: str, prompt: Sequence[int], sampling: SamplingParams, **kwargs: Any) -> None:
+    loop.add(Request(request_id=name, prompt_token_ids=tuple(prompt), sampling=sampling, **kwargs))
+
+
 def drain(loop: EngineLoop) -> dict[str, list[int]]:
     """Everything said until nothing is left to do."""
     said: dict[str, list[int]] = {}
@@ -94,7 +98,7 @@ def drain(loop: EngineLoop) -> dict[str, list[int]]:
 
 def test_a_step_is_submitted_before_the_result_of_the_one_in_front_is_awaited() -> None:
     loop, recorder = recorded()
-    loop.add("a", [1] * 10, replace(GREEDY, max_tokens=4))
+    ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=4))
     assert drain(loop) == {"a": [10, 11, 12, 13]}
     assert recorder.events == [
         "submit 1", "submit 2", "result 1", "submit 3", "result 2", "submit 4", "result 3", "result 4",
@@ -103,7 +107,7 @@ def test_a_step_is_submitted_before_the_result_of_the_one_in_front_is_awaited() 
 
 def test_an_answer_that_stops_early_wastes_one_step_and_the_loop_comes_to_rest() -> None:
     loop, recorder = recorded()
-    loop.add("a", [1] * 10, replace(GREEDY, stop_token_ids=(12,)))
+    ask(loop, "a", [1] * 10, replace(GREEDY, stop_token_ids=(12,)))
     assert drain(loop) == {"a": [10, 11, 12]}
     assert recorder.events[-2:] == ["result 3", "result 4"]
     assert len(recorder.events) == 8
@@ -111,10 +115,10 @@ def test_an_answer_that_stops_early_wastes_one_step_and_the_loop_comes_to_rest()
 
 def test_what_arrives_while_a_wasted_step_runs_is_planned_at_once() -> None:
     loop, recorder = recorded()
-    loop.add("a", [1] * 10, replace(GREEDY, stop_token_ids=(10,)))
+    ask(loop, "a", [1] * 10, replace(GREEDY, stop_token_ids=(10,)))
     loop.step()
     assert recorder.events == ["submit 1", "submit 2", "result 1"]
-    loop.add("b", [2] * 5, replace(GREEDY, max_tokens=1))
+    ask(loop, "b", [2] * 5, replace(GREEDY, max_tokens=1))
     loop.step()
     assert recorder.events[3:] == ["submit 3", "result 2"]
     assert drain(loop) == {"b": [5]}
@@ -152,7 +156,7 @@ def slow() -> tuple[EngineLoop, SlowRecorder]:
 
 def test_a_long_step_leaves_the_next_plan_open_until_it_has_nearly_ended() -> None:
     loop, recorder = slow()
-    loop.add("a", [1] * 10, replace(GREEDY, max_tokens=5))
+    ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=5))
     assert drain(loop) == {"a": [10, 11, 12, 13, 14]}
     assert recorder.events == [
         "submit 1", "submit 2", "result 1",  # nothing is known yet
@@ -163,8 +167,8 @@ def test_a_long_step_leaves_the_next_plan_open_until_it_has_nearly_ended() -> No
 
 def test_who_arrives_in_a_long_step_is_in_the_next() -> None:
     loop, recorder = slow()
-    recorder.visitor = lambda: loop.add("b", [2] * 5, replace(GREEDY, max_tokens=2))
-    loop.add("a", [1] * 10, replace(GREEDY, max_tokens=9))
+    recorder.visitor = lambda: ask(loop, "b", [2] * 5, replace(GREEDY, max_tokens=2))
+    ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=9))
     assert len(drain(loop)["b"]) == 2
     third = recorder.events.index("submit 5")
     assert recorder.events[:third].count("wait 0.042") == 3
@@ -173,7 +177,7 @@ def test_who_arrives_in_a_long_step_is_in_the_next() -> None:
 
 def test_a_step_that_ends_sooner_than_expected_is_followed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, recorder = slow()
-    loop.add("a", [1] * 10, replace(GREEDY, max_tokens=5))
+    ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=5))
     loop.step()
     monkeypatch.setattr(SlowRecorder, "idle", True)
     assert drain(loop)["a"][-1] == 14
@@ -182,8 +186,8 @@ def test_a_step_that_ends_sooner_than_expected_is_followed_at_once(monkeypatch: 
 
 def test_an_abort_in_flight_is_told_once_and_its_row_and_blocks_are_free() -> None:
     loop, _ = recorded()
-    loop.add("a", [1] * 100, GREEDY)
-    loop.add("b", [2] * 7, GREEDY)
+    ask(loop, "a", [1] * 100, GREEDY)
+    ask(loop, "b", [2] * 7, GREEDY)
     loop.step()
     loop.step()
     loop.abort(["a", "a", "unknown"])
@@ -199,8 +203,8 @@ def test_a_deadline_passes_in_flight() -> None:
     loop, _ = recorded()
     now = 0.0
     loop._clock = lambda: now
-    loop.add("late", [1] * 10, GREEDY, timeout=5.0)
-    loop.add("other", [1] * 10, GREEDY)
+    ask(loop, "late", [1] * 10, GREEDY, timeout=5.0)
+    ask(loop, "other", [1] * 10, GREEDY)
     loop.step()
     now = 5.0
     assert [(e.request_id, e.finish_reason) for e in loop.step().events if e.finish_reason] == [("late", "timeout")]
@@ -210,7 +214,7 @@ def test_a_deadline_passes_in_flight() -> None:
 def test_a_failed_step_ends_the_loop_with_a_dump(caplog: pytest.LogCaptureFixture) -> None:
     loop, recorder = recorded()
     recorder.fail_at = 3
-    loop.add("a", [1] * 10, GREEDY)
+    ask(loop, "a", [1] * 10, GREEDY)
     with caplog.at_level(logging.ERROR), pytest.raises(RuntimeError, match="the device is gone"):
         drain(loop)
     assert "step 3: 1 tokens, 1 decodes" in caplog.text
@@ -219,7 +223,7 @@ def test_a_failed_step_ends_the_loop_with_a_dump(caplog: pytest.LogCaptureFixtur
 
 def test_requests_that_can_never_run_are_a_defect_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, _ = recorded()
-    loop.add("a", [1] * 10, GREEDY)
+    ask(loop, "a", [1] * 10, GREEDY)
     monkeypatch.setattr(loop._scheduler, "plan", lambda now: None)
     with pytest.raises(RuntimeError, match="no step can be planned"):
         drain(loop)
@@ -228,7 +232,7 @@ def test_requests_that_can_never_run_are_a_defect_that_is_said(monkeypatch: pyte
 def test_a_target_that_cannot_be_met_is_said_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
     loop, _ = recorded()
     adaptive = loop._scheduler.adaptive = AdaptiveLimits(4, 64, ttft_p90=0.01)
-    loop.add("a", [1] * 10, GREEDY)
+    ask(loop, "a", [1] * 10, GREEDY)
     with caplog.at_level(logging.INFO):
         for met in (True, False, False, True, True):
             adaptive.target_met, adaptive.message = met, "--target-ttft-p90 cannot be met"
@@ -241,10 +245,10 @@ def test_a_target_that_cannot_be_met_is_said_once_and_its_return_too(caplog: pyt
 
 def test_all_that_runs_is_told_when_everything_is_aborted() -> None:
     loop, _ = recorded()
-    loop.add("a", [1] * 10, GREEDY)
-    loop.add("empty", [], GREEDY)
+    ask(loop, "a", [1] * 10, GREEDY)
+    ask(loop, "empty", [], GREEDY)
     loop.step()
-    loop.add("b", [1] * 10, GREEDY)
+    ask(loop, "b", [1] * 10, GREEDY)
     assert {(e.request_id, e.finish_reason) for e in loop.abort_all().events} == {("a", "abort"), ("b", "abort")}
     loop.step()
     assert not loop.has_work
@@ -310,7 +314,7 @@ def test_one_step_ahead_gives_the_same_tokens(memory: str, engine: Callable[...,
         for depth in (1, 2):
             loop._depth = depth
             for name, prompt, params in crowd(seed):
-                loop.add(name, prompt, params)
+                ask(loop, name, prompt, params)
             said[depth] = drain(loop)
         assert said[1] == said[2]
         assert len(said[1]) == 12
@@ -329,7 +333,7 @@ def test_aborts_and_arrivals_in_flight_change_no_other_answer(engine: Callable[.
     loop = engine(num_kv_blocks=24, max_num_batched_tokens=32)
     alone = {}
     for name, prompt, params in crowd(9):
-        loop.add(name, prompt, params)
+        ask(loop, name, prompt, params)
         alone |= drain(loop)
     rng = random.Random(1)
     waiting, aborted, ended = crowd(9), set(), set()
@@ -337,7 +341,7 @@ def test_aborts_and_arrivals_in_flight_change_no_other_answer(engine: Callable[.
     while waiting or loop.has_work:
         if waiting and rng.random() < 0.4:
             name, prompt, params = waiting.pop()
-            loop.add(name, prompt, params)
+            ask(loop, name, prompt, params)
         running = [name for name in said if name not in aborted | ended]
         if rng.random() < 0.1 and running and len(aborted) < 4:
             aborted.add(name := rng.choice(running))
@@ -360,11 +364,11 @@ def test_forks_share_the_prompt_and_go_their_own_ways(engine: Callable[..., Engi
     choices = {f"n{i}": replace(GREEDY, temperature=1.0, seed=i) for i in range(4)}
     alone = {}
     for name, params in choices.items():
-        loop.add(name, prompt, params, cache_salt=name)
+        ask(loop, name, prompt, params, cache_salt=name)
         alone |= drain(loop)
     assert len({tuple(tokens) for tokens in alone.values()}) == 4, "the answers should differ"
     for name, params in choices.items():
-        loop.add(name, prompt, params, fork_of=None if name == "n0" else "n0", cache_salt="forks")
+        ask(loop, name, prompt, params, fork_of=None if name == "n0" else "n0", cache_salt="forks")
     before = loop.report().copied_blocks
     assert drain(loop) == alone
     assert loop.report().copied_blocks > before

@@ -24,7 +24,7 @@ from recorded import RecordedOperations, StaticAttention
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.request import Request, SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import Chunk, NewRow, RequestOutput, StepPlan, StepResult, TableChange
@@ -349,7 +349,10 @@ class Schedule:
         name = f"{self.number}-{len(self.asked)}"
         self.asked[name] = asked
         params = replace(WAYS[asked.way], max_tokens=len(asked.expected))
-        self.loop.add(name, asked.prompt, params, fork_of=fork_of, **asked.scope)
+        tokens = tuple(asked.prompt)
+        self.loop.add(
+            Request(request_id=name, prompt_token_ids=tokens, sampling=params, fork_of=fork_of, **asked.scope)
+        )
         return name
 
     def _abort(self, figures: Counter[str]) -> None:

@@ -21,7 +21,7 @@ from checkpoints import reference_model, save
 from windowed import LAYERS, WINDOW, windowed
 
 from octavo_engine import LLM, SamplingParams
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.request import Request, TokenLogprobs
 from octavo_engine.engine import target
 from octavo_engine.engine.rank import decode_memory_plan, encode_memory_plan
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
@@ -141,7 +141,8 @@ def test_a_window_bounds_what_a_sequence_holds(load: Any) -> None:
     llm = load(16, **TIGHT, enable_prefix_caching=False)
     full, sliding = llm._loop._scheduler.memory.pools
     held = []
-    llm._loop.add("a", PROMPTS[-1], replace(GREEDY, max_tokens=60))
+    sampling = replace(GREEDY, max_tokens=60)
+    llm._loop.add(Request(request_id="a", prompt_token_ids=tuple(PROMPTS[-1]), sampling=sampling))
     while llm._loop.has_work:
         llm._loop.step()
         held.append((full.used, sliding.used))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from octavo_engine.core.request import Request
+from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.step import BlockOp, Chunk, NewRow, StepPlan, TableChange
 
 
@@ -14,18 +14,18 @@ class Draft:
 
     budget: int
     """Tokens that may still be added."""
-    new_rows: dict[Request, NewRow] = field(default_factory=dict)
+    new_rows: dict[RequestState, NewRow] = field(default_factory=dict)
     changes: list[TableChange] = field(default_factory=list)
-    decoding: list[Request] = field(default_factory=list)
+    decoding: list[RequestState] = field(default_factory=list)
     decode_rows: list[int] = field(default_factory=list)
     decode_starts: list[int] = field(default_factory=list)
-    chunks: dict[Request, Chunk] = field(default_factory=dict)
+    chunks: dict[RequestState, Chunk] = field(default_factory=dict)
     prompt_tokens: dict[str, int] = field(default_factory=dict)
     """Tokens of chunks by tenant."""
     preempted: bool = False
     """Whether somebody had to give up blocks: then nobody new is admitted in this step."""
 
-    def add_decode(self, request: Request) -> None:
+    def add_decode(self, request: RequestState) -> None:
         """One more token of a request whose known tokens are computed but for the last."""
         self.decoding.append(request)
         self.decode_rows.append(request.row)
@@ -34,7 +34,7 @@ class Draft:
         request.computed += 1
         request.in_flight += 1
 
-    def add_chunk(self, request: Request, end: int) -> None:
+    def add_chunk(self, request: RequestState, end: int) -> None:
         """The tokens of a request up to `end`."""
         samples = end == request.known
         chunk = Chunk(request.row, request.computed, end - request.computed, samples)
@@ -47,7 +47,7 @@ class Draft:
     def _count(self, tenant: str, tokens: int) -> None:
         self.prompt_tokens[tenant] = self.prompt_tokens.get(tenant, 0) + tokens
 
-    def drop(self, request: Request) -> None:
+    def drop(self, request: RequestState) -> None:
         """Take back what was planned for a request that is preempted in the same step."""
         if (chunk := self.chunks.pop(request, None)) is not None:
             self.budget += chunk.num_tokens
@@ -64,7 +64,7 @@ class Draft:
         self.new_rows.pop(request, None)
         self.changes = [change for change in self.changes if change.row != request.row]
 
-    def before(self, request: Request) -> int:
+    def before(self, request: RequestState) -> int:
         """The tokens that were computed of a request before this plan."""
         if (chunk := self.chunks.get(request)) is not None:
             return chunk.start
@@ -76,7 +76,7 @@ class Draft:
         return not self.decoding and not self.chunks
 
     @property
-    def sampling(self) -> list[Request]:
+    def sampling(self) -> list[RequestState]:
         """The requests that sample, in the order of the result's columns."""
         return self.decoding + [request for request, chunk in self.chunks.items() if chunk.samples]
 

@@ -4,42 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from octavo_engine.core.request import Request, Status
+from octavo_engine.core.request import Request
+from octavo_engine.core.request_state import RequestState, Status
 
 
-def begins_as(request: Request, parent: Request | None) -> bool:
-    """Whether `parent` is still here, and `request` may share what it computes of its prompt."""
+def begins_as(state: RequestState, parent: RequestState | None) -> bool:
+    """Whether `parent` is still here, and `state` may share what it computes of its prompt."""
     return (
         parent is not None
-        and parent.token_ids[: request.prompt_len] == request.token_ids
-        and (parent.tenant, parent.cache_salt, parent.adapter) == (request.tenant, request.cache_salt, request.adapter)
+        and parent.token_ids[: state.prompt_len] == state.token_ids
+        and _cache_scope(parent.request) == _cache_scope(state.request)
     )
+
+
+def _cache_scope(request: Request) -> tuple[str, str, str]:
+    return (request.tenant, request.cache_salt, request.adapter)
 
 
 class Forks:
     """Requests that wait for another's prompt rather than for a seat."""
 
     def __init__(self) -> None:
-        self._by_parent: dict[str, list[Request]] = {}
+        self._by_parent: dict[str, list[RequestState]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_parent.values()))
 
-    def add(self, request: Request) -> None:
+    def add(self, state: RequestState) -> None:
         """Let it wait for `fork_of`."""
-        request.status = Status.FORKING
-        self._by_parent.setdefault(request.fork_of or "", []).append(request)
+        state.status = Status.FORKING
+        self._by_parent.setdefault(state.fork_of or "", []).append(state)
 
-    def remove(self, request: Request) -> None:
+    def remove(self, state: RequestState) -> None:
         """It has ended."""
-        self._by_parent[request.fork_of or ""].remove(request)
+        self._by_parent[state.fork_of or ""].remove(state)
 
-    def wake(self, requests: Mapping[str, Request]) -> list[Request]:
+    def wake(self, requests: Mapping[str, RequestState]) -> list[RequestState]:
         """Those that wait no more: their parent's prompt is computed, or it is none of `requests` any more.
 
         Of one parent's the last comes first, as each is to be put before those that wait for a seat.
         """
-        woken: list[Request] = []
+        woken: list[RequestState] = []
         for parent_id, forks in list(self._by_parent.items()):
             parent = requests.get(parent_id)
             ready = [fork for fork in forks if parent is None or parent.computed >= fork.prompt_len - 1]

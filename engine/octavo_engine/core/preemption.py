@@ -10,62 +10,60 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from octavo_engine.core.fairness import Accounts
-from octavo_engine.core.request import Request
+from octavo_engine.core.request_state import RequestState
 
-Importance = Callable[[Request], int]
+Importance = Callable[[RequestState], int]
 """Low numbers matter most."""
-Gain = Callable[[Request], Sequence[int]]
+Gain = Callable[[RequestState], Sequence[int]]
 """Blocks of each KV group that others could have if the request gave up its own."""
 
 
-def choose_victim(candidates: Iterable[Request], importance: Importance, gain: Gain, needed: int) -> Request:
+def choose_victim(candidates: Iterable[RequestState], importance: Importance, gain: Gain, needed: int) -> RequestState:
     """Whom to preempt when `needed` blocks of some group are missing; ValueError without candidates."""
     requests = list(candidates)
     least = max(map(importance, requests))
-    ordered = sorted((request for request in requests if importance(request) == least), key=_loss)
-    return next((request for request in ordered if min(gain(request)) >= needed), ordered[0])
+    ordered = sorted((state for state in requests if importance(state) == least), key=_loss)
+    return next((state for state in ordered if min(gain(state)) >= needed), ordered[0])
 
 
 def choose_victims(
-    candidates: Iterable[Request], importance: Importance, gain: Gain, needed: Sequence[int]
-) -> list[Request]:
+    candidates: Iterable[RequestState], importance: Importance, gain: Gain, needed: Sequence[int]
+) -> list[RequestState]:
     """Whom to preempt, one or more, to gain `needed` blocks of each group; nobody if all together would not do."""
-    victims: list[Request] = []
-    for request in sorted(candidates, key=lambda request: (-importance(request), *_loss(request))):
-        victims.append(request)
-        needed = [missing - gained for missing, gained in zip(needed, gain(request), strict=True)]
+    victims: list[RequestState] = []
+    for state in sorted(candidates, key=lambda state: (-importance(state), *_loss(state))):
+        victims.append(state)
+        needed = [missing - gained for missing, gained in zip(needed, gain(state), strict=True)]
         if max(needed) <= 0:
             return victims
     return []
 
 
 def yielding_to(
-    waiting: Request,
-    running: Iterable[Request],
+    waiting: RequestState,
+    running: Iterable[RequestState],
     importance: Importance,
     accounts: Accounts,
-    share_of: Callable[[Request], float],
-) -> list[Request]:
+    share_of: Callable[[RequestState], float],
+) -> list[RequestState]:
     """Who gives way to a waiting request: what matters less, and what a tenant holds beyond its share of the engine.
 
     The one that comes must stay within its own tenant's share. So nobody can take back what was taken this way.
     """
     requests, ours = list(running), importance(waiting)
     held = {waiting.tenant: share_of(waiting)}
-    for request in requests:
-        held[request.tenant] = held.get(request.tenant, 0.0) + share_of(request)
+    for state in requests:
+        held[state.tenant] = held.get(state.tenant, 0.0) + share_of(state)
     over = {tenant for tenant, share in held.items() if share > accounts.share(tenant)}
     if waiting.tenant in over:
         over = set()
     return [
-        request
-        for request in requests
-        if ours < importance(request) or (ours == importance(request) and request.tenant in over)
+        state for state in requests if ours < importance(state) or (ours == importance(state) and state.tenant in over)
     ]
 
 
-def _loss(request: Request) -> tuple[int, float, str]:
-    return (request.computed, -request.arrival, request.request_id)
+def _loss(state: RequestState) -> tuple[int, float, str]:
+    return (state.computed, -state.arrival, state.request_id)
 
 
 def swap_is_cheaper(blocks: int, block_seconds: float, tokens: int, token_seconds: float) -> bool:

@@ -21,7 +21,8 @@ from octavo_engine.core.fairness import LEFTOVER, Accounts
 from octavo_engine.core.forks import Forks, begins_as
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper, yielding_to
-from octavo_engine.core.request import FinishReason, Request, Status
+from octavo_engine.core.request import FinishReason, Request
+from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import (
     NewRow,
@@ -52,12 +53,12 @@ class Scheduler:
         self.stats = SchedulerStats(kv_blocks_total=memory.blocks_total)
         self._accounts = Accounts()
         self._waiting = WaitingQueue(settings, self._accounts)
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, RequestState] = {}
         self._forks = Forks()
-        self._decoding: dict[Request, None] = {}
-        self._prefilling: dict[Request, None] = {}
+        self._decoding: dict[RequestState, None] = {}
+        self._prefilling: dict[RequestState, None] = {}
         self._free_rows = list(range(settings.max_num_seqs - 1, -1, -1))
-        self._launched: deque[list[Request]] = deque()
+        self._launched: deque[list[RequestState]] = deque()
         """The sampling requests of each plan whose results are not in yet."""
         self._next_step = 0
         self._reports = 0
@@ -66,23 +67,24 @@ class Scheduler:
 
     # Requests come and go.
 
-    def add(self, request: Request) -> None:
-        """Let a request wait; NotAdmissibleError if it would not fit even alone."""
-        final_len = min(request.prompt_len + request.sampling.max_tokens, self.settings.max_model_len)
+    def add(self, request: Request, now: float) -> RequestState:
+        """Let a request wait from `now` on; NotAdmissibleError if it would not fit even alone."""
+        final_len = min(len(request.prompt_token_ids) + request.sampling.max_tokens, self.settings.max_model_len)
         self.memory.check_ever_fits(final_len)
-        request.final_len = final_len
-        self._requests[request.request_id] = request
+        state = RequestState(request, now, final_len)
+        self._requests[state.request_id] = state
         self._accounts.open(request.tenant, request.weight)
-        if begins_as(request, self._requests.get(request.fork_of or "")):
-            self._forks.add(request)
+        if begins_as(state, self._requests.get(request.fork_of or "")):
+            self._forks.add(state)
         else:
-            request.fork_of = None
-            self._waiting.add(request)
+            state.fork_of = None
+            self._waiting.add(state)
+        return state
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
         """End a request now, whatever its state; None if there is no such request any more."""
-        request = self._requests.get(request_id)
-        return None if request is None else self._finish(request, reason)
+        state = self._requests.get(request_id)
+        return None if state is None else self._finish(state, reason)
 
     def abort_all(self) -> list[RequestOutput]:
         """End every request."""
@@ -107,7 +109,7 @@ class Scheduler:
         """Requests that hold a row."""
         return len(self._decoding) + len(self._prefilling)
 
-    def _running(self) -> Iterator[Request]:
+    def _running(self) -> Iterator[RequestState]:
         yield from self._decoding
         yield from self._prefilling
 
@@ -128,28 +130,28 @@ class Scheduler:
         first, later = self._begun_prompts()
         kept = min(LEFTOVER, draft.budget // 2) if later else 0  # half, or a small budget would leave newcomers none
         draft.budget -= kept
-        for request in first:
-            if request.status is Status.RUNNING:
-                self._prefill(request, draft)
+        for state in first:
+            if state.status is Status.RUNNING:
+                self._prefill(state, draft)
         if not draft.preempted:
             # What a heavy tenant has begun goes on before it begins more.
             self._admit(draft, now, {r.tenant for r in later if self._accounts.heavy(r.tenant)})
         draft.budget += kept
-        for request in later:
+        for state in later:
             # It may have been preempted meanwhile, and even been admitted again.
-            if request.status is Status.RUNNING and request not in draft.chunks:
-                self._prefill(request, draft)
+            if state.status is Status.RUNNING and state not in draft.chunks:
+                self._prefill(state, draft)
         if draft.empty:
             return None
         self._next_step += 1
         self._launched.append(draft.sampling)
         return draft.plan(self._next_step, self.memory.take_operations())
 
-    def _charge(self, requests: Iterable[Request]) -> None:
+    def _charge(self, requests: Iterable[RequestState]) -> None:
         """Let tenants pay for what was generated since they last did."""
-        for request in requests:
-            self._accounts.generated(request.tenant, request.num_output - request.charged)
-            request.charged = request.num_output
+        for state in requests:
+            self._accounts.generated(state.tenant, state.num_output - state.charged)
+            state.charged = state.num_output
 
     def _running_limit(self) -> int:
         return self.adaptive.running_limit if self.adaptive else self.settings.max_num_seqs
@@ -162,35 +164,35 @@ class Scheduler:
         """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
         decoding, rows, starts = draft.decoding, draft.decode_rows, draft.decode_starts
         to_look_at = []
-        for request in self._decoding:
-            start = request.computed
-            if start >= request.capacity:
-                to_look_at.append(request)
+        for state in self._decoding:
+            start = state.computed
+            if start >= state.capacity:
+                to_look_at.append(state)
                 continue
-            decoding.append(request)
-            rows.append(request.row)
+            decoding.append(state)
+            rows.append(state.row)
             starts.append(start)
-            request.computed = start + 1
-            request.in_flight += 1
+            state.computed = start + 1
+            state.in_flight += 1
         draft.budget -= len(decoding)
-        for request in to_look_at:
+        for state in to_look_at:
             # All its tokens may be on their way already, or it may just have been preempted.
-            if request.status is Status.RUNNING and request.known < request.final_len:
-                self.memory.remember(request)
-                if self._extend(request, request.computed + 1, draft):
-                    draft.add_decode(request)
+            if state.status is Status.RUNNING and state.known < state.final_len:
+                self.memory.remember(state)
+                if self._extend(state, state.computed + 1, draft):
+                    draft.add_decode(state)
 
-    def _begun_prompts(self) -> tuple[list[Request], list[Request]]:
+    def _begun_prompts(self) -> tuple[list[RequestState], list[RequestState]]:
         """The prompts that have begun: those that go on at once, and those that come after newly admitted ones.
 
         The second are those of heavy tenants, and what matters less than somebody who waits or has begun as well.
         """
         most = min([self._waiting.most_important(), *map(self._waiting.importance, self._prefilling)])
-        first: list[Request] = []
-        later: list[Request] = []
-        for request in self._prefilling:
-            comes_later = self._accounts.heavy(request.tenant) or self._waiting.importance(request) > most
-            (later if comes_later else first).append(request)
+        first: list[RequestState] = []
+        later: list[RequestState] = []
+        for state in self._prefilling:
+            comes_later = self._accounts.heavy(state.tenant) or self._waiting.importance(state) > most
+            (later if comes_later else first).append(state)
         return first, later
 
     def _most(self, tenant: str, draft: Draft) -> int:
@@ -203,35 +205,35 @@ class Scheduler:
             cap = self._accounts.light_cap(tenant, budget)
         return min(draft.budget, cap - draft.prompt_tokens.get(tenant, 0))
 
-    def _prefill(self, request: Request, draft: Draft) -> None:
+    def _prefill(self, state: RequestState, draft: Draft) -> None:
         """Plan as many of a request's tokens as there is room for, unless it must be preempted instead."""
-        num_tokens = min(request.known - request.computed, self._most(request.tenant, draft))
+        num_tokens = min(state.known - state.computed, self._most(state.tenant, draft))
         if num_tokens <= 0:
             return
-        self.memory.remember(request)  # what earlier steps filled
-        end = self.memory.stop_before(request, request.computed + num_tokens)
-        if not self._extend(request, end, draft):
+        self.memory.remember(state)  # what earlier steps filled
+        end = self.memory.stop_before(state, state.computed + num_tokens)
+        if not self._extend(state, end, draft):
             return
-        self._accounts.computed(request.tenant, end - request.computed)
-        draft.add_chunk(request, end)
-        if draft.chunks[request].samples:
-            del self._prefilling[request]
-            self._decoding[request] = None
-            request.capacity = request.computed  # so that the next plan makes the prompt's blocks findable at once
+        self._accounts.computed(state.tenant, end - state.computed)
+        draft.add_chunk(state, end)
+        if draft.chunks[state].samples:
+            del self._prefilling[state]
+            self._decoding[state] = None
+            state.capacity = state.computed  # so that the next plan makes the prompt's blocks findable at once
 
-    def _extend(self, request: Request, end: int, draft: Draft) -> bool:
+    def _extend(self, state: RequestState, end: int, draft: Draft) -> bool:
         """Get the blocks for tokens up to `end`; False if the request was preempted itself to make room."""
-        while (changes := self.memory.extend(request, end)) is None:
+        while (changes := self.memory.extend(state, end)) is None:
             candidates = [r for r in self._running() if self._preemptible(r)]
             victim = choose_victim(candidates, self._waiting.importance, self.memory.held_alone, 1)
             self._preempt(victim, draft)
-            if victim is request:
+            if victim is state:
                 return False
         draft.changes += changes
         return True
 
-    def _preemptible(self, request: Request) -> bool:
-        return request.preemptions < self.settings.max_preemptions
+    def _preemptible(self, state: RequestState) -> bool:
+        return state.preemptions < self.settings.max_preemptions
 
     # Admission.
 
@@ -239,108 +241,108 @@ class Scheduler:
         if not self._waiting:
             return
         order = self._waiting.order(now)
-        blocked: list[Request] = []
+        blocked: list[RequestState] = []
         while draft.budget > 0 and len(blocked) < _LOOK_AHEAD:
-            request = self._waiting.next(order, blocked, sated)
-            if request is None:
+            state = self._waiting.next(order, blocked, sated)
+            if state is None:
                 return
-            if self._most(request.tenant, draft) <= 0:
-                sated.add(request.tenant)
-            elif self._make_room(request, draft):
+            if self._most(state.tenant, draft) <= 0:
+                sated.add(state.tenant)
+            elif self._make_room(state, draft):
                 for other in blocked:
                     other.passed += 1
-                self._start(request, draft, now)
+                self._start(state, draft, now)
                 if any(other.passed >= self.settings.max_skips for other in blocked):
                     return
-            elif self._accounts.heavy(request.tenant):
-                sated.add(request.tenant)  # it makes nobody wait; when its use has faded, it will
-            elif request.passed >= self.settings.max_skips:
+            elif self._accounts.heavy(state.tenant):
+                sated.add(state.tenant)  # it makes nobody wait; when its use has faded, it will
+            elif state.passed >= self.settings.max_skips:
                 return
             else:
-                blocked.append(request)
+                blocked.append(state)
 
-    def _make_room(self, request: Request, draft: Draft) -> bool:
+    def _make_room(self, state: RequestState, draft: Draft) -> bool:
         """Open a waiting request if there are a seat and blocks for it, if need be taken from those that must yield."""
-        reserve = self._accounts.reserve(request.tenant)
+        reserve = self._accounts.reserve(state.tenant)
         seated = self.num_running < max(1, int(self._running_limit() * (1 - reserve)))
-        yielding = [] if seated else self._yielding_to(request)
-        if not (yielding or (seated and self._worth_trying(request))):
+        yielding = [] if seated else self._yielding_to(state)
+        if not (yielding or (seated and self._worth_trying(state))):
             return False
-        shortage = self._open(request, draft)
+        shortage = self._open(state, draft)
         if seated and max(shortage) <= 0:
             return True
-        self.memory.close(request)
-        request.worth_trying = [have + lacks for have, lacks in zip(self.memory.available, shortage, strict=True)]
-        yielding = yielding or self._yielding_to(request)
+        self.memory.close(state)
+        state.worth_trying = [have + lacks for have, lacks in zip(self.memory.available, shortage, strict=True)]
+        yielding = yielding or self._yielding_to(state)
         victims = choose_victims(yielding, self._waiting.importance, self.memory.held_alone, shortage)
         for victim in victims:
             self._preempt(victim, draft)
-        if victims and max(self._open(request, draft)) <= 0:
+        if victims and max(self._open(state, draft)) <= 0:
             return True
-        request.turned_down = True
-        self.memory.close(request)
+        state.turned_down = True
+        self.memory.close(state)
         return False
 
-    def _yielding_to(self, request: Request) -> list[Request]:
+    def _yielding_to(self, state: RequestState) -> list[RequestState]:
         """Who gives way to a waiting request. To one that was turned down, this is asked only now and then."""
         if not (self.settings.policy == "priority" or self._accounts.several):
             return []
-        if request.turned_down and self._next_step % _TRY_EVERY:
+        if state.turned_down and self._next_step % _TRY_EVERY:
             return []
         running = [r for r in self._running() if self._preemptible(r)]
-        return yielding_to(request, running, self._waiting.importance, self._accounts, self._share_of)
+        return yielding_to(state, running, self._waiting.importance, self._accounts, self._share_of)
 
-    def _worth_trying(self, request: Request) -> bool:
+    def _worth_trying(self, state: RequestState) -> bool:
         """Whether blocks have come back since it last failed. Now and then it is tried in any case: rules change."""
         if self.num_running == 0 or self._next_step % _TRY_EVERY == 0:
             return True
-        wanted = request.worth_trying or [0] * len(self.memory.pools)
+        wanted = state.worth_trying or [0] * len(self.memory.pools)
         return all(have >= want for have, want in zip(self.memory.available, wanted, strict=True))
 
-    def _share_of(self, request: Request) -> float:
+    def _share_of(self, state: RequestState) -> float:
         """What part of the engine a request takes: of the memory or of the seats, whichever is more."""
-        return max(request.known / self.memory.tokens, 1 / self.settings.max_num_seqs)
+        return max(state.known / self.memory.tokens, 1 / self.settings.max_num_seqs)
 
-    def _open(self, request: Request, draft: Draft) -> list[int]:
+    def _open(self, state: RequestState, draft: Draft) -> list[int]:
         """Give a waiting request what is there of its beginning; the blocks of each group that it lacks then."""
-        parent = self._requests.get(request.fork_of or "")
-        final = not self._preemptible(request)
+        parent = self._requests.get(state.fork_of or "")
+        final = not self._preemptible(state)
         # Blocks are copied before the step computes: what it computes of the parent is not there yet.
-        there = draft.before(parent) if parent is not None and request.scheduled_at is None else 0
-        if parent is not None and self.memory.can_fork(parent, request, there):
-            self.memory.fork(parent, request, there)
+        there = draft.before(parent) if parent is not None and state.scheduled_at is None else 0
+        if parent is not None and self.memory.can_fork(parent, state, there):
+            self.memory.fork(parent, state, there)
         else:
-            self.memory.open(request, private=final)
-        spare = max(self.settings.watermark, self._accounts.reserve(request.tenant)) if self.num_running else 0.0
-        return self.memory.shortage(request, request.final_len if final else request.known, spare)
+            self.memory.open(state, private=final)
+        spare = max(self.settings.watermark, self._accounts.reserve(state.tenant)) if self.num_running else 0.0
+        return self.memory.shortage(state, state.final_len if final else state.known, spare)
 
-    def _start(self, request: Request, draft: Draft, now: float) -> None:
+    def _start(self, state: RequestState, draft: Draft, now: float) -> None:
         """Give an opened request its row and its first tokens."""
-        self._waiting.take(request)
-        self.memory.count_hits(request)
-        self.memory.swap_in(request)
-        if not self._preemptible(request):
-            self.memory.promise(request)
-        if request.scheduled_at is None:  # what is computed again after a preemption is no question of a client's
-            request.scheduled_at = now
-            request.cached = request.computed
-            self.stats.prefix_queried_tokens += request.prompt_len
-            self.stats.prefix_hit_tokens += request.computed
-        self.stats.recomputed_tokens += max(0, request.reached - request.computed)
-        request.reached = 0
-        request.status = Status.RUNNING
-        request.row = self._free_rows.pop()
-        self._prefilling[request] = None
-        draft.new_rows[request] = NewRow(
-            request.row, request.request_id, tuple(request.token_ids), request.prompt_len, request.sampling
+        self._waiting.take(state)
+        self.memory.count_hits(state)
+        self.memory.swap_in(state)
+        if not self._preemptible(state):
+            self.memory.promise(state)
+        if state.scheduled_at is None:  # what is computed again after a preemption is no question of a client's
+            state.scheduled_at = now
+            state.cached = state.computed
+            self.stats.prefix_queried_tokens += state.prompt_len
+            self.stats.prefix_hit_tokens += state.computed
+        self.stats.recomputed_tokens += max(0, state.reached - state.computed)
+        state.reached = 0
+        state.status = Status.RUNNING
+        state.row = self._free_rows.pop()
+        self._prefilling[state] = None
+        draft.new_rows[state] = NewRow(
+            state.row, state.request_id, tuple(state.token_ids), state.prompt_len, state.request.sampling
         )
-        self._prefill(request, draft)
-        draft.changes = [change for change in draft.changes if change.row != request.row]
-        draft.changes += self.memory.whole_tables(request)
+        self._prefill(state, draft)
+        draft.changes = [change for change in draft.changes if change.row != state.row]
+        draft.changes += self.memory.whole_tables(state)
 
     # Preemption.
 
-    def _preempt(self, victim: Request, draft: Draft) -> None:
+    def _preempt(self, victim: RequestState, draft: Draft) -> None:
         draft.drop(victim)
         draft.preempted = True
         self.stats.preemptions += 1
@@ -357,14 +359,14 @@ class Scheduler:
         victim.status = Status.PREEMPTED
         self._waiting.add(victim, first=True)
 
-    def _release(self, request: Request) -> None:
+    def _release(self, state: RequestState) -> None:
         """Give back a running request's row and blocks."""
-        self.memory.remember(request)
-        self.memory.close(request)
-        self._decoding.pop(request, None)
-        self._prefilling.pop(request, None)
-        self._free_rows.append(request.row)
-        request.row = -1
+        self.memory.remember(state)
+        self.memory.close(state)
+        self._decoding.pop(state, None)
+        self._prefilling.pop(state, None)
+        self._free_rows.append(state.row)
+        state.row = -1
 
     # Results.
 
@@ -374,63 +376,63 @@ class Scheduler:
         outputs = StepOutputs()
         ids, tokens = outputs.request_ids, outputs.token_ids
         told_alone = {*result.logprobs, *result.errors, *range(len(plan.decode_rows), len(requests))}
-        for index, (request, token) in enumerate(zip(requests, result.token_ids, strict=True)):
-            request.in_flight -= 1
-            known = request.token_ids
+        for index, (state, token) in enumerate(zip(requests, result.token_ids, strict=True)):
+            state.in_flight -= 1
+            known = state.token_ids
             known.append(token)
-            if len(known) >= request.final_len or token in request.sampling.stop_token_ids or index in told_alone:
-                if request.finish_reason is None:  # else it ended while the step was under way
-                    outputs.events.append(self._take(request, index, token, result, now))
+            if len(known) >= state.final_len or token in state.stop_token_ids or index in told_alone:
+                if state.finish_reason is None:  # else it ended while the step was under way
+                    outputs.events.append(self._take(state, index, token, result, now))
             else:
-                ids.append(request.request_id)
+                ids.append(state.request_id)
                 tokens.append(token)
         self._observe(plan, result, now)
         return outputs
 
-    def _take(self, request: Request, index: int, token: int, result: StepResult, now: float) -> RequestOutput:
+    def _take(self, state: RequestState, index: int, token: int, result: StepResult, now: float) -> RequestOutput:
         """News of a request that has more to tell than one more token."""
         if (error := result.errors.get(index)) is not None:
-            request.token_ids.pop()
-            return self._finish(request, FinishReason.ERROR, error=error)
-        if request.num_output == 1 and self.adaptive:
-            self.adaptive.on_first_token(now - request.arrival)
-        reason = self._finish_reason(request, token)
+            state.token_ids.pop()
+            return self._finish(state, FinishReason.ERROR, error=error)
+        if state.num_output == 1 and self.adaptive:
+            self.adaptive.on_first_token(now - state.arrival)
+        reason = self._finish_reason(state, token)
         logprobs = result.logprobs.get(index)
-        output = self._output(request) if reason is None else self._finish(request, reason)
+        output = self._output(state) if reason is None else self._finish(state, reason)
         return replace(output, token_ids=(token,), logprobs=(logprobs,) if logprobs else ())
 
-    def _finish_reason(self, request: Request, token: int) -> FinishReason | None:
-        if token in request.sampling.stop_token_ids and request.num_output > request.sampling.min_tokens:
-            request.stop_token = token
+    def _finish_reason(self, state: RequestState, token: int) -> FinishReason | None:
+        if token in state.stop_token_ids and state.num_output > state.request.sampling.min_tokens:
+            state.stop_token = token
             return FinishReason.STOP
-        return FinishReason.LENGTH if len(request.token_ids) >= request.final_len else None
+        return FinishReason.LENGTH if len(state.token_ids) >= state.final_len else None
 
-    def _finish(self, request: Request, reason: FinishReason, *, error: str | None = None) -> RequestOutput:
-        if request.status is Status.RUNNING:
-            self._release(request)
-        elif request.status is Status.FORKING:
-            self._forks.remove(request)
+    def _finish(self, state: RequestState, reason: FinishReason, *, error: str | None = None) -> RequestOutput:
+        if state.status is Status.RUNNING:
+            self._release(state)
+        elif state.status is Status.FORKING:
+            self._forks.remove(state)
         else:
-            self._waiting.remove(request)
+            self._waiting.remove(state)
         if reason is FinishReason.ERROR:
-            self.memory.disown(request)
-        self.memory.drop_swapped(request)
-        self._charge([request])
-        self._accounts.close(request.tenant)
-        request.status = Status.FINISHED
-        request.finish_reason = reason
-        request.final_len = 0  # tokens still on their way are told to nobody
-        del self._requests[request.request_id]
-        return self._output(request, error)
+            self.memory.disown(state)
+        self.memory.drop_swapped(state)
+        self._charge([state])
+        self._accounts.close(state.tenant)
+        state.status = Status.FINISHED
+        state.finish_reason = reason
+        state.final_len = 0  # tokens still on their way are told to nobody
+        del self._requests[state.request_id]
+        return self._output(state, error)
 
-    def _output(self, request: Request, error: str | None = None) -> RequestOutput:
+    def _output(self, state: RequestState, error: str | None = None) -> RequestOutput:
         return RequestOutput(
-            request_id=request.request_id,
+            request_id=state.request_id,
             token_ids=(),
-            finish_reason=request.finish_reason,
-            stop_token=request.stop_token,
-            cached_tokens=request.cached,
-            queue_seconds=(request.scheduled_at - request.arrival) if request.scheduled_at is not None else 0.0,
+            finish_reason=state.finish_reason,
+            stop_token=state.stop_token,
+            cached_tokens=state.cached,
+            queue_seconds=(state.scheduled_at - state.arrival) if state.scheduled_at is not None else 0.0,
             error=error,
         )
 
@@ -472,7 +474,7 @@ class Scheduler:
     def check_integrity(self) -> None:
         """RuntimeError unless requests, rows and blocks are all accounted for. Cheap enough for every idle moment."""
         self.memory.check_integrity(self._requests.values())
-        rows = sorted([*self._free_rows, *(request.row for request in self._running())])
+        rows = sorted([*self._free_rows, *(state.row for state in self._running())])
         if rows != list(range(self.settings.max_num_seqs)):
             raise RuntimeError("a state-table row is lost or held twice")
         if self.num_running + len(self._waiting) + len(self._forks) != len(self._requests):
@@ -480,9 +482,9 @@ class Scheduler:
         self._accounts.check_integrity(len(self._requests))
         self._check_held(self._running())
 
-    def _check_held(self, running: Iterable[Request]) -> None:
-        for request in running:
-            if request.status is not Status.RUNNING or not request.block_tables:
-                raise RuntimeError(f"request {request.request_id} has a row, but no blocks")
-            if request.preemptions > self.settings.max_preemptions:
-                raise RuntimeError(f"request {request.request_id} was preempted too often")
+    def _check_held(self, running: Iterable[RequestState]) -> None:
+        for state in running:
+            if state.status is not Status.RUNNING or not state.block_tables:
+                raise RuntimeError(f"request {state.request_id} has a row, but no blocks")
+            if state.preemptions > self.settings.max_preemptions:
+                raise RuntimeError(f"request {state.request_id} was preempted too often")

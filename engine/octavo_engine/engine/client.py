@@ -20,6 +20,7 @@ import zmq
 import zmq.asyncio
 
 from octavo_engine.config import EngineConfig
+from octavo_engine.core.request import Request
 from octavo_engine.core.step import RequestOutput, SchedulerStats
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import (
@@ -110,14 +111,14 @@ class EngineClient:
             raise error_of(self.state.failed or Failed(EngineDeadError.exit_code, "the engine was stopped"))
         return self.state.ready
 
-    async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
         """The request's news until it ends. Closing it early aborts the request; EngineDeadError if the engine dies."""
         if self.state.phase != "ready":
             raise EngineDeadError(self.state.failed.message if self.state.failed else "the engine is not ready")
         queue: asyncio.Queue[RequestOutput | Failed] = asyncio.Queue()
         self._streams[request.request_id] = queue
         try:
-            await self._send(request)
+            await self._send(AddRequest(request))
             while True:
                 output = await queue.get()
                 if isinstance(output, Failed):

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from octavo_engine.core.admission import NotAdmissibleError, check_length, check_sampling, check_tokens
-from octavo_engine.core.request import FinishReason, Request, SamplingParams
+from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs, StepPlan
 from octavo_engine.engine.dump import describe
@@ -50,46 +50,23 @@ class EngineLoop:
         self._empty_turns = 0
         self._targets_met = True
 
-    def add(
-        self,
-        request_id: str,
-        token_ids: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        priority: int = 0,
-        tenant: str = "",
-        weight: float = 1.0,
-        cache_salt: str = "",
-        timeout: float | None = None,
-        fork_of: str | None = None,
-    ) -> None:
+    def add(self, request: Request) -> None:
         """Accept a request. One that can never run ends at once with an error of its own."""
-        now = self._clock()
-        request = Request(
-            request_id,
-            list(token_ids),
-            sampling,
-            now,
-            priority=priority,
-            tenant=tenant,
-            weight=weight,
-            cache_salt=cache_salt,
-            deadline=now + timeout if timeout is not None else None,
-            fork_of=fork_of,
-        )
         try:
-            self._check(token_ids, sampling)
-            self._scheduler.add(request)
+            self._check(request)
+            state = self._scheduler.add(request, self._clock())
         except NotAdmissibleError as error:
-            self._ended.append(RequestOutput(request_id, (), finish_reason=FinishReason.ERROR.value, error=str(error)))
+            reason = FinishReason.ERROR.value
+            self._ended.append(RequestOutput(request.request_id, (), finish_reason=reason, error=str(error)))
             return
-        if request.deadline is not None:
-            self._next_expiry = min(self._next_expiry, request.deadline)
+        if state.deadline is not None:
+            self._next_expiry = min(self._next_expiry, state.deadline)
 
-    def _check(self, token_ids: Sequence[int], sampling: SamplingParams) -> None:
-        check_length(len(token_ids), sampling.max_tokens, self.info.max_model_len)
+    def _check(self, request: Request) -> None:
+        tokens, sampling = request.prompt_token_ids, request.sampling
+        check_length(len(tokens), sampling.max_tokens, self.info.max_model_len)
         check_sampling(sampling)
-        check_tokens(token_ids, sampling, self.info.vocab_size)
+        check_tokens(tokens, sampling, self.info.vocab_size)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests that nobody waits for. A step under way computes them once more, for nobody."""

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.request import Request
 from octavo_engine.core.step import SchedulerStats, StepOutputs
 from octavo_engine.engine.info import EngineInfo
 
 
 class AddRequest(msgspec.Struct, tag="add", frozen=True):
-    """A tokenized, checked request. The id is made by the server, never by a client."""
+    """Asks for an answer to a tokenized, checked request."""
 
-    request_id: str
-    prompt_token_ids: list[int]
-    sampling: SamplingParams
-    priority: int = 0
-    """The lower, the earlier."""
-    tenant: str = ""
-    """Whose request it is: tenants share the engine fairly, by their weights."""
-    weight: float = 1.0
-    cache_salt: str = ""
-    timeout: float | None = None
-    """Seconds from now after which it ends with finish_reason `timeout`."""
-    fork_of: str | None = None
-    """Another request with the same prompt (n > 1): that one computes it, both use it."""
+    request: Request
 
 
 class AbortRequests(msgspec.Struct, tag="abort", frozen=True):

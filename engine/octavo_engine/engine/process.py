@@ -108,17 +108,7 @@ def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
     """One message's effect. A Ping is answered here, between two steps, so a Pong proves that the loop turns."""
     match message:
         case AddRequest():
-            loop.add(
-                message.request_id,
-                message.prompt_token_ids,
-                message.sampling,
-                priority=message.priority,
-                tenant=message.tenant,
-                weight=message.weight,
-                cache_salt=message.cache_salt,
-                timeout=message.timeout,
-                fork_of=message.fork_of,
-            )
+            loop.add(message.request)
         case AbortRequests():
             loop.abort(message.request_ids)
         case Ping():

@@ -15,9 +15,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from octavo_engine.core.request import FinishReason, SamplingParams, TokenLogprobs
+from octavo_engine.core.request import FinishReason, Request, SamplingParams, TokenLogprobs
 from octavo_engine.core.step import RequestOutput
-from octavo_engine.engine.messages import AddRequest
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.limits import Ticket
 from octavo_engine.server.metrics import Metrics, Outcome
@@ -250,7 +249,7 @@ class Generation:
         """Queue all pieces but the last, which is returned: by then the sequence counts as ended."""
         begun = False
         try:
-            async with contextlib.aclosing(self._serving.engine.generate(self._add_request(sequence.index))) as outputs:
+            async with contextlib.aclosing(self._serving.engine.generate(self._request_of(sequence.index))) as outputs:
                 async for output in outputs:
                     if not begun and output.token_ids:  # an output without a token says how the request ended
                         begun = True
@@ -266,15 +265,15 @@ class Generation:
             self._ticket.end(begun)
         raise APIError(500, "the engine ended the answer without a reason", code="engine_error")
 
-    def _add_request(self, index: int) -> AddRequest:
+    def _request_of(self, index: int) -> Request:
         request = self.request
         prompt, choice = divmod(index, request.n)
         sampling = request.sampling
         if sampling.seed is not None and choice:
             sampling = replace(sampling, seed=(sampling.seed + choice) % (1 << 63))
-        return AddRequest(
+        return Request(
             request_id=f"{self._id}-{index}",
-            prompt_token_ids=request.prompts[prompt],
+            prompt_token_ids=tuple(request.prompts[prompt]),
             sampling=sampling,
             priority=self._ticket.priority,
             tenant=self._ticket.key.name,

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from octavo_engine.config import ServerConfig
+from octavo_engine.core.request import Request
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import EngineInfo
-from octavo_engine.engine.messages import AddRequest, Failed, Outputs
+from octavo_engine.engine.messages import Failed, Outputs
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.server.auth import Key, KeyRing
 from octavo_engine.server.limits import Admission, QueueLimits
@@ -32,7 +33,7 @@ class Engine(Protocol):
 
     async def start(self) -> None: ...
     async def wait_ready(self) -> EngineInfo: ...
-    def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]: ...
+    def generate(self, request: Request) -> AsyncGenerator[RequestOutput, None]: ...
     async def closed(self) -> Failed | None: ...
     async def stop(self) -> None: ...
 

@@ -1,0 +1,112 @@
+"""What the scheduler notes about a request from its arrival to its end: how far it got and what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from octavo_engine.core.request import FinishReason, Request
+
+
+class Status(Enum):
+    """Where a request is.
+
+    FORKING requests wait for another's prompt to be computed; PREEMPTED ones wait again, ahead of their tenant's
+    requests that have never run.
+    """
+
+    FORKING = "forking"
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class SwappedTokens:
+    """What a preempted request left in CPU memory."""
+
+    computed: int
+    """Tokens whose keys and values are there."""
+    tables: list[dict[int, int]]
+    """For each KV group: place in the block table -> block of the swap space."""
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """A request in the scheduler, from `Scheduler.add` to its last output.
+
+    `token_ids` holds the prompt and every sampled token that has reached the host. A launched step that samples adds
+    one to `in_flight` until its token arrives, so that the next step can be planned without waiting for it.
+    """
+
+    request: Request
+    arrival: float
+    """Seconds on the engine's clock."""
+    final_len: int
+    """Tokens of the prompt and the longest answer."""
+
+    request_id: str = field(init=False)
+    tenant: str = field(init=False)
+    stop_token_ids: tuple[int, ...] = field(init=False)
+    prompt_len: int = field(init=False)
+    token_ids: list[int] = field(init=False)
+    deadline: float | None = field(init=False)
+    """Seconds on the engine's clock; None without a timeout."""
+    fork_of: str | None = field(init=False)
+    """The request whose blocks this one shares; None once there is none to share with."""
+    status: Status = Status.WAITING
+    computed: int = 0
+    """Tokens whose keys and values are in the cache, or will be once the launched steps end."""
+    in_flight: int = 0
+    capacity: int = 0
+    """Tokens that can be computed before its block tables must be looked at again."""
+    cached: int = 0
+    """Prompt tokens that came from the prefix cache, or from a fork, when the request was first admitted."""
+    row: int = -1
+    """Its row in the workers' state table while it runs."""
+    block_tables: list[list[int]] = field(default_factory=list)
+    """One list of block ids for each KV group; empty while it holds none."""
+    promises: list[int] = field(default_factory=list)
+    """For each KV group the blocks that are kept for it beside those it holds; empty if none are."""
+    block_hashes: list[bytes] = field(default_factory=list)
+    """The prefix cache's chain over its full blocks, as far as it was needed."""
+    remembered: int = 0
+    """Blocks of its tables that the prefix cache was told of."""
+    swapped: SwappedTokens | None = None
+    preemptions: int = 0
+    reached: int = 0
+    """Tokens that were computed before its last preemption."""
+    passed: int = 0
+    """Requests that were admitted before it because its blocks were not there."""
+    charged: int = 0
+    """Tokens of its answer that its tenant has paid for."""
+    turned_down: bool = False
+    """Whether no running request gave way to it when it was first its turn."""
+    worth_trying: list[int] = field(default_factory=list)
+    """Available blocks of each KV group below which admitting it would fail as it did before."""
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None
+    scheduled_at: float | None = None
+    """When it first ran."""
+
+    def __post_init__(self) -> None:
+        request = self.request
+        # Copies of what every step asks for.
+        self.request_id = request.request_id
+        self.tenant = request.tenant
+        self.stop_token_ids = request.sampling.stop_token_ids
+        self.prompt_len = len(request.prompt_token_ids)
+        self.token_ids = list(request.prompt_token_ids)
+        self.deadline = None if request.timeout is None else self.arrival + request.timeout
+        self.fork_of = request.fork_of
+
+    @property
+    def known(self) -> int:
+        """Tokens there are to compute: those on the host and those in flight."""
+        return len(self.token_ids) + self.in_flight
+
+    @property
+    def num_output(self) -> int:
+        """Sampled tokens that reached the host."""
+        return len(self.token_ids) - self.prompt_len
