@@ -17,10 +17,10 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import AMXCompute, AVX2Compute, CPUCompute, TorchCompute, WideningCompute
 from octavo_engine.model.quantization import FP8Scheme
 from octavo_engine.model.spec import ModelSpec, RopeSpec
-from octavo_engine.runner.adjust import SampleRow
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.sampler import sample
 from octavo_engine.runner.state_table import StateTable
+from tests.sampling import SampleRow, prepared
 
 WIDE = {"hidden_size": 256, "intermediate_size": 1024, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}
 SHAPES = {
@@ -131,8 +131,9 @@ def test_sampler_bytes_bounds_a_sampling(asked, rows, spread):
     logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(1)) * spread
     described = [SampleRow(SamplingParams(max_tokens=9, **asked), 7, 50, 5)] * rows
     history = [torch.arange(50, dtype=torch.int32) if "repetition_penalty" in asked else None] * rows
+    sampled, table = prepared(described, history)
     with peak_memory() as peak:
-        sample(logits, described, history)
+        sample(logits, sampled, table)
     bound = footprint.sampler_bytes(vocab, rows)
     assert peak.bytes <= bound
     if asked == REQUESTS["everything"]:

@@ -34,11 +34,11 @@ from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model
 from octavo_engine.model.spec import ModelSpec, read_spec
 from octavo_engine.model.weights import load_model
-from octavo_engine.runner.adjust import needs_history
 from octavo_engine.runner.graphs import first_inputs, ladder, padding_inputs, uses_graphs
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
+from octavo_engine.runner.sampling_table import PENALIZES, needs_of
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
 
@@ -408,7 +408,7 @@ def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, max_model_len)
     load._warm_up(worker, loading_of(model[1], "cuda", StaticAttention(), plan), plan)  # type: ignore[arg-type]
     params = [new.sampling for plan in plans for new in plan.new_rows]
-    ways = {(asked.temperature > 0 and asked.top_p < 1, needs_history(asked)) for asked in params}
+    ways = {(asked.temperature > 0 and asked.top_p < 1, needs_of(asked) & PENALIZES) for asked in params}
     assert ways == {(True, True), (True, False), (False, True), (False, False)}
     longest = max(start for plan in plans for start in plan.decode_starts) + 1
     assert longest <= max_model_len

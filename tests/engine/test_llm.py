@@ -21,9 +21,10 @@ from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.llm import Completion, _Running
 from octavo_engine.runner import worker
-from octavo_engine.runner.adjust import SampleRow
 from octavo_engine.runner.cores import usable_cores
 from octavo_engine.runner.sampler import Sampled
+from octavo_engine.runner.sampling_table import SampledRows
+from octavo_engine.runner.state_table import StateTable
 from octavo_engine.text.detokenizer import Detokenizer
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
@@ -132,10 +133,10 @@ def test_logits_that_are_not_finite_end_their_request_alone(llm: LLM, monkeypatc
 def test_a_row_that_cannot_be_sampled_ends_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     real: Callable[..., Sampled] = worker.sample
 
-    def fragile(logits: torch.Tensor, rows: Sequence[SampleRow], history: Sequence[Any]) -> Sampled:
-        if any(row.seed == 666 for row in rows):
+    def fragile(logits: torch.Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
+        if 666 in table.sampling.columns(sampled.rows_device).seeds:
             raise ValueError("a defect nobody foresaw")
-        return real(logits, rows, history)
+        return real(logits, sampled, table)
 
     alone = llm.generate([[5, 6]], GREEDY)[0]
     monkeypatch.setattr(worker, "sample", fragile)

@@ -10,11 +10,13 @@ import torch
 
 from octavo_engine.core.admission import check_sampling
 from octavo_engine.core.request import SamplingParams
-from octavo_engine.runner import adjust, sampler
-from octavo_engine.runner.adjust import SampleRow, adjust_logits, needs_history
+from octavo_engine.runner import adjust, sampler, sampling_table, state_table
+from octavo_engine.runner.adjust import adjust_logits
 from octavo_engine.runner.inverse_cdf import uniform
 from octavo_engine.runner.readback import Readback
-from octavo_engine.runner.sampler import sample
+from octavo_engine.runner.sampling_table import PENALIZES, needs_of
+from tests.sampling import SampleRow, prepared
+from tests.sampling import sample_rows as sample
 
 VOCAB = 4000
 
@@ -85,7 +87,8 @@ def test_a_token_depends_on_seed_and_position_and_nothing_else() -> None:
 
 
 def test_random_numbers_are_even_and_differ_by_seed_and_position() -> None:
-    numbers = [uniform(seed, position) for seed in range(100) for position in range(100)]
+    every = torch.arange(100)
+    numbers = uniform(every.repeat_interleave(100), every.repeat(100)).tolist()
     assert len(set(numbers)) == 10_000
     buckets = Counter(int(number * 10) for number in numbers)
     assert all(abs(buckets[i] - 1000) < 110 for i in range(10))
@@ -96,7 +99,7 @@ def test_penalties_are_those_of_their_papers() -> None:
     history = torch.tensor([0, 1, 2, 1, 1], dtype=torch.int32)
     params = {"temperature": 0.0, "repetition_penalty": 2.0, "frequency_penalty": 0.25, "presence_penalty": 0.5}
     asked = row(position=5, prompt_len=2, logprobs=4, **params)
-    assert needs_history(asked.params)
+    assert needs_of(asked.params) & PENALIZES
     # repetition over all: 0.5, 1.0, -2.0; frequency and presence over the answer 2, 1, 1: token 1 -1.0, token 2 -0.75
     assert sample(values, [asked], [history]).tokens.tolist() == [0]
     assert values.tolist() == [[1.0, 2.0, -1.0, 0.5]], "the model's own logits must stay as they are"
@@ -114,10 +117,11 @@ def test_rows_that_ask_for_much_are_adjusted_as_each_alone() -> None:
     ]
     rows = [row(position=5 + i, prompt_len=3 + i, **params) for i, params in enumerate(asked)]
     tokens = torch.randint(50, (12,), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
-    history = [tokens[: r.position] if needs_history(r.params) else None for r in rows]
-    together = adjust_logits(values, rows, history)
+    history = [tokens[: r.position] for r in rows]
+    together = adjust_logits(values, *prepared(rows, history))
     for i in range(6):
-        assert torch.equal(together[i : i + 1], adjust_logits(values[i : i + 1], rows[i : i + 1], history[i : i + 1]))
+        alone = adjust_logits(values[i : i + 1], *prepared(rows[i : i + 1], history[i : i + 1]))
+        assert torch.equal(together[i : i + 1], alone)
     assert torch.equal(together[1], values[1])
     counts = torch.bincount(tokens[3:5], minlength=50)
     seen = torch.bincount(tokens[:5], minlength=50) > 0
@@ -133,13 +137,13 @@ def test_adjusting_and_logprobs_never_wait_for_the_device(monkeypatch: pytest.Mo
     def send(values: list[float], _: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(meta)
 
-    for module in (adjust, sampler):
+    for module in (adjust, sampler, sampling_table, state_table):
         monkeypatch.setattr(module, "to_device", send)
     rows = [row(logprobs=3, **EVERYTHING), row(), row(**EVERYTHING)]
-    history = [torch.empty(n, dtype=torch.int32, device=meta) if n else None for n in (5, 0, 9)]
     values = torch.empty(3, VOCAB, device=meta)
-    assert adjust_logits(values, rows, history).shape == (3, VOCAB)
-    assert sampler._logprobs(values, torch.empty(3, dtype=torch.int64, device=meta), rows) is not None
+    sampled, table = prepared(rows, [None] * 3, meta)
+    assert adjust_logits(values, sampled, table).shape == (3, VOCAB)
+    assert sampler._logprobs(values, torch.empty(3, dtype=torch.int64, device=meta), sampled, table) is not None
     with pytest.raises(RuntimeError):
         bool((values > 0).all())
 
@@ -196,7 +200,7 @@ EXTREMES = [
 def test_extreme_parameters_within_the_allowed_ranges_give_a_token(params: dict[str, float]) -> None:
     asked = row(**params)
     check_sampling(asked.params)
-    history = torch.arange(5, dtype=torch.int32) if needs_history(asked.params) else None
+    history = torch.arange(5, dtype=torch.int32)
     values = logits(6, rows=2)
     sampled = sample(values, [asked, row(temperature=0.0)], [history, None])
     assert sampled.finite.tolist() == [True, True]

@@ -265,9 +265,9 @@ def test_a_step_of_decodes_alone_has_the_inputs_of_any_other_step(bench: Bench) 
         assert torch.equal(one, other)
     assert short.inputs.query_lens_host == general.inputs.query_lens_host == (1, 1, 1)
     assert short.inputs.context_lens_host == general.inputs.context_lens_host == (38, 1, 160)
-    assert (short.state_rows, short.sample_positions) == (general.state_rows, general.sample_positions)
-    assert torch.equal(short.state_rows_device, general.state_rows_device)
-    assert torch.equal(short.sample_positions_device, general.sample_positions_device)
+    assert (short.sampled.rows, short.sampled.positions) == (general.sampled.rows, general.sampled.positions)
+    assert torch.equal(short.sampled.rows_device, general.sampled.rows_device)
+    assert torch.equal(short.sampled.positions_device, general.sampled.positions_device)
 
 
 def test_a_place_without_a_block_is_no_wild_index(bench: Bench) -> None:

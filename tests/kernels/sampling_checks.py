@@ -23,9 +23,8 @@ from octavo_engine.kernels.sampling import (
     threshold_kernel,
     uniform,
 )
-from octavo_engine.runner.adjust import SampleRow
-from octavo_engine.runner.sampler import sample
 from tests.kernels.check import Build, Check
+from tests.sampling import SampleRow, sample_rows
 
 _MASK = (1 << 64) - 1
 
@@ -260,7 +259,7 @@ def _the_sampler_draws_by_these_kernels(device: torch.device) -> None:
         for params, seed in zip((plain, stop, biased, filtered), (-5, 1, 2, (1 << 64) - 3), strict=True)
     ]
     known = torch.tensor([1, 1, 2, 3, 20, 21], dtype=torch.int32, device=device)
-    sampled = sample(logits, rows, [None, None, None, known])
+    sampled = sample_rows(logits, rows, [None, None, None, known])
     assert sampled.finite.tolist() == [True] * 4
     adjusted = logits.clone()
     adjusted[3, 20:22] -= 9.0
@@ -275,7 +274,7 @@ def _the_sampler_draws_by_these_kernels(device: torch.device) -> None:
     assert sampled.tokens.tolist() == [expected[0], int(logits[1].topk(2).indices[1]), 17, expected[3]]
     assert sampled.logprobs is not None
     assert sampled.logprobs.ids.tolist() == logits[3:].topk(2).indices.tolist()
-    alone = sample(logits[3:].bfloat16(), rows[3:], [known])
+    alone = sample_rows(logits[3:].bfloat16(), rows[3:], [known])
     assert alone.tokens.dtype == torch.int64
 
 

@@ -27,9 +27,9 @@ from octavo_engine.kernels.quantized import Scaling
 from octavo_engine.model.layers.stream import Sum
 from octavo_engine.model.layers.triton_compute import TritonCompute
 from octavo_engine.runner import inputs, sampler
-from octavo_engine.runner.adjust import SampleRow
 from octavo_engine.runner.state_table import StateTable
 from tests.kernels.launches import watch_launches
+from tests.sampling import SampleRow, prepared
 
 CPU = torch.device("cpu")
 COUNTS = (*range(1, 20), 32, 33, 48, 64, 100, 128)
@@ -70,7 +70,9 @@ def test_gathering(found: Found) -> None:
 def test_sampling(found: Found, filtered: bool) -> None:
     params = SamplingParams(max_tokens=9, temperature=0.7, top_k=5 if filtered else 0)
     for count in COUNTS:
-        sampler._by_kernels(torch.zeros(count, 50_000), [SampleRow(params, 3, 17, 2)] * count)
+        sampler._by_kernels(
+            torch.zeros(count, 50_000), *prepared([SampleRow(params, 3, 17, 2)] * count, [None] * count)
+        )
 
 
 def steps(count: int) -> list[tuple[int, ...]]:

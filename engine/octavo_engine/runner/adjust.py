@@ -6,94 +6,84 @@ All rows that ask are computed together, and nothing waits for the device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.runner.sampling_table import BANS, BIASES, PENALIZES, SampledRows
+from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.transfer import to_device
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRow:
-    """What sampling needs to know of one row."""
-
-    params: SamplingParams
-    seed: int
-    position: int
-    """The place the token will have in its sequence."""
-    prompt_len: int
-
-
-def needs_history(params: SamplingParams) -> bool:
-    """Whether a row's penalties look at its tokens."""
-    return params.repetition_penalty != 1.0 or params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
-
-
-def adjust_logits(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor | None]) -> Tensor:
-    """`logits` [R, vocab] as the rows want them: a copy in float32, or the same tensor if no row asks for anything.
-
-    `history[i]` holds the tokens known of row i (prompt and answer) if its penalties need them.
-    """
-    penalized = [
-        (index, row, tokens)
-        for index, (row, tokens) in enumerate(zip(rows, history, strict=True))
-        if tokens is not None
-    ]
-    biased = [(index, *bias) for index, row in enumerate(rows) for bias in row.params.logit_bias]
-    banned = [(index, token) for index, row in enumerate(rows) for token in _banned(row)]
-    if not (penalized or biased or banned):
+def adjust_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor:
+    """`logits` [R, vocab] as the rows want them: a copy in float32, or the same tensor if no row asks for anything."""
+    needs = table.sampling.needs(sampled.rows)
+    banned = _banned(sampled, table) if needs & BANS else []
+    if not (needs & (PENALIZES | BIASES) or banned):
         return logits
-    device = logits.device
     changed = logits.to(torch.float32, copy=True)
-    if penalized:
-        indices, asking, known = zip(*penalized, strict=True)
-        index = to_device(indices, device)
-        changed.index_copy_(0, index, _penalized(changed[index], asking, known))
-    if biased:
-        indices, tokens, biases = zip(*biased, strict=True)
-        places = to_device(indices, device), to_device(tokens, device)
-        changed.index_put_(places, to_device(biases, device, torch.float32), accumulate=True)
+    if needs & PENALIZES:
+        _penalize(changed, sampled, table)
+    if needs & BIASES:
+        _add_biases(changed, sampled, table)
     if banned:
-        indices, tokens = zip(*banned, strict=True)
-        places = to_device(indices, device), to_device(tokens, device)
-        changed.index_put_(places, torch.full((len(banned),), -torch.inf, device=device))
+        places = _places([(index, tokens) for index, tokens in banned], logits.device)
+        changed.index_put_(places, torch.full((len(places[0]),), -torch.inf, device=logits.device))
     return changed
 
 
-def _banned(row: SampleRow) -> tuple[int, ...]:
-    """The tokens that would end the answer too early."""
-    return row.params.stop_token_ids if row.position - row.prompt_len < row.params.min_tokens else ()
+def _banned(sampled: SampledRows, table: StateTable) -> list[tuple[int, Tensor]]:
+    """The tokens that would end an answer too early, by index into the sampled rows."""
+    rows, positions = sampled.rows, sampled.positions
+    return [
+        (index, tokens)
+        for index in table.sampling.needing(rows, BANS)
+        if (tokens := table.sampling.banned(rows[index], positions[index])) is not None
+    ]
 
 
-def _penalized(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor]) -> Tensor:
+def _add_biases(logits: Tensor, sampled: SampledRows, table: StateTable) -> None:
+    indices = table.sampling.needing(sampled.rows, BIASES)
+    tokens, biases = zip(*(table.sampling.bias(sampled.rows[index]) for index in indices), strict=True)
+    places = _places(list(zip(indices, tokens, strict=True)), logits.device)
+    logits.index_put_(places, torch.cat(biases), accumulate=True)
+
+
+def _places(tokens: Sequence[tuple[int, Tensor]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Row and column of each of the `tokens` that stand beside a row's index."""
+    indices = to_device([index for index, some in tokens for _ in range(len(some))], device)
+    return indices, torch.cat([some for _, some in tokens])
+
+
+def _penalize(logits: Tensor, sampled: SampledRows, table: StateTable) -> None:
     """Repetition (CTRL, Keskar 2019: prompt and answer), frequency and presence (OpenAI: the answer)."""
-    count, vocab = logits.shape
-    device = logits.device
-    lens = [len(tokens) for tokens in history]
-    total = sum(lens)
-
-    def column(values: Sequence[float]) -> Tensor:
-        return to_device(values, device, torch.float32).unsqueeze(1)
-
-    # Of each token of the histories, one after another: its row, and whether it belongs to the answer.
-    kinds = to_device([n for row, n in zip(rows, lens, strict=True) for n in _parts(row, n)], device)
-    kind = torch.repeat_interleave(torch.arange(2 * count, device=device), kinds, output_size=total)
-    places = (kind // 2) * vocab + torch.cat(list(history))
-    seen = torch.zeros(count * vocab, dtype=torch.bool, device=device).index_fill_(0, places, True)
-    counts = torch.zeros(count * vocab, dtype=torch.int32, device=device).index_add_(0, places, (kind % 2).int())
-    seen, counts = seen.view(count, vocab), counts.view(count, vocab)
-
-    repetition = column([row.params.repetition_penalty for row in rows])
-    repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
-    adjusted = torch.where(seen, repeated, logits)
-    adjusted -= column([row.params.frequency_penalty for row in rows]) * counts
-    adjusted -= column([row.params.presence_penalty for row in rows]) * (counts > 0)
-    return adjusted
+    indices = table.sampling.needing(sampled.rows, PENALIZES)
+    known = [table.tokens[sampled.rows[index], : sampled.positions[index]] for index in indices]
+    index = to_device(indices, logits.device)
+    columns = table.sampling.columns(sampled.rows_device[index])
+    counted = sampled.positions_device[index]
+    prompt = torch.minimum(columns.prompt_lens, counted)
+    # Tokens known of each row: so many of its prompt, so many of its answer.
+    lens = torch.stack([prompt, counted - prompt], dim=1).flatten()
+    old = logits[index]
+    seen, counts = _count(known, lens, old.shape)
+    repetition = columns.repetition_penalties.unsqueeze(1)
+    new = torch.where(seen, torch.where(old > 0, old / repetition, old * repetition), old)
+    new -= columns.frequency_penalties.unsqueeze(1) * counts
+    new -= columns.presence_penalties.unsqueeze(1) * (counts > 0)
+    logits.index_copy_(0, index, new)
 
 
-def _parts(row: SampleRow, known: int) -> tuple[int, int]:
-    """How many of the known tokens are the prompt's and how many the answer's."""
-    prompt = min(row.prompt_len, known)
-    return prompt, known - prompt
+def _count(known: Sequence[Tensor], lens: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Which tokens [R, vocab] each row knows, and how often each stands in its answer, int32.
+
+    `known` are the tokens of each row, `lens` [2 R] how many of them are the prompt's and how many the answer's.
+    """
+    rows, vocab = shape
+    device, total = lens.device, sum(map(len, known))
+    # Even numbers are prompts, odd ones answers.
+    kind = torch.repeat_interleave(torch.arange(2 * rows, device=device), lens, output_size=total)
+    places = (kind // 2) * vocab + torch.cat(list(known))
+    seen = torch.zeros(rows * vocab, dtype=torch.bool, device=device).index_fill_(0, places, True)
+    counts = torch.zeros(rows * vocab, dtype=torch.int32, device=device).index_add_(0, places, (kind % 2).int())
+    return seen.view(rows, vocab), counts.view(rows, vocab)

@@ -17,23 +17,17 @@ from torch import Tensor
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.core.step import StepPlan
 from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredStep:
-    """A step's inputs, and where in the state table its sampled tokens go."""
+    """A step's inputs, and the rows of the state table that it samples: decoding ones first, then chunks."""
 
     inputs: StepInputs
-    state_rows: list[int]
-    """[R] rows of the state table that sample, decoding ones first, then chunks."""
-    sample_positions: list[int]
-    """[R] the place each one's token will have in its sequence."""
-    state_rows_device: Tensor
-    """[R] int64"""
-    sample_positions_device: Tensor
-    """[R] int64"""
+    sampled: SampledRows
 
 
 def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = None) -> GatheredStep:
@@ -81,7 +75,8 @@ def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> Ga
     gather_step(
         to_device(columns, device), table.tokens, table.block_tables, out, width=width, block_size=table.block_size
     )
-    return GatheredStep(inputs, [rows[i] for i in sampling], [ends[i] for i in sampling], state_rows, sample_positions)
+    sampled = SampledRows([rows[i] for i in sampling], [ends[i] for i in sampling], state_rows, sample_positions)
+    return GatheredStep(inputs, sampled)
 
 
 def _empty_inputs(table: StateTable, counts: list[int], ends: list[int], samples: int, width: int) -> StepInputs:
@@ -125,7 +120,7 @@ def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
         query_lens_host=(1,) * count,
         context_lens_host=tuple(ends_host),
     )
-    return GatheredStep(inputs, plan.decode_rows, ends_host, rows, ends)
+    return GatheredStep(inputs, SampledRows(plan.decode_rows, ends_host, rows, ends))
 
 
 def _copied(step: StepInputs, into: StepInputs) -> StepInputs:
@@ -159,7 +154,7 @@ def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
     count = len(rows_host)
     columns = to_device([*rows_host, *starts_host, *counts_host, *sampling], device)
     rows, starts, counts = columns[: 3 * count].view(3, count)
-    sampled = columns[3 * count :]
+    places = columns[3 * count :]
     token_ends = counts.cumsum(0)
     sequence = torch.repeat_interleave(_counting(count, torch.int64, device), counts, output_size=total)
     positions = _counting(total, torch.int64, device) + (starts + counts - token_ends)[sequence]
@@ -173,13 +168,12 @@ def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
         context_lens=contexts.to(torch.int32),
         block_tables=block_tables,
         slot_mapping=tuple(blocks[sequence, place].long().mul_(size).add_(offset) for blocks in block_tables),
-        token_indices=(token_ends - 1)[sampled],
+        token_indices=(token_ends - 1)[places],
         query_lens_host=tuple(counts_host),
         context_lens_host=tuple(ends_host),
     )
-    state_rows = [rows_host[i] for i in sampling]
-    sample_positions = [ends_host[i] for i in sampling]
-    return GatheredStep(inputs, state_rows, sample_positions, rows[sampled], contexts[sampled])
+    state_rows, positions = [rows_host[i] for i in sampling], [ends_host[i] for i in sampling]
+    return GatheredStep(inputs, SampledRows(state_rows, positions, rows[places], contexts[places]))
 
 
 def _block_tables(table: StateTable, rows: Tensor, longest: int) -> tuple[Tensor, ...]:

@@ -6,26 +6,27 @@ of the vocabulary, and a CPU takes 2.5 to 3 times as long for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+import numpy as np
 import torch
 from torch import Tensor
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.runner.sampling_table import ParameterColumns
 
-_MASK = (1 << 64) - 1
 _CANDIDATES = 1024
 """So many of the likeliest tokens are sorted for top-p before all are."""
 _GROUP = 256
 """Logits whose maximum is looked for together."""
 
 
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) from splitmix64 (Steele, Lea, Flood 2014) over seed and position."""
-    state = (seed * 0x9E3779B97F4A7C15 + (position + 1) * 0xD1B54A32D192ED03) & _MASK
+def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
+    """Numbers in [0, 1), float64, from splitmix64 (Steele, Lea, Flood 2014) over seeds and positions, int64."""
+    # NumPy's unsigned integers wrap around and shift without a sign; PyTorch's signed ones do not.
+    state = seeds.numpy().view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    state += (positions.numpy().view(np.uint64) + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03)
     for multiplier, shift in ((0xBF58476D1CE4E5B9, 30), (0x94D049BB133111EB, 27)):
-        state = ((state ^ (state >> shift)) * multiplier) & _MASK
-    return ((state ^ (state >> 31)) >> 11) / float(1 << 53)
+        state = (state ^ (state >> np.uint64(shift))) * np.uint64(multiplier)
+    bits = (state ^ (state >> np.uint64(31))) >> np.uint64(11)
+    return torch.from_numpy(bits.astype(np.float64) / (1 << 53))
 
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,36 +45,33 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
     return best.squeeze(1), tokens.squeeze(1)
 
 
-def draw(logits: Tensor, params: Sequence[SamplingParams], numbers: Sequence[float]) -> Tensor:
-    """A token [R], int64, for each row of `logits` [R, vocab] on a CPU, by its number in [0, 1); no row is greedy."""
+def draw(logits: Tensor, columns: ParameterColumns, numbers: Tensor) -> Tensor:
+    """A token [R], int64, for each row of `logits` [R, vocab] on a CPU; no row is greedy.
 
-    def column(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=logits.device).unsqueeze(1)
-
-    logits = logits / column([row.temperature for row in params])
-    logits = _keep_top_k(logits, [row.top_k for row in params])
+    Each row draws by its own one of `numbers` [R], in [0, 1).
+    """
+    logits = logits / columns.temperatures.unsqueeze(1)
+    logits = _keep_top_k(logits, columns.top_ks)
     probs = torch.softmax(logits, dim=-1)
-    probs = _keep_top_p(probs, column([row.top_p for row in params]))
-    min_p = column([row.min_p for row in params])
-    probs = torch.where(probs < min_p * probs.amax(dim=-1, keepdim=True), 0.0, probs)
+    probs = _keep_top_p(probs, columns.top_ps.unsqueeze(1))
+    probs = torch.where(probs < columns.min_ps.unsqueeze(1) * probs.amax(dim=-1, keepdim=True), 0.0, probs)
     mass = probs.cumsum(dim=-1)
-    target = column(numbers) * mass[:, -1:]
+    target = numbers.float().unsqueeze(1) * mass[:, -1:]
     drawn = torch.searchsorted(mass, target, right=True).squeeze(1)
     # Rounding can push the target onto the last sum: take the last token that has any probability.
     last = (probs > 0).long().cumsum(dim=-1).argmax(dim=-1)
     return torch.minimum(drawn, last)
 
 
-def _keep_top_k(logits: Tensor, ks: list[int]) -> Tensor:
-    vocab = logits.shape[-1]
-    ks = [min(k, vocab) if k > 0 else vocab for k in ks]
-    largest = max((k for k in ks if k < vocab), default=0)
+def _keep_top_k(logits: Tensor, ks: Tensor) -> Tensor:
+    """Forbid all but the k largest logits of each row and their equals; `ks` [R], 0 keeps all."""
+    limited = (ks > 0) & (ks < logits.shape[-1])
+    largest = int((ks * limited).max())
     if not largest:
         return logits
-    index = torch.tensor([min(k, largest) - 1 for k in ks], device=logits.device).unsqueeze(1)
+    index = torch.where(limited, ks, largest).unsqueeze(1) - 1
     threshold = logits.topk(largest, dim=-1).values.gather(1, index)
-    unlimited = torch.tensor([k == vocab for k in ks], device=logits.device).unsqueeze(1)
-    return torch.where((logits < threshold) & ~unlimited, -torch.inf, logits)
+    return torch.where((logits < threshold) & limited.unsqueeze(1), -torch.inf, logits)
 
 
 def _keep_top_p(probs: Tensor, top_p: Tensor) -> Tensor:

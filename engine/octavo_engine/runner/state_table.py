@@ -1,4 +1,4 @@
-"""Device-resident state of the running requests: one stable row for each, filled by differences.
+"""The state of the running requests on the device: one stable row for each, changed by differences.
 
 The scheduler names rows; a step's inputs are gathered from them on the device, and a sampled token is written back to
 its row there, so that the next step never waits for the host. The idea is that of vLLM's model runner V2.
@@ -6,28 +6,18 @@ its row there, so that the next step never waits for the host. The idea is that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
+from octavo_engine.runner.sampling_table import SamplingTable
 from octavo_engine.runner.transfer import to_device
 
 
-@dataclass(frozen=True, slots=True)
-class RowInfo:
-    """What stays the same of a request while it holds a row."""
-
-    request_id: str
-    params: SamplingParams
-    prompt_len: int
-    seed: int
-
-
 class StateTable:
-    """Tokens [rows, max_model_len + 1] and, for each KV group, block tables [rows, max blocks], int32.
+    """Tokens [rows, max_model_len + 1] and, for each KV group, block tables [rows, max blocks], int32; how to sample.
 
     The last column of tokens takes what a full context's last step sampled; nothing is computed on it. `seed` is the
     engine's: a request without one of its own draws by it and its id.
@@ -43,23 +33,28 @@ class StateTable:
         self.block_tables = [
             torch.zeros(rows, self.max_blocks, dtype=torch.int32, device=device) for _ in range(num_groups)
         ]
-        self._infos: list[RowInfo | None] = [None] * rows
+        self.sampling = SamplingTable(rows, device)
+        self._request_ids = [""] * rows
         self._seed = seed
 
     def apply(self, plan: StepPlan) -> None:
-        """Take in what a plan brings: new requests and changed blocks. What a row's tables held before is void."""
-        for new in plan.new_rows:
-            self._begin(new)
+        """Take in what a plan brings: new requests and changed blocks."""
+        if plan.new_rows:
+            self._begin(plan.new_rows)
         if plan.table_changes:
             for group, table in enumerate(self.block_tables):
                 self._change(table, [change for change in plan.table_changes if change.group == group])
 
-    def _begin(self, new: NewRow) -> None:
-        tokens = to_device(new.token_ids, self.device, torch.int32)
-        self.tokens[new.row, : len(new.token_ids)].copy_(tokens)
-        # Without a seed of its own a request gets the engine's and its id: other requests are other streams.
-        seed = new.sampling.seed if new.sampling.seed is not None else self._seed ^ _hash64(new.request_id)
-        self._infos[new.row] = RowInfo(new.request_id, new.sampling, new.prompt_len, seed)
+    def _begin(self, new_rows: Sequence[NewRow]) -> None:
+        for new in new_rows:
+            tokens = to_device(new.token_ids, self.device, torch.int32)
+            self.tokens[new.row, : len(new.token_ids)].copy_(tokens)
+            self._request_ids[new.row] = new.request_id
+        self.sampling.begin(new_rows, [self._seed_of(new) for new in new_rows])
+
+    def _seed_of(self, new: NewRow) -> int:
+        """A request without a seed of its own draws by the engine's and its id, so that each draws other numbers."""
+        return new.sampling.seed if new.sampling.seed is not None else self._seed ^ _hash64(new.request_id)
 
     def _change(self, table: Tensor, changes: list[TableChange]) -> None:
         # All changes of a step at once; where two concern one place the later one counts.
@@ -68,15 +63,13 @@ class StateTable:
             first = change.row * self.max_blocks + change.index
             blocks.update(zip(range(first, first + len(change.blocks)), change.blocks, strict=True))
         places = to_device(list(blocks.keys()), self.device)
-        # Where a row holds no block (-1) nobody reads, but every entry must be a block.
+        # A place where the row holds no block (-1) is never read, but every entry must be a valid block id.
         values = to_device(list(blocks.values()), self.device, torch.int32).clamp_(min=0)
         table.view(-1).index_copy_(0, places, values)
 
-    def info(self, row: int) -> RowInfo:
-        """Who holds `row`."""
-        if (info := self._infos[row]) is None:
-            raise RuntimeError(f"row {row} is used before it was begun")
-        return info
+    def request_id(self, row: int) -> str:
+        """The request that holds `row`."""
+        return self._request_ids[row]
 
     def read_tokens(self, rows: Tensor, positions: Tensor) -> Tensor:
         """The tokens [R], int32, at `positions` [R] of `rows` [R]."""

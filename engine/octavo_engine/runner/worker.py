@@ -14,13 +14,13 @@ from octavo_engine.capture import Capture
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.runner.adjust import SampleRow, needs_history
 from octavo_engine.runner.block_ops import run_block_ops
 from octavo_engine.runner.graphs import Captured, DecodeGraphs, padding_inputs
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampler import Sampled, sample
+from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.timer import StepTimer
 
@@ -84,7 +84,7 @@ class Worker:
             logits = self._logits(step) if graphs is None else graphs.replay(decodes)
             if logits is not None:
                 if self._decoder.ranks.shard.rank == 0:
-                    samples, errors = self._sample(logits, step)
+                    samples, errors = self._sample(logits, step.sampled)
                 self._share_tokens(step)
         timer.stop()
         return LaunchedStep(plan.step, timer, samples, errors)
@@ -110,7 +110,7 @@ class Worker:
     def _logits(self, step: GatheredStep) -> Tensor | None:
         """Of the step's sampling rows, [R, vocab]; None if there are none."""
         hidden = self._decoder(step.inputs, self._attention(step.inputs))
-        return self._decoder.logits(hidden) if step.state_rows else None
+        return self._decoder.logits(hidden) if step.sampled.rows else None
 
     def _forward(self, inputs: StepInputs, logits: Tensor) -> None:
         self._decoder.logits(self._decoder(inputs, self._attention(inputs)), logits)
@@ -125,15 +125,16 @@ class Worker:
 
     def _share_tokens(self, step: GatheredStep) -> None:
         """Write what the first rank sampled into the tables of all, so that each can launch the next step."""
-        ranks, table, places = self._decoder.ranks, self._table, (step.state_rows_device, step.sample_positions_device)
+        ranks, table = self._decoder.ranks, self._table
+        places = step.sampled.rows_device, step.sampled.positions_device
         if not ranks.alone:
             table.write_tokens(*places, ranks.broadcast(table.read_tokens(*places)))
 
-    def _sample(self, logits: Tensor, step: GatheredStep) -> tuple[list[Readback], dict[int, str]]:
+    def _sample(self, logits: Tensor, sampled: SampledRows) -> tuple[list[Readback], dict[int, str]]:
         """Sample all rows; if that fails, one by one, so that only the row at fault ends with an error."""
-        count = len(step.state_rows)
+        count = len(sampled.rows)
         try:
-            return [self._sample_rows(logits, step, 0, count)], {}
+            return [self._sample_together(logits, sampled)], {}
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise  # the device's state is unknown
         except Exception:
@@ -141,25 +142,19 @@ class Worker:
         samples, errors = [], {}
         for index in range(count):
             try:
-                samples.append(self._sample_rows(logits[index : index + 1], step, index, index + 1))
+                samples.append(self._sample_together(logits[index : index + 1], sampled.part(index, index + 1)))
             except (torch.OutOfMemoryError, torch.AcceleratorError):
                 raise
             except Exception as error:
-                log.exception("request %s cannot be sampled", self._table.info(step.state_rows[index]).request_id)
+                log.exception("request %s cannot be sampled", self._table.request_id(sampled.rows[index]))
                 errors[index] = f"sampling failed: {error}"
                 samples.append(Readback(_nothing(logits.device)))
         return samples, errors
 
-    def _sample_rows(self, logits: Tensor, step: GatheredStep, first: int, last: int) -> Readback:
-        """Sample the rows first..last-1 of the step's sampling ones from their `logits` [last - first, vocab]."""
-        rows, history = [], []
-        for row, position in zip(step.state_rows[first:last], step.sample_positions[first:last], strict=True):
-            info = self._table.info(row)
-            rows.append(SampleRow(info.params, info.seed, position, info.prompt_len))
-            history.append(self._table.tokens[row, :position] if needs_history(info.params) else None)
-        sampled = sample(logits, rows, history)
-        places = step.state_rows_device[first:last], step.sample_positions_device[first:last]
-        self._table.write_tokens(*places, sampled.tokens)
+    def _sample_together(self, logits: Tensor, rows: SampledRows) -> Readback:
+        """Sample `rows` from their `logits` [R, vocab] and write their tokens into the state table."""
+        sampled = sample(logits, rows, self._table)
+        self._table.write_tokens(rows.rows_device, rows.positions_device, sampled.tokens)
         return Readback(sampled)
 
 

@@ -1,0 +1,166 @@
+"""How each row of the state table is sampled: parameters as columns on the device, and what they need as flags.
+
+Columns are written when a request takes a row, and a step gathers those of its rows on the device. The host looks at
+the flags alone, to skip what no row of a step asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+import torch
+from torch import Tensor
+
+from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.step import NewRow
+from octavo_engine.runner.transfer import to_device
+
+_GREEDY_BELOW = 1e-5
+"""Dividing by a temperature smaller than this would leave float32's range; it means greedy, as in vLLM."""
+
+DRAWS, FILTERS, PENALIZES, BIASES, BANS, LOGPROBS = (1 << bit for bit in range(6))
+"""What sampling a row needs besides the largest logit, bit by bit: a random number; top-k, top-p or min-p; penalties,
+which look at its tokens; biases added to logits; stop tokens forbidden at first; log probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRows:
+    """The R places of a step that are sampled: one for most rows, several for a row with draft tokens."""
+
+    rows: list[int]
+    """[R] their rows in the state table."""
+    positions: list[int]
+    """[R] the place each one's token will have in its sequence."""
+    rows_device: Tensor
+    """[R] int64"""
+    positions_device: Tensor
+    """[R] int64"""
+
+    def part(self, first: int, last: int) -> SampledRows:
+        """The places first..last-1."""
+        return SampledRows(
+            self.rows[first:last],
+            self.positions[first:last],
+            self.rows_device[first:last],
+            self.positions_device[first:last],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterColumns:
+    """The parameters of R rows, each [R] on the device: float32, and int64 for the last three.
+
+    The order is that of the state table's columns. Where each begins in memory decides how kernels are compiled:
+    the first of either kind, and the third of the integers, are aligned to 16 bytes for any R.
+    """
+
+    temperatures: Tensor
+    """0 is greedy."""
+    top_ps: Tensor
+    min_ps: Tensor
+    repetition_penalties: Tensor
+    frequency_penalties: Tensor
+    presence_penalties: Tensor
+    seeds: Tensor
+    prompt_lens: Tensor
+    top_ks: Tensor
+    """0 keeps all."""
+
+
+_FLOATS, _INTS = 6, 3
+
+
+class SamplingTable:
+    """The sampling parameters of all rows of the state table."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self._device = device
+        self._floats = torch.zeros(_FLOATS, rows, dtype=torch.float32, device=device)
+        self._ints = torch.zeros(_INTS, rows, dtype=torch.int64, device=device)
+        self._needs = [0] * rows
+        self._free_from = [0] * rows
+        """The first position at which a row's stop tokens are allowed."""
+        self._top_logprobs = [0] * rows
+        self._stop_tokens: dict[int, Tensor] = {}
+        self._biases: dict[int, tuple[Tensor, Tensor]] = {}
+        """Tokens and what is added to their logits, by row."""
+
+    def begin(self, new_rows: Sequence[NewRow], seeds: Sequence[int]) -> None:
+        """Take in the parameters of requests that take rows; `seeds` are what they draw by, 64 bits each."""
+        device, params = self._device, [new.sampling for new in new_rows]
+        rows = to_device([new.row for new in new_rows], device)
+        floats = [
+            *(asked.temperature if _draws(asked) else 0.0 for asked in params),
+            *(asked.top_p for asked in params),
+            *(asked.min_p for asked in params),
+            *(asked.repetition_penalty for asked in params),
+            *(asked.frequency_penalty for asked in params),
+            *(asked.presence_penalty for asked in params),
+        ]
+        ints = [*map(_signed, seeds), *(new.prompt_len for new in new_rows), *(asked.top_k for asked in params)]
+        self._floats.index_copy_(1, rows, to_device(floats, device, torch.float32).view(_FLOATS, -1))
+        self._ints.index_copy_(1, rows, to_device(ints, device).view(_INTS, -1))
+        for new in new_rows:
+            self._begin_on_host(new.row, new.sampling, new.prompt_len)
+
+    def _begin_on_host(self, row: int, asked: SamplingParams, prompt_len: int) -> None:
+        self._needs[row] = needs_of(asked)
+        self._free_from[row] = prompt_len + asked.min_tokens
+        self._top_logprobs[row] = asked.logprobs or 0
+        if asked.min_tokens and asked.stop_token_ids:
+            self._stop_tokens[row] = to_device(asked.stop_token_ids, self._device)
+        if asked.logit_bias:
+            tokens, biases = zip(*asked.logit_bias, strict=True)
+            self._biases[row] = to_device(tokens, self._device), to_device(biases, self._device, torch.float32)
+
+    def needs(self, rows: Sequence[int]) -> int:
+        """The needs of all `rows` together."""
+        return reduce(or_, map(self._needs.__getitem__, rows), 0)
+
+    def needing(self, rows: Sequence[int], need: int) -> list[int]:
+        """The indices into `rows` of those that have `need`."""
+        needs = self._needs
+        return [index for index, row in enumerate(rows) if needs[row] & need]
+
+    def columns(self, rows: Tensor) -> ParameterColumns:
+        """The parameters of `rows` [R], int64 on the device."""
+        return ParameterColumns(*self._floats.index_select(1, rows), *self._ints.index_select(1, rows))
+
+    def top_logprobs(self, row: int) -> int:
+        """How many of the likeliest tokens a row wants the log probabilities of."""
+        return self._top_logprobs[row]
+
+    def bias(self, row: int) -> tuple[Tensor, Tensor]:
+        """Tokens [n], int64, and what is added to their logits, float32, of a row that has BIASES."""
+        return self._biases[row]
+
+    def banned(self, row: int, position: int) -> Tensor | None:
+        """The stop tokens [n], int64, that a row which has BANS must not give at `position`; None once it may."""
+        return self._stop_tokens[row] if position < self._free_from[row] else None
+
+
+def needs_of(asked: SamplingParams) -> int:
+    """What sampling with these parameters needs."""
+    draws = _draws(asked)
+    filters = draws and (asked.top_k > 0 or asked.top_p < 1 or asked.min_p > 0)
+    penalties = (asked.repetition_penalty, asked.frequency_penalty, asked.presence_penalty)
+    return (
+        DRAWS * draws
+        | FILTERS * filters
+        | PENALIZES * (penalties != (1.0, 0.0, 0.0))
+        | BIASES * bool(asked.logit_bias)
+        | BANS * bool(asked.min_tokens and asked.stop_token_ids)
+        | LOGPROBS * (asked.logprobs is not None)
+    )
+
+
+def _draws(asked: SamplingParams) -> bool:
+    return asked.temperature >= _GREEDY_BELOW
+
+
+def _signed(seed: int) -> int:
+    """The 64 bits of a seed as an int64."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
