@@ -37,8 +37,8 @@ serve: setup ## the same, and stays up
 	@$(BIN)/python -m demo --stay
 
 .PHONY: test lint format manifests
-test: setup ## all tests, the real cluster included
-	$(BIN)/python -m pytest
+test: setup ## all tests, the real cluster included; PYTEST_FLAGS are passed on
+	$(BIN)/python -m tests $(PYTEST_FLAGS)
 
 lint: setup ## ruff, mypy --strict, import-linter, hadolint, chart and manifest checks
 	$(BIN)/ruff check .

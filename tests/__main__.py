@@ -1,0 +1,66 @@
+"""`make test`: runs the cluster's tests and all others at once, each in a pytest of its own.
+
+The cluster's tests mostly wait for pods, so beside the others they take little more time than these alone. What they
+print is held back until the others have ended; the closing lines of both come last. Arguments are passed on to both.
+The exit code is 0 only if both succeeded.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.cluster.build import HELM, VERSITYGW, ensure_built
+from tests.cluster.errors import ClusterError
+
+CLUSTER = "tests/cluster"
+RUNS = {"all but the cluster's": f"--ignore={CLUSTER}", "the cluster's": CLUSTER}
+
+
+def main(arguments: list[str]) -> int:
+    # Tests of both runs need these, and a test's time limit is too short for waiting until Go has built them.
+    ensure_built(lambda line: print(f"tests: {line}", flush=True), (HELM, VERSITYGW))
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [Path(folder) / str(number) for number in range(len(RUNS))]
+        processes = [
+            _start([selection, *arguments], output) for selection, output in zip(RUNS.values(), outputs, strict=True)
+        ]
+        try:
+            closing_lines = [_print_until_end(*each) for each in zip(processes, outputs, strict=True)]
+        finally:
+            for process in processes:  # Ctrl-C ends them too: they are in the terminal's foreground group
+                process.wait()
+    for name, line in zip(RUNS, closing_lines, strict=True):
+        print(f"tests: {name}: {line}")
+    return int(any(process.returncode for process in processes))
+
+
+def _start(arguments: list[str], output: Path) -> subprocess.Popen[bytes]:
+    """Start a pytest that writes to `output` and is interrupted if this process is killed."""
+    command = ["setpriv", "--pdeathsig", "INT", sys.executable, "-m", "pytest", *arguments]
+    with output.open("wb") as file:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+
+
+def _print_until_end(process: subprocess.Popen[bytes], output: Path) -> str:
+    """Print what the process writes, as it comes, and return the last line."""
+    with output.open(errors="replace") as file:
+        running = True
+        while running:
+            running = process.poll() is None
+            sys.stdout.write(file.read())
+            sys.stdout.flush()
+            if running:
+                time.sleep(0.2)
+    return output.read_text(errors="replace").rstrip().rpartition("\n")[2]
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ClusterError as error:
+        print(f"tests: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,40 @@
+"""`make test` runs two pytests at once; here with small files in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tests.__main__ as make_test
+
+SMALL = ("-c", "/dev/null", "-p", "no:cacheprovider")
+GOOD = "import time\n\ndef test_good():\n    time.sleep(0.5)\n"
+BAD = "def test_bad():\n    assert not 'good'\n"
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> int:
+    files = {"first": folder / "test_first.py", "second": folder / "test_second.py"}
+    for file, content in zip(files.values(), (first, second), strict=True):
+        file.write_text(content)
+    monkeypatch.setattr(make_test, "RUNS", {name: str(file) for name, file in files.items()})
+    monkeypatch.setattr(make_test, "ensure_built", lambda *_: None)
+    return make_test.main(list(SMALL))
+
+
+@pytest.mark.parametrize(("first", "second", "code"), [(GOOD, GOOD, 0), (GOOD, BAD, 1), (BAD, GOOD, 1)])
+def test_it_fails_if_either_run_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str, code: int
+) -> None:
+    assert run(tmp_path, monkeypatch, first, second) == code
+
+
+def test_one_runs_output_comes_after_the_others_and_both_closing_lines_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, monkeypatch, GOOD, BAD)  # the second ends first, and is held back
+    lines = capsys.readouterr().out.splitlines()
+    at = [number for number, line in enumerate(lines) if "1 passed" in line or "1 failed" in line]
+    assert ["passed" in lines[number] for number in at] == [True, False, True, False]
+    assert lines[at[2]].startswith("tests: first: ")
+    assert at[2:] == [len(lines) - 2, len(lines) - 1]
