@@ -132,6 +132,27 @@ def _judge(status: int, content: bytes, reply: Reply) -> None:
         reply.status = status
 
 
+async def tokens_per_second(port: int, users: int, seconds: float, words: int, tokens: int) -> float:
+    """Output tokens/s of `users` clients that each send one request after another; RuntimeError if one fails.
+
+    Prompts have so many `words` and answers so many `tokens`.
+    """
+    start = time.monotonic()
+
+    async def user(prompt: str) -> int:
+        client, done = Client(port), 0
+        while time.monotonic() - start < seconds:
+            reply = await client.ask(body_of(prompt, tokens))
+            if reply.status != 200:
+                raise RuntimeError(f"a request failed with status {reply.status}")
+            done += tokens
+        client.close()
+        return done
+
+    generated = await asyncio.gather(*map(user, prompts(users, words, 0)))
+    return sum(generated) / (time.monotonic() - start)
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """Nearest rank; NaN of nothing."""
     ordered = sorted(values)

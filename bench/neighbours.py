@@ -12,19 +12,19 @@ import platform
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
 import uvloop
 
-from bench.load import Client, body_of, prompts
+from bench.load import tokens_per_second
 from bench.report import save
 from bench.server import octavo
 from octavo_engine.openmp import SPIN_COUNT
 
-_TOKENS = 16
+_WORDS, _TOKENS = 8, 16
+"""Of each prompt and of each answer."""
 SETTINGS = {
     "OpenMP's own": {"GOMP_SPINCOUNT": "300000"},
     f"{SPIN_COUNT} looks (ours)": {"GOMP_SPINCOUNT": SPIN_COUNT},
@@ -34,24 +34,6 @@ SETTINGS = {
 
 Figures = dict[str, dict[str, list[float]]]
 """Tokens/s of each round by the load and the setting."""
-
-
-async def tokens_per_second(port: int, users: int, seconds: float) -> float:
-    """Of `users` who ask again as soon as they are answered; RuntimeError if one is refused."""
-    start = time.monotonic()
-
-    async def user(prompt: str) -> int:
-        client, tokens = Client(port), 0
-        while time.monotonic() - start < seconds:
-            reply = await client.ask(body_of(prompt, _TOKENS))
-            if reply.status != 200:
-                raise RuntimeError(f"a request failed with status {reply.status}")
-            tokens += _TOKENS
-        client.close()
-        return tokens
-
-    made = await asyncio.gather(*map(user, prompts(users, 8, 0)))
-    return sum(made) / (time.monotonic() - start)
 
 
 @contextmanager
@@ -72,11 +54,12 @@ def measure(args: argparse.Namespace, runner: asyncio.Runner) -> Figures:
     for _ in range(args.rounds):
         for name, env in SETTINGS.items():
             with octavo("smollm2", "--max-model-len=2048", env=env) as serving:
-                runner.run(tokens_per_second(serving.port, 8, 2.0))  # warms up
+                runner.run(tokens_per_second(serving.port, 8, 2.0, _WORDS, _TOKENS))  # warms up
                 for neighbours in args.neighbours:
                     with busy(neighbours):
                         for users in args.users:
-                            speed = runner.run(tokens_per_second(serving.port, users, args.seconds))
+                            run = tokens_per_second(serving.port, users, args.seconds, _WORDS, _TOKENS)
+                            speed = runner.run(run)
                             load = f"{users} users, {neighbours} busy neighbours"
                             figures.setdefault(load, {}).setdefault(name, []).append(speed)
     return figures

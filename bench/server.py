@@ -38,10 +38,10 @@ class Serving:
 
 
 @contextmanager
-def octavo(model: str, *flags: str, env: Mapping[str, str] | None = None) -> Iterator[Serving]:
+def octavo(model: str, *flags: str, env: Mapping[str, str] | None = None, engine: Path = ENGINE) -> Iterator[Serving]:
     """Serve `model`, with `env` beside ours, until the block ends; its log is shown only if it ends by itself."""
     port = free_port()
-    command = [str(ENGINE), "serve", model, "--host=127.0.0.1", f"--port={port}", *flags]
+    command = [str(engine), "serve", model, "--host=127.0.0.1", f"--port={port}", *flags]
     environ = {**os.environ, **(env or {})}
     with tempfile.TemporaryFile("w+") as log, subprocess.Popen(command, stderr=log, env=environ) as process:
         try:
