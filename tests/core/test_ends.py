@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from simulation import Device, add, answer_of, expected, make_engine, news, run
 
+from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.request import FinishReason
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
@@ -126,6 +127,48 @@ def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_agai
     add(scheduler, "next", [*shared, 1], max_tokens=4)
     outputs_of_next = [o for o in run(scheduler, device=device) if o.request_id == "next"]
     assert outputs_of_next[0].cached_tokens == 0
+
+
+@pytest.mark.parametrize("kinds", ["full", "full + sliding"])
+def test_an_error_leaves_the_shared_prefix_that_others_computed(kinds: str) -> None:
+    """What failed was computed after three blocks that another request had left in the prefix cache."""
+    groups = [KVGroup(64), KVGroup(64, "sliding", 16)][: 1 + kinds.count("+")]
+    scheduler, device = make_engine(groups=groups)
+    shared = list(range(48))
+    add(scheduler, "first", [*shared, 1], max_tokens=1)
+    run(scheduler, device=device)
+    broken = add(scheduler, "broken", [*shared, *range(900, 940)], max_tokens=4)
+    while True:
+        plan = scheduler.plan(0.0)
+        assert plan is not None
+        result = device.execute(plan)
+        failed = bool(result.token_ids)
+        scheduler.update(plan, replace(result, errors={0: "no"} if failed else {}), 0.0)
+        if failed:
+            break
+    assert (broken.cached, broken.finish_reason) == (48, FinishReason.ERROR)
+    scheduler.check_integrity()
+    for name, prompt in (("shared", [*shared, 2]), ("same", [*shared, *range(900, 940)])):
+        add(scheduler, name, prompt, max_tokens=1)
+        assert run(scheduler, device=device)[-1].cached_tokens == 48, "no block less, and none that failed"
+
+
+def test_an_error_of_a_fork_leaves_what_its_parent_computed() -> None:
+    scheduler, device = make_engine()
+    prompt = list(range(40))
+    add(scheduler, "parent", prompt, max_tokens=40, seed=1)
+    fork = add(scheduler, "fork", prompt, max_tokens=60, seed=2, fork_of="parent")
+    while fork.num_output < 20:
+        plan = scheduler.plan(0.0)
+        assert plan is not None
+        scheduler.update(plan, device.execute(plan), 0.0)
+    plan = scheduler.plan(0.0)
+    assert plan is not None
+    index = plan.decode_rows.index(fork.row)
+    scheduler.update(plan, replace(device.execute(plan), errors={index: "no"}), 0.0)
+    assert fork.finish_reason is FinishReason.ERROR
+    add(scheduler, "next", prompt, max_tokens=1)
+    assert [o.cached_tokens for o in run(scheduler, device=device) if o.request_id == "next"] == [32]
 
 
 def test_all_are_ended_at_once_and_their_results_are_told_to_nobody() -> None:

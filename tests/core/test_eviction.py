@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from simulation import add, make_engine, make_state, run, step
+from simulation import add, make_engine, make_request, make_state, run, step
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.eviction import POLICIES, EvictionPolicy
@@ -87,7 +87,7 @@ def known_blocks(pool: BlockPool, count: int) -> list[int]:
     blocks = pool.take(count)
     assert pool.cache is not None
     for number, block in enumerate(blocks):
-        pool.cache.remember(str(number).encode(), block, 0)
+        pool.cache.remember(str(number).encode(), block, make_request("owner", 1, priority=0))
     for block in blocks:
         pool.give_back([block])
     return blocks
@@ -128,7 +128,7 @@ def test_a_used_block_does_not_expire() -> None:
     pool = BlockPool(2, PrefixCache("lru", ttl=1.0))
     (block,) = pool.take(1)
     assert pool.cache is not None
-    pool.cache.remember(b"x", block, 0)
+    pool.cache.remember(b"x", block, make_request("owner", 1, priority=0))
     pool.tick(50.0)
     assert pool.cache.get(b"x") == block
     pool.check_integrity([block])

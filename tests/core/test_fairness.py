@@ -344,6 +344,24 @@ def test_a_more_important_prompt_does_not_wait_for_one_that_has_begun(tokens: in
     finish(scheduler, device, [long, urgent])
 
 
+def test_a_prompt_goes_on_ageing_once_it_has_begun() -> None:
+    """Prompts of priority 0 take the whole budget of every step; a long one of priority 1 is admitted by its age."""
+    scheduler, device = make_engine(blocks=256, seqs=16, tokens=64, policy="priority", ageing_seconds=3.0)
+    long = add(scheduler, "long", 1_200, max_tokens=2, priority=1)
+    admitted = None
+    for number in range(100):
+        now = number * 0.1
+        add(scheduler, f"short{number}", 64, max_tokens=1, arrival=now)
+        step(scheduler, device, now)
+        if admitted is None and long.scheduled_at is not None:
+            admitted = number
+        if long.num_output:
+            break
+    assert admitted is not None
+    assert 20 < admitted < 40, "until its age makes up for its priority it waits"
+    assert number - admitted < 40, "from then on its chunks count as much as those of newcomers"
+
+
 def test_who_left_leaves_nobody_heavy() -> None:
     """Beside a key that has gone, a lone busy one is not held back for longer than ten seconds."""
     accounts = Accounts()

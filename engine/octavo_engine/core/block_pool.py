@@ -70,9 +70,9 @@ class BlockPool:
             else:
                 self._free.append(block)
 
-    def forget(self, digest: bytes) -> None:
-        """The block under `digest` is not to be found any more, whoever uses it."""
-        if self.cache is None or (block := self.cache.get(digest)) is None:
+    def forget(self, digest: bytes, owner: str) -> None:
+        """Make the block under `digest` unfindable if the request `owner` computed it, even while others use it."""
+        if self.cache is None or (block := self.cache.get(digest)) is None or self.cache.owner(block) != owner:
             return
         if self._references[block] == 0:
             self.cache.wake(block)

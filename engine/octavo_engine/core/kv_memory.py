@@ -119,7 +119,7 @@ class KVMemory:
         tables = zip(self.groups, parent.block_tables, strict=True)
         child.block_tables = [group.fork(table, computed) for group, table in tables]
         child.computed = computed
-        child.remembered = min(parent.remembered, computed // self.block_size)
+        child.remembered = computed // self.block_size  # the parent itself makes its blocks findable
         parent.capacity = min(parent.capacity, parent.computed)
 
     def count_hits(self, state: RequestState) -> None:
@@ -209,14 +209,17 @@ class KVMemory:
             return
         hashes = self._hashes(state, full)
         for group, table in zip(self.groups, state.block_tables, strict=True):
-            group.remember(table, hashes, state.remembered, state.computed, state.request.priority)
+            group.remember(table, hashes, state.remembered, state.computed, state.request)
         state.remembered = full
 
     def disown(self, state: RequestState) -> None:
-        """Nobody is to find any more what a closed request has computed: it may be wrong."""
+        """Make the blocks that a closed request has computed unfindable: they may be wrong.
+
+        Blocks that it matched in the prefix cache are right, and stay.
+        """
         for pool in self.pools:
             for digest in state.block_hashes:
-                pool.forget(digest)
+                pool.forget(digest, state.request_id)
 
     def close(self, state: RequestState) -> None:
         """Give everything back but what is in the swap space. A closed request may be closed again."""

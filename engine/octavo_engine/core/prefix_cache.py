@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from octavo_engine.core.eviction import POLICIES
+from octavo_engine.core.request import Request
 
 
 def root_hash(salt: str, adapter: str = "") -> bytes:
@@ -31,6 +32,8 @@ class _Known:
     """What is known of a block."""
 
     digest: bytes
+    owner: str
+    """Id of the request that computed it."""
     priority: int
     """Of its most important user."""
     uses: int = 0
@@ -67,11 +70,15 @@ class PrefixCache:
         """Whether the block is found under some hash."""
         return block in self._known
 
-    def remember(self, digest: bytes, block: int, priority: int) -> None:
-        """From now on `block`, which is in use, is found under `digest`, unless another block already is."""
+    def remember(self, digest: bytes, block: int, owner: Request) -> None:
+        """Make `block`, which `owner` computed and uses, findable under `digest`, unless another block already is."""
         if digest not in self._block_of and block not in self._known:
             self._block_of[digest] = block
-            self._known[block] = _Known(digest, priority)
+            self._known[block] = _Known(digest, owner.request_id, owner.priority)
+
+    def owner(self, block: int) -> str:
+        """Id of the request that computed a known block."""
+        return self._known[block].owner
 
     def found(self, block: int, priority: int) -> None:
         """A request begins to run with a known block, which is in use."""

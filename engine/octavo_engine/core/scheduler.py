@@ -127,7 +127,7 @@ class Scheduler:
         draft = Draft(self.settings.max_num_batched_tokens)
         self._decode(draft)
         draft.budget = min(draft.budget, self._chunk_limit())
-        first, later = self._begun_prompts()
+        first, later = self._begun_prompts(now)
         kept = min(LEFTOVER, draft.budget // 2) if later else 0  # half, or a small budget would leave newcomers none
         draft.budget -= kept
         for state in first:
@@ -182,17 +182,22 @@ class Scheduler:
                 if self._extend(state, state.computed + 1, draft):
                     draft.add_decode(state)
 
-    def _begun_prompts(self) -> tuple[list[RequestState], list[RequestState]]:
+    def _begun_prompts(self, now: float) -> tuple[list[RequestState], list[RequestState]]:
         """The prompts that have begun: those that go on at once, and those that come after newly admitted ones.
 
-        The second are those of heavy tenants, and what matters less than somebody who waits or has begun as well.
+        The second are those of heavy tenants, and those outranked by a request of a more important lane, waiting or
+        begun as well, whose age and their own do not make up for that. Prompts go on ageing after their admission.
         """
-        most = min([self._waiting.most_important(), *map(self._waiting.importance, self._prefilling)])
+        levels = self._waiting.levels(now) if self._prefilling else {}
+        for state in self._prefilling:
+            lane = self._waiting.importance(state)
+            levels[lane] = min(levels.get(lane, lane), self._waiting.level(state, now))
         first: list[RequestState] = []
         later: list[RequestState] = []
         for state in self._prefilling:
-            comes_later = self._accounts.heavy(state.tenant) or self._waiting.importance(state) > most
-            (later if comes_later else first).append(state)
+            lane, level = self._waiting.importance(state), self._waiting.level(state, now)
+            outranked = any(other < lane and its_level < level for other, its_level in levels.items())
+            (later if outranked or self._accounts.heavy(state.tenant) else first).append(state)
         return first, later
 
     def _most(self, tenant: str, draft: Draft) -> int:

@@ -34,9 +34,13 @@ class WaitingQueue:
         """The lane a request belongs to; low numbers matter most."""
         return state.request.priority if self._settings.policy == "priority" else 0
 
-    def most_important(self) -> float:
-        """The lowest number of all that wait; infinity if nobody does."""
-        return min(self._lanes, default=float("inf"))
+    def level(self, state: RequestState, now: float) -> int:
+        """A request's lane less one for every ageing time since its arrival; low numbers matter most."""
+        return self._aged(self.importance(state), state.arrival, now)
+
+    def levels(self, now: float) -> dict[int, int]:
+        """For each lane in which requests wait the level of the oldest one."""
+        return {priority: self._rank(priority, lane, now)[0] for priority, lane in self._lanes.items()}
 
     def add(self, state: RequestState, *, first: bool = False) -> None:
         """Wait behind, or before, the tenant's other requests."""
@@ -92,7 +96,10 @@ class WaitingQueue:
 
     def _rank(self, priority: int, lane: dict[str, deque[RequestState]], now: float) -> tuple[int, float]:
         oldest = min(requests[0].arrival for requests in lane.values())
-        return priority - int(max(0.0, now - oldest) / self._settings.ageing_seconds), oldest
+        return self._aged(priority, oldest, now), oldest
+
+    def _aged(self, priority: int, arrival: float, now: float) -> int:
+        return priority - int(max(0.0, now - arrival) / self._settings.ageing_seconds)
 
 
 def _head(requests: deque[RequestState], blocked: Container[RequestState]) -> RequestState | None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.kv_groups.memory import NO_BLOCK, Growth, shared
+from octavo_engine.core.request import Request
 
 
 class FullMemory:
@@ -56,12 +57,12 @@ class FullMemory:
         """All of them."""
         return [shared(self.pool, digest) for digest in hashes]
 
-    def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, priority: int) -> None:
+    def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request) -> None:
         """Make the full blocks from `first` on findable under their hashes."""
         if self.pool.cache is not None:
             for index in range(first, len(hashes)):
                 if table[index] != NO_BLOCK:
-                    self.pool.cache.remember(hashes[index], table[index], priority)
+                    self.pool.cache.remember(hashes[index], table[index], owner)
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
         """Always: whatever the parent has computed is there."""

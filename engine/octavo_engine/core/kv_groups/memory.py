@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from octavo_engine.core.block_pool import BlockPool
+from octavo_engine.core.request import Request
 
 NO_BLOCK = -1
 """A place of a table whose block is not held (any more)."""
@@ -44,7 +45,7 @@ class GroupMemory(Protocol):
     def adopt(self, hashes: Sequence[bytes]) -> list[int]:
         """A table that begins with the cached blocks under `hashes`, whose number `reach` contained."""
 
-    def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, priority: int) -> None:
+    def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request) -> None:
         """Make the full blocks from `first` on findable under their hashes."""
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.kv_groups.memory import Growth, shared
+from octavo_engine.core.request import Request
 
 
 class RecurrentMemory:
@@ -54,10 +55,10 @@ class RecurrentMemory:
         """The last checkpoint."""
         return [shared(self.pool, hashes[-1])] if hashes else []
 
-    def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, priority: int) -> None:
+    def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request) -> None:
         """The state, if it is that of a block boundary."""
         if self.pool.cache is not None and table and computed == len(hashes) * self.block_size:
-            self.pool.cache.remember(hashes[-1], table[0], priority)
+            self.pool.cache.remember(hashes[-1], table[0], owner)
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
         """Only from where the parent stands now."""
