@@ -21,7 +21,9 @@ from checkpoints import reference_model, save
 from windowed import LAYERS, WINDOW, windowed
 
 from octavo_engine import LLM, SamplingParams
+from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.request import Request, TokenLogprobs
+from octavo_engine.core.request_state import RequestState
 from octavo_engine.engine import target
 from octavo_engine.engine.rank import decode_memory_plan, encode_memory_plan
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
@@ -107,20 +109,25 @@ def test_a_hit_is_as_long_as_both_groups_know(load: Any) -> None:
     first = llm.generate([[*BEGINNING, 3]], GREEDY)[0]
     assert llm.generate([[*BEGINNING, 4]], GREEDY)[0].cached_tokens == 48
     sliding = memory.pools[1]
-    hashes = memory._hashes(_Tokens(BEGINNING), 3)  # type: ignore[arg-type]
-    sliding.forget(hashes[2])
+    hashes = memory._hashes(_state(BEGINNING), 3)
+    _forget(sliding, hashes[2])
     again = llm.generate([[*BEGINNING, 3]], GREEDY)[0]
     assert again.cached_tokens == 32
     assert again.token_ids == first.token_ids
-    sliding.forget(hashes[0])  # a window before token 48 begins at 16
+    _forget(sliding, hashes[0])  # a window before token 48 begins at 16
     assert llm.generate([[*BEGINNING, 5]], GREEDY)[0].cached_tokens == 48
 
 
-class _Tokens:
-    """What hashes are made of."""
+def _state(tokens: list[int]) -> RequestState:
+    request = Request(request_id="probe", prompt_token_ids=tuple(tokens), sampling=GREEDY)
+    return RequestState(request, arrival=0.0, final_len=len(tokens))
 
-    def __init__(self, token_ids: list[int]) -> None:
-        self.token_ids, self.block_hashes, self.cache_salt, self.adapter = token_ids, [], "", ""
+
+def _forget(pool: BlockPool, digest: bytes) -> None:
+    assert pool.cache is not None
+    block = pool.cache.get(digest)
+    assert block is not None
+    pool.forget(digest, pool.cache.owner(block))
 
 
 @pytest.mark.parametrize("swap_space", [0, 1 << 20])
