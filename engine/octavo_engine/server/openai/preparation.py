@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
 
 from starlette.requests import Request
 
@@ -19,8 +20,6 @@ from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.chat_template import ChatTemplateError
-
-T = TypeVar("T")
 
 _GREEDY = 1e-5
 _LOWEST_TEMPERATURE = 0.01
@@ -56,6 +55,8 @@ def generation_request(
     times: Times,
 ) -> GenerationRequest:
     """What is to be generated for these prompts' token ids; APIError 400 for what the model does not have."""
+    if body.min_tokens is not None and body.min_tokens > max_tokens:
+        raise APIError(400, f"min_tokens: {body.min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
     return GenerationRequest(
         prompts=prompts,
         n=body.n or 1,
@@ -71,43 +72,47 @@ def generation_request(
 
 
 def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
-    """The engine's parameters with the defaults filled in; APIError 400 for what the model does not have."""
-    ready, defaults = model.ready, model.ready.sampling
-    for param, ids in (("stop_token_ids", body.stop_token_ids or []), ("logit_bias", map(int, body.logit_bias or {}))):
-        if (wrong := next((i for i in ids if i >= ready.vocab_size), None)) is not None:
-            raise APIError(400, f"{param}: token {wrong} is none of the model's {ready.vocab_size}", param=param)
-    min_tokens = body.min_tokens or 0
-    if min_tokens > max_tokens:
-        raise APIError(400, f"min_tokens: {min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
-    return SamplingParams(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        temperature=_temperature(_given(body.temperature, defaults.temperature)),
-        top_k=max(0, _given(body.top_k, defaults.top_k)),
-        top_p=max(_given(body.top_p, defaults.top_p), LEAST_TOP_P),
-        min_p=_given(body.min_p, defaults.min_p),
-        seed=None if body.seed is None else body.seed % (1 << 63),
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        repetition_penalty=_given(body.repetition_penalty, defaults.repetition_penalty),
-        logit_bias=tuple((int(token), bias) for token, bias in (body.logit_bias or {}).items()),
-        stop_token_ids=tuple(dict.fromkeys((*_model_ends(body, model), *(body.stop_token_ids or ())))),
-        logprobs=logprobs,
-    )
+    """The engine's parameters: what the body says, else what the model wants, else the declared default.
 
-
-def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
-    """The model's own end tokens, unless the request ignores them."""
-    return () if body.ignore_eos else tuple(model.ready.eos_token_ids)
-
-
-def _given(asked: T | None, default: T) -> T:
-    return default if asked is None else asked
+    A field of the body is copied by its name, through `_MEANINGS` where a client's value means another one.
+    APIError 400 for tokens that the model does not have.
+    """
+    _check_tokens(body, model.ready)
+    names = (field.name for field in fields(SamplingParams))
+    given = {name: value for name in names if (value := getattr(body, name, None)) is not None}
+    values = asdict(model.ready.sampling) | given
+    for name, meaning in _MEANINGS.items():
+        if name in values:
+            values[name] = meaning(values[name])
+    ends = (*_model_ends(body, model), *(body.stop_token_ids or ()))
+    values |= {"max_tokens": max_tokens, "logprobs": logprobs, "stop_token_ids": tuple(dict.fromkeys(ends))}
+    return SamplingParams(**values)
 
 
 def _temperature(asked: float) -> float:
     """As vLLM: what is nearly 0 is greedy, and logits are not divided by less than 0.01."""
     return 0.0 if asked < _GREEDY else max(asked, _LOWEST_TEMPERATURE)
+
+
+_MEANINGS: Mapping[str, Callable[[Any], Any]] = {
+    "temperature": _temperature,
+    "top_k": lambda asked: max(0, asked),
+    "top_p": lambda asked: max(asked, LEAST_TOP_P),
+    "seed": lambda asked: asked % (1 << 63),
+    "logit_bias": lambda asked: tuple((int(token), bias) for token, bias in asked.items()),
+}
+"""What the engine is given for a client's value of a field, where that is not the value itself."""
+
+
+def _check_tokens(body: GenerationBody, ready: EngineInfo) -> None:
+    for param, ids in (("stop_token_ids", body.stop_token_ids or ()), ("logit_bias", map(int, body.logit_bias or ()))):
+        if (wrong := next((token for token in ids if token >= ready.vocab_size), None)) is not None:
+            raise APIError(400, f"{param}: token {wrong} is none of the model's {ready.vocab_size}", param=param)
+
+
+def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
+    """The model's own end tokens, unless the request ignores them."""
+    return () if body.ignore_eos else tuple(model.ready.eos_token_ids)
 
 
 def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: EngineInfo) -> int:
