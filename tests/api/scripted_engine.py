@@ -7,7 +7,8 @@ does with any answer, failure or delay of an engine. Tests of the real engine ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs
 from octavo_engine.engine.client import EngineState, error_of
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import Failed, Loading, Outputs
+from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import EngineDeadError
 
@@ -68,7 +70,8 @@ class ScriptedEngine:
         self._load = load
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
-        self._streams: set[asyncio.Queue[Failed]] = set()
+        self._streams: set[OutputStream] = set()
+        self._playing: dict[str, tuple[OutputStream, asyncio.Task[None]]] = {}
 
     async def start(self) -> None:
         if self._load:
@@ -84,7 +87,7 @@ class ScriptedEngine:
         """Die, before or after loading."""
         self.state.phase, self.state.failed = "dead", failed
         for stream in self._streams:
-            stream.put_nowait(failed)
+            stream.fail(EngineDeadError(failed.message))
         self._settled.set()
         self._ended.set()
 
@@ -108,39 +111,50 @@ class ScriptedEngine:
         if self.on_step is not None:
             self.on_step(Outputs(StepOutputs(), self.state.stats))
 
-    async def generate(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        check_sampling(request.sampling)  # as the real engine does: what the server lets in must not fail there
-        self.requests.append(request)
-        death: asyncio.Queue[Failed] = asyncio.Queue()
-        self._streams.add(death)
-        ended = False
+    @contextlib.asynccontextmanager
+    async def generate(self, requests: Sequence[Request], outputs: OutputStream) -> AsyncIterator[None]:
+        if self.state.failed is not None:
+            outputs.fail(EngineDeadError(self.state.failed.message))
+        self._streams.add(outputs)
+        for request in requests:
+            check_sampling(request.sampling)  # as the real engine does: what the server lets in must not fail there
+            self.requests.append(request)
+            self._playing[request.request_id] = outputs, asyncio.create_task(self._play(request, outputs))
         try:
-            async for output in self._play(request, death):
-                ended = output.finish_reason is not None
-                yield output
+            yield
         finally:
-            self._streams.discard(death)
-            if not ended:
-                self.aborted.append(request.request_id)
+            self._streams.discard(outputs)
+            await self.abort(sorted(outputs.unfinished))
+            for request in requests:
+                self._playing.pop(request.request_id, None)
 
-    async def _play(self, request: Request, death: asyncio.Queue[Failed]) -> AsyncGenerator[RequestOutput, None]:
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            outputs, playing = self._playing[request_id]
+            playing.cancel()
+            outputs.unfinished.discard(request_id)
+            self.aborted.append(request_id)
+
+    async def _play(self, request: Request, outputs: OutputStream) -> None:
         script, sampling = self.script, request.sampling
         tokens = (script.tokens if script.finish else [*script.tokens, EOS])[: sampling.max_tokens]
         hold_after = script.hold_after if len(request.prompt_token_ids) > script.hold_prompts_over else None
         sent = 0
         while sent < len(tokens):
             if hold_after is not None and sent >= hold_after:
-                await self._wait(self.release.wait(), death)
+                await self.release.wait()
             elif script.gap:
-                await self._wait(asyncio.sleep(script.gap), death)
+                await asyncio.sleep(script.gap)
+            else:
+                await asyncio.sleep(0)
             group = tuple(tokens[sent : sent + script.step])
             sent += len(group)
-            yield self._output(request, group, done=sent >= len(tokens) and script.finish is None)
+            outputs.put(self._output(request, group, done=sent >= len(tokens) and script.finish is None))
         if hold_after is not None and sent >= hold_after:
-            await self._wait(self.release.wait(), death)
+            await self.release.wait()
         if script.finish is not None:
             error = "NaN in the logits" if script.finish == "error" else None
-            yield RequestOutput(request.request_id, (), finish_reason=script.finish, error=error)
+            outputs.put(RequestOutput(request.request_id, (), finish_reason=script.finish, error=error))
 
     def _output(self, request: Request, group: tuple[int, ...], *, done: bool) -> RequestOutput:
         stopped = group[-1] in request.sampling.stop_token_ids
@@ -154,16 +168,6 @@ class ScriptedEngine:
             cached_tokens=16 if len(request.prompt_token_ids) > 16 else 0,
             queue_seconds=self.script.queue_seconds,
         )
-
-    async def _wait(self, work: Coroutine[Any, Any, object], death: asyncio.Queue[Failed]) -> None:
-        working, dying = asyncio.ensure_future(work), asyncio.ensure_future(death.get())
-        try:
-            await asyncio.wait((working, dying), return_when=asyncio.FIRST_COMPLETED)
-            if dying.done():
-                raise EngineDeadError(dying.result().message)
-        finally:
-            working.cancel()
-            dying.cancel()
 
 
 def scripted_logprobs(token: int, top: int) -> TokenLogprobs:

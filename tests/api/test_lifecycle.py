@@ -347,6 +347,9 @@ def test_outcomes_tell_how_answers_ended(start: Callable[..., Served]) -> None:
         server.wait_until(lambda: len(server.serving.running) == 1)
     server.wait_until(lambda: outcomes()["abort"] == 1)
     assert outcomes() == {"stop": 1, "length": 1, "timeout": 1, "error": 1, "abort": 1}
+    server.play(finish="timeout")
+    server.http.post("/v1/completions", json={"prompt": "x", "n": 3})  # none of the choices is given up by the client
+    assert outcomes() == {"stop": 1, "length": 1, "timeout": 4, "error": 1, "abort": 1}
 
 
 def test_one_request_that_breaks_harms_no_other(start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:

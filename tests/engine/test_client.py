@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from octavo_engine.core.request import Request, SamplingParams
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine import client as client_module
 from octavo_engine.engine.client import EngineClient
+from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError, ModelLoadError
 
 PROMPT = list(range(40))
@@ -39,7 +41,9 @@ def request(name: str, max_tokens: int = 8, **kwargs: object) -> Request:
 
 
 async def collect(client: EngineClient, asked: Request) -> list[RequestOutput]:
-    return [output async for output in client.generate(asked)]
+    outputs = OutputStream([asked.request_id])
+    async with client.generate([asked], outputs):
+        return [output async for output in outputs]
 
 
 async def until_idle(client: EngineClient) -> None:
@@ -60,13 +64,35 @@ async def test_many_requests_at_once_are_each_answered(client: EngineClient) -> 
     await until_idle(client)
 
 
-async def test_closing_a_stream_early_gives_its_blocks_back(client: EngineClient) -> None:
+async def test_leaving_a_stream_early_frees_its_blocks(client: EngineClient) -> None:
     await client.wait_ready()
-    stream = client.generate(request("long", max_tokens=900))
-    await anext(stream)
-    await stream.aclose()
+    asked, outputs = [request("long", max_tokens=900), request("short")], OutputStream(["long", "short"])
+    async with client.generate(asked, outputs):
+        while outputs.unfinished != {"long"}:
+            await anext(outputs)
     await until_idle(client)
     assert not client._streams
+
+
+async def test_one_of_several_requests_is_aborted_alone(client: EngineClient) -> None:
+    await client.wait_ready()
+    outputs = OutputStream(["a", "b", "c"])
+    lengths: Counter[str] = Counter()
+    async with client.generate([request(name, max_tokens=400) for name in "abc"], outputs):
+        async for output in outputs:
+            lengths[output.request_id] += len(output.token_ids)
+            if lengths["b"] == 3 and "b" in outputs.unfinished:
+                await client.abort(["b"])
+    assert (lengths["a"], lengths["c"]) == (400, 400)
+    assert lengths["b"] < 400
+    await until_idle(client)
+
+
+async def test_a_stream_that_has_ended_does_not_hear_of_a_dead_engine() -> None:
+    outputs = OutputStream(["a"])
+    outputs.put(RequestOutput("a", (5,), finish_reason="length"))
+    outputs.fail(EngineDeadError("too late"))
+    assert [output.token_ids async for output in outputs] == [(5,)]
 
 
 async def test_a_deadline_ends_an_answer(client: EngineClient) -> None:
@@ -176,10 +202,10 @@ async def test_what_comes_during_a_slow_step_is_answered_after_it(
 ) -> None:
     client = await faulty("slow 4")
     first = asyncio.create_task(collect(client, request("first", max_tokens=900)))
-    stream = client.generate(request("aborted", max_tokens=900))
-    await anext(stream)
-    await asyncio.sleep(0.3)
-    await stream.aclose()
+    outputs = OutputStream(["aborted"])
+    async with client.generate([request("aborted", max_tokens=900)], outputs):
+        await anext(outputs)
+        await asyncio.sleep(0.3)
     second = await collect(client, request("second", max_tokens=3))
     assert sum(len(output.token_ids) for output in second) == 3
     assert sum(len(output.token_ids) for output in await first) == 900

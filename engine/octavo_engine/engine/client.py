@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import zmq.asyncio
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
-from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.core.step import SchedulerStats
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import (
     AbortRequests,
@@ -38,6 +38,7 @@ from octavo_engine.engine.messages import (
     decode_from_engine,
     encode,
 )
+from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import BY_EXIT_CODE, ConfigurationError, EngineDeadError, OctavoError
 
@@ -74,7 +75,7 @@ class EngineClient:
         self.state = EngineState()
         self.on_step: Callable[[Outputs], None] | None = None
         self.watchdog = Watchdog(config.watchdog_timeout)
-        self._streams: dict[str, asyncio.Queue[RequestOutput | Failed]] = {}
+        self._streams: dict[str, OutputStream] = {}
         self._settled = asyncio.Event()
         self._ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -111,26 +112,33 @@ class EngineClient:
             raise error_of(self.state.failed or Failed(EngineDeadError.exit_code, "the engine was stopped"))
         return self.state.ready
 
-    async def generate(self, request: Request) -> AsyncGenerator[RequestOutput, None]:
-        """The request's news until it ends. Closing it early aborts the request; EngineDeadError if the engine dies."""
+    @contextlib.asynccontextmanager
+    async def generate(self, requests: Sequence[Request], outputs: OutputStream) -> AsyncIterator[None]:
+        """Have the requests answered into `outputs`, whose reader gets an EngineDeadError if the engine dies.
+
+        Leaving aborts what has not ended.
+        """
         if self.state.phase != "ready":
-            raise EngineDeadError(self.state.failed.message if self.state.failed else "the engine is not ready")
-        queue: asyncio.Queue[RequestOutput | Failed] = asyncio.Queue()
-        self._streams[request.request_id] = queue
+            outputs.fail(EngineDeadError(self.state.failed.message if self.state.failed else "the engine is not ready"))
+            yield
+            return
+        self._streams.update((request.request_id, outputs) for request in requests)
         try:
-            await self._send(AddRequest(request))
-            while True:
-                output = await queue.get()
-                if isinstance(output, Failed):
-                    raise EngineDeadError(output.message)
-                if output.finish_reason is not None:
-                    self._streams.pop(request.request_id, None)
-                yield output
-                if output.finish_reason is not None:
-                    return
+            for request in requests:
+                await self._send(AddRequest(request))
+            yield
         finally:
-            if self._streams.pop(request.request_id, None) is not None and self.state.phase == "ready":
-                await self._send(AbortRequests([request.request_id]))
+            for request in requests:
+                self._streams.pop(request.request_id, None)
+            await self.abort(tuple(outputs.unfinished))
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests whose answers are not needed any more: nothing more of them comes."""
+        for request_id in request_ids:
+            if (stream := self._streams.pop(request_id, None)) is not None:
+                stream.unfinished.discard(request_id)
+        if request_ids and self.state.phase == "ready":
+            await self._send(AbortRequests(list(request_ids)))
 
     async def closed(self) -> Failed | None:
         """Wait until the engine process has ended; its last words if it was not asked to."""
@@ -189,8 +197,8 @@ class EngineClient:
     def _deliver(self, message: Outputs) -> None:
         self.state.stats = message.stats
         for output in message.outputs.each():
-            if (queue := self._streams.get(output.request_id)) is not None:
-                queue.put_nowait(output)
+            if (stream := self._streams.get(output.request_id)) is not None:
+                stream.put(output)
         if self.on_step is not None:
             self.on_step(message)
 
@@ -224,8 +232,8 @@ class EngineClient:
         if self.state.failed is None:
             self.state.failed = failed
         self.state.phase = "dead"
-        for queue in self._streams.values():
-            queue.put_nowait(self.state.failed)
+        for stream in set(self._streams.values()):
+            stream.fail(EngineDeadError(self.state.failed.message))
         self._settled.set()
 
     def _kill(self) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from octavo_engine.config import ServerConfig
 from octavo_engine.core.request import Request
-from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.client import EngineState
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import Failed, Outputs
+from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.server.auth import Key, KeyRing
 from octavo_engine.server.limits import Admission, QueueLimits
@@ -33,7 +34,8 @@ class Engine(Protocol):
 
     async def start(self) -> None: ...
     async def wait_ready(self) -> EngineInfo: ...
-    def generate(self, request: Request) -> AsyncGenerator[RequestOutput, None]: ...
+    def generate(self, requests: Sequence[Request], outputs: OutputStream) -> AbstractAsyncContextManager[None]: ...
+    async def abort(self, request_ids: Sequence[str]) -> None: ...
     async def closed(self) -> Failed | None: ...
     async def stop(self) -> None: ...
 

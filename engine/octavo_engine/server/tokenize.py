@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from octavo_engine.server.openai.answers import encode
 from octavo_engine.server.openai.errors import APIError
-from octavo_engine.server.openai.preparation import encode_text, render_chat
+from octavo_engine.server.openai.prompts import encode_text, render_chat
 from octavo_engine.server.openai.protocol import DetokenizeBody, TokenizeBody
 from octavo_engine.server.serving import LoadedModel, Serving
 

@@ -10,13 +10,15 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.server.generation import Generation, GenerationRequest, Piece
+from octavo_engine.server.generation import Generation, GenerationRequest
+from octavo_engine.server.limits import Ticket
 from octavo_engine.server.middleware import key_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.preparation import Times, priority_of
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.openai.sse import DONE, EventStream, error_event, event, wait_for_disconnect
+from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import LoadedModel, Serving
 
 
@@ -42,7 +44,7 @@ async def answer(
     body: GenerationBody,
     times: Times,
     sequences: int,
-    prepare: Callable[[LoadedModel], Awaitable[tuple[GenerationRequest, Writer]]],
+    prepare: Callable[[LoadedModel, Ticket], Awaitable[tuple[GenerationRequest, Writer]]],
 ) -> Response:
     """Run one request from the door to its last byte. `prepare` tokenizes and checks it."""
     model = serving.model()
@@ -54,16 +56,16 @@ async def answer(
         left = times.deadline - time.monotonic()
         ticket = serving.admission.enter(key_of(request.scope), sequences, priority, left)
         try:
-            prepared, writer = await prepare(model)
-            ticket.add_tokens(prepared.prompt_tokens, prepared.sampling.max_tokens)
+            prepared, writer = await prepare(model, ticket)
+            ticket.add_tokens(prepared.prompt_tokens, prepared.max_tokens)
         except BaseException:
             ticket.leave()
             raise
         generation = Generation(serving, model.tokenizer, prepared, ticket, request.state.request_id)
     if body.stream:
         usage = bool(body.stream_options and body.stream_options.include_usage)
-        return EventStream(stream(generation, writer, usage), generation)
-    async with generation:
+        return EventStream(stream(generation, writer, usage), generation.run())
+    async with generation.run():
         return await while_connected(request, whole(generation, writer))
 
 

@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.core.request import TokenLogprobs
-from octavo_engine.server.generation import GenerationRequest, Piece
+from octavo_engine.server.generation import GenerationRequest
+from octavo_engine.server.limits import Ticket
 from octavo_engine.server.openai.answering import Writer, answer
 from octavo_engine.server.openai.answers import (
     AssistantMessage,
@@ -23,16 +24,10 @@ from octavo_engine.server.openai.answers import (
 )
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.frame import Frame
-from octavo_engine.server.openai.preparation import (
-    Times,
-    answer_length,
-    check_prompt,
-    encode_text,
-    generation_request,
-    render_chat,
-    truncated_length,
-)
+from octavo_engine.server.openai.preparation import Times, answer_length, generation_request
+from octavo_engine.server.openai.prompts import check_prompt, encode_text, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
+from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.logprobs import clamp
 from octavo_engine.text.tokenizer import Tokenizer
@@ -113,14 +108,14 @@ def routes(serving: Serving) -> APIRouter:
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         times = Times(request, body.timeout, serving.config.request_timeout)
 
-        async def prepare(model: LoadedModel) -> tuple[GenerationRequest, Writer]:
+        async def prepare(model: LoadedModel, ticket: Ticket) -> tuple[GenerationRequest, Writer]:
             text = await render_chat(serving, model, body.messages, body)
             asked = body.max_completion_tokens or body.max_tokens
             keep = truncated_length(body, asked or 1, model.ready)
             ids = await encode_text(serving, model, text, bool(body.add_special_tokens), "messages", keep)
             prompt = check_prompt(ids, model.ready, "messages")
             max_tokens = answer_length(asked, None, len(prompt), model.ready)
-            prepared = generation_request(request, body, model, [prompt], max_tokens, top_logprobs(body), times)
+            prepared = generation_request(ticket, body, model, [prompt], max_tokens, top_logprobs(body), times)
             return prepared, ChatWriter(serving, body, model.tokenizer)
 
         return await answer(serving, request, body, times, body.n or 1, prepare)

@@ -8,20 +8,16 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.server.generation import GenerationRequest, Piece
+from octavo_engine.server.generation import GenerationRequest
+from octavo_engine.server.limits import Ticket
 from octavo_engine.server.openai.answering import Writer, answer
 from octavo_engine.server.openai.answers import TextChoice, Usage
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.frame import Frame
-from octavo_engine.server.openai.preparation import (
-    Times,
-    answer_length,
-    check_prompt,
-    encode_text,
-    generation_request,
-    truncated_length,
-)
+from octavo_engine.server.openai.preparation import Times, answer_length, generation_request
+from octavo_engine.server.openai.prompts import check_prompt, encode_text, truncated_length
 from octavo_engine.server.openai.protocol import CompletionBody
+from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.logprobs import TextLogprobs, text_logprobs
 from octavo_engine.text.tokenizer import Tokenizer
@@ -120,13 +116,13 @@ def routes(serving: Serving) -> APIRouter:
     async def completions(request: Request, body: CompletionBody) -> Response:
         times = Times(request, body.timeout, serving.config.request_timeout)
 
-        async def prepare(model: LoadedModel) -> tuple[GenerationRequest, Writer]:
+        async def prepare(model: LoadedModel, ticket: Ticket) -> tuple[GenerationRequest, Writer]:
             _check_echo(body)
             prompts = await _encode_prompts(serving, model, body)
             writer = TextWriter(serving, body, model.tokenizer, _echoes(body, model.tokenizer, prompts))
             longest = max(map(len, prompts))
             max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready)
-            prepared = generation_request(request, body, model, prompts, max_tokens, body.logprobs, times)
+            prepared = generation_request(ticket, body, model, prompts, max_tokens, body.logprobs, times)
             return prepared, writer
 
         return await answer(serving, request, body, times, len(body.prompt) * (body.n or 1), prepare)

@@ -1,28 +1,33 @@
-"""From a client's body to a checked GenerationRequest: what chat and text completions have in common."""
+"""From a client's body and its prompts' tokens to the engine's requests: what chat and text completions share."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import Request as HTTPRequest
 
 from octavo_engine.core.admission import LEAST_TOP_P
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.request import Request, SamplingParams
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.server.auth import Key
 from octavo_engine.server.generation import GenerationRequest
+from octavo_engine.server.limits import Ticket
 from octavo_engine.server.middleware import key_of
 from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
-from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
+from octavo_engine.server.openai.protocol import GenerationBody
+from octavo_engine.server.sequence import TextOptions
 from octavo_engine.server.serving import LoadedModel, Serving
-from octavo_engine.text.chat_template import ChatTemplateError
 
 _GREEDY = 1e-5
 _LOWEST_TEMPERATURE = 0.01
+_SHORTEST = 0.001
+"""Seconds that a request gets whose deadline has passed while its prompt was tokenized."""
 _TIMEOUT_HEADER = "X-Request-Timeout"
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -30,12 +35,12 @@ _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 class Times:
     """When a request came and until when it may run: the smallest of its two timeouts and the server's."""
 
-    def __init__(self, request: Request, asked: float | None, longest: float) -> None:
+    def __init__(self, request: HTTPRequest, asked: float | None, longest: float) -> None:
         self.arrival = time.monotonic()
         self.deadline = self.arrival + min(asked or longest, _header_timeout(request) or longest, longest)
 
 
-def _header_timeout(request: Request) -> float | None:
+def _header_timeout(request: HTTPRequest) -> float | None:
     if (text := request.headers.get(_TIMEOUT_HEADER)) is None:
         return None
     seconds = float(text) if _SECONDS.fullmatch(text) else 0.0
@@ -46,7 +51,7 @@ def _header_timeout(request: Request) -> float | None:
 
 
 def generation_request(
-    request: Request,
+    ticket: Ticket,
     body: GenerationBody,
     model: LoadedModel,
     prompts: list[list[int]],
@@ -57,18 +62,54 @@ def generation_request(
     """What is to be generated for these prompts' token ids; APIError 400 for what the model does not have."""
     if body.min_tokens is not None and body.min_tokens > max_tokens:
         raise APIError(400, f"min_tokens: {body.min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
+    sampling = _sampling_params(body, model, max_tokens, logprobs)
     return GenerationRequest(
-        prompts=prompts,
+        requests=_requests(ticket, body, prompts, sampling, times),
         n=body.n or 1,
-        sampling=_sampling_params(body, model, max_tokens, logprobs),
-        stop=tuple(body.stop or ()),
-        include_stop=bool(body.include_stop_str_in_output),
-        skip_special_tokens=body.skip_special_tokens is not False,
-        cache_salt=_cache_salt(request, body),
-        ends=_model_ends(body, model),
-        deadline=times.deadline,
+        text=TextOptions(
+            stop=tuple(body.stop or ()),
+            include_stop=bool(body.include_stop_str_in_output),
+            skip_special_tokens=body.skip_special_tokens is not False,
+            ends=_model_ends(body, model),
+        ),
         arrival=times.arrival,
     )
+
+
+def _requests(
+    ticket: Ticket, body: GenerationBody, prompts: list[list[int]], sampling: SamplingParams, times: Times
+) -> tuple[Request, ...]:
+    """The engine's requests: each prompt's choices one after another, the later ones forks of the first."""
+    name = uuid.uuid4().hex
+    found: list[Request] = []
+    for prompt in prompts:
+        first = Request(
+            request_id=f"{name}-{len(found)}",
+            prompt_token_ids=tuple(prompt),
+            sampling=sampling,
+            priority=ticket.priority,
+            tenant=ticket.key.name,
+            weight=ticket.key.weight,
+            cache_salt=_cache_salt(ticket.key, body),
+            timeout=max(_SHORTEST, times.deadline - time.monotonic()),
+        )
+        found.append(first)
+        for choice in range(1, body.n or 1):
+            fork = replace(
+                first,
+                request_id=f"{name}-{len(found)}",
+                sampling=_of_choice(sampling, choice),
+                fork_of=first.request_id,
+            )
+            found.append(fork)
+    return tuple(found)
+
+
+def _of_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
+    """A seed gives each choice another answer."""
+    if sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + choice) % (1 << 63))
 
 
 def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
@@ -132,83 +173,12 @@ def answer_length(asked: int | None, default: int | None, longest_prompt: int, r
     return wanted
 
 
-def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
-    """APIError 400 for an empty prompt or for ids beyond the width of the logits."""
-    if not prompt:
-        raise APIError(400, f"{param}: the prompt is empty", param=param)
-    if max(prompt) >= ready.vocab_size:
-        raise APIError(400, f"{param}: token {max(prompt)} is none of the model's {ready.vocab_size}", param=param)
-    return prompt
-
-
-def truncated_length(body: GenerationBody, max_tokens: int, ready: EngineInfo) -> int | None:
-    """Tokens that are kept of a prompt beside an answer of `max_tokens`; None keeps all."""
-    if body.truncate_prompt_tokens == -1:
-        return max(1, ready.max_model_len - max_tokens)
-    return body.truncate_prompt_tokens
-
-
-async def encode_text(
-    serving: Serving, model: LoadedModel, text: str, add_special_tokens: bool, param: str, keep: int | None = None
-) -> list[int]:
-    """Token ids, worked out on a thread: all of them, or the last `keep`.
-
-    A text that cannot fit whatever its tokens is refused, or cut, before it is tokenized.
-    """
-    ready, tokenizer = model.ready, model.tokenizer
-    if keep is not None and keep <= ready.max_model_len:
-        text = text[-keep * tokenizer.longest_token :]
-    elif len(text) > ready.max_model_len * tokenizer.longest_token:
-        raise APIError(
-            400,
-            f"a text of {len(text)} characters cannot fit into this model's context of {ready.max_model_len} tokens",
-            param=param,
-            code="context_length_exceeded",
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise APIError(400, f"{param}: half of a surrogate pair is no character", param=param) from None
-    ids = await serving.text.run(tokenizer.encode, text, add_special_tokens)
-    return ids if keep is None else ids[-keep:]
-
-
-async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Message], options: TemplateOptions) -> str:
-    """The prompt of a chat, rendered on a thread; APIError 400 if the template refuses it."""
-    template = model.tokenizer.chat_template
-    if template is None:
-        raise APIError(
-            400, "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template"
-        )
-    continues = bool(options.continue_final_message)
-    generates = not continues if options.add_generation_prompt is None else options.add_generation_prompt
-    if continues and generates:
-        message = "continue_final_message and add_generation_prompt exclude each other"
-        raise APIError(400, message, param="continue_final_message")
-    effort = {} if options.reasoning_effort is None else {"reasoning_effort": options.reasoning_effort}
-    messages = []
-    for turn in chat:
-        role = "system" if turn.role == "developer" else turn.role
-        named = {"name": turn.name} if turn.name is not None else {}
-        messages.append({"role": role, "content": turn.content or "", **named})
-    try:
-        return await serving.text.run(
-            template.render,
-            messages,
-            add_generation_prompt=generates,
-            continue_final_message=continues,
-            variables={**effort, **(options.chat_template_kwargs or {})},
-        )
-    except ChatTemplateError as error:
-        raise APIError(400, str(error)[:1000], param="messages", code="chat_template_error") from None
-
-
-def _cache_salt(request: Request, body: GenerationBody) -> str:
+def _cache_salt(key: Key, body: GenerationBody) -> str:
     """Keeps tenants' cached prefixes apart, and within a tenant those that a request wants apart."""
-    return f"{key_of(request.scope).name}\n{body.cache_salt or ''}"
+    return f"{key.name}\n{body.cache_salt or ''}"
 
 
-def priority_of(serving: Serving, request: Request, body: GenerationBody) -> int:
+def priority_of(serving: Serving, request: HTTPRequest, body: GenerationBody) -> int:
     """The request's turn: the lower, the earlier, and none earlier than its key allows.
 
     APIError 400 if it asks for one where it would not act.

@@ -1,0 +1,42 @@
+"""What the engine gives for some requests, in the order in which it comes, for one reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from octavo_engine.core.step import RequestOutput
+
+
+class OutputStream:
+    """The outputs of one or several requests until each has ended; an asynchronous iterator.
+
+    The engine's client writes it, without ever waiting for the reader: what is not read yet are token ids.
+    """
+
+    def __init__(self, request_ids: Iterable[str]) -> None:
+        self.unfinished = set(request_ids)
+        """Requests of which more will come."""
+        self._queue: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
+
+    def put(self, output: RequestOutput) -> None:
+        """Append an output of one of the requests."""
+        if output.finish_reason is not None:
+            self.unfinished.discard(output.request_id)
+        self._queue.put_nowait(output)
+
+    def fail(self, error: Exception) -> None:
+        """Let the reader meet `error` after what is there already, unless all requests have ended."""
+        if self.unfinished:
+            self._queue.put_nowait(error)
+
+    def __aiter__(self) -> OutputStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if not self.unfinished and self._queue.empty():
+            raise StopAsyncIteration
+        item = await self._queue.get()
+        if isinstance(item, Exception):
+            raise item
+        return item

@@ -1,0 +1,82 @@
+"""From what a client sends as its prompt to token ids: the chat template and the tokenizer, both on threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo_engine.engine.info import EngineInfo
+from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
+from octavo_engine.server.serving import LoadedModel, Serving
+from octavo_engine.text.chat_template import ChatTemplateError
+
+
+def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
+    """APIError 400 for an empty prompt or for ids beyond the width of the logits."""
+    if not prompt:
+        raise APIError(400, f"{param}: the prompt is empty", param=param)
+    if max(prompt) >= ready.vocab_size:
+        raise APIError(400, f"{param}: token {max(prompt)} is none of the model's {ready.vocab_size}", param=param)
+    return prompt
+
+
+def truncated_length(body: GenerationBody, max_tokens: int, ready: EngineInfo) -> int | None:
+    """Tokens that are kept of a prompt beside an answer of `max_tokens`; None keeps all."""
+    if body.truncate_prompt_tokens == -1:
+        return max(1, ready.max_model_len - max_tokens)
+    return body.truncate_prompt_tokens
+
+
+async def encode_text(
+    serving: Serving, model: LoadedModel, text: str, add_special_tokens: bool, param: str, keep: int | None = None
+) -> list[int]:
+    """Token ids, worked out on a thread: all of them, or the last `keep`.
+
+    A text that cannot fit whatever its tokens is refused, or cut, before it is tokenized.
+    """
+    ready, tokenizer = model.ready, model.tokenizer
+    if keep is not None and keep <= ready.max_model_len:
+        text = text[-keep * tokenizer.longest_token :]
+    elif len(text) > ready.max_model_len * tokenizer.longest_token:
+        raise APIError(
+            400,
+            f"a text of {len(text)} characters cannot fit into this model's context of {ready.max_model_len} tokens",
+            param=param,
+            code="context_length_exceeded",
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise APIError(400, f"{param}: half of a surrogate pair is no character", param=param) from None
+    ids = await serving.text.run(tokenizer.encode, text, add_special_tokens)
+    return ids if keep is None else ids[-keep:]
+
+
+async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Message], options: TemplateOptions) -> str:
+    """The prompt of a chat, rendered on a thread; APIError 400 if the template refuses it."""
+    template = model.tokenizer.chat_template
+    if template is None:
+        raise APIError(
+            400, "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template"
+        )
+    continues = bool(options.continue_final_message)
+    generates = not continues if options.add_generation_prompt is None else options.add_generation_prompt
+    if continues and generates:
+        message = "continue_final_message and add_generation_prompt exclude each other"
+        raise APIError(400, message, param="continue_final_message")
+    effort = {} if options.reasoning_effort is None else {"reasoning_effort": options.reasoning_effort}
+    messages = []
+    for turn in chat:
+        role = "system" if turn.role == "developer" else turn.role
+        named = {"name": turn.name} if turn.name is not None else {}
+        messages.append({"role": role, "content": turn.content or "", **named})
+    try:
+        return await serving.text.run(
+            template.render,
+            messages,
+            add_generation_prompt=generates,
+            continue_final_message=continues,
+            variables={**effort, **(options.chat_template_kwargs or {})},
+        )
+    except ChatTemplateError as error:
+        raise APIError(400, str(error)[:1000], param="messages", code="chat_template_error") from None

@@ -1,0 +1,147 @@
+"""One choice of one prompt on its way to the client: from the engine's tokens to text that is fit to be shown.
+
+Shown are whole characters and nothing of a stop string, with the log probabilities of exactly the tokens shown so far.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
+from octavo_engine.core.step import RequestOutput
+from octavo_engine.server.metrics import Metrics, Outcome
+from octavo_engine.server.openai.errors import APIError, shutting_down
+from octavo_engine.server.refusal import retry_after
+from octavo_engine.text.detokenizer import Detokenizer
+from octavo_engine.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What an output added to one sequence's answer."""
+
+    index: int
+    text: str
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Of the tokens behind `text`, where they were asked for."""
+    finish_reason: str | None = None
+    """stop or length, on the last piece."""
+    stop_reason: int | str | None = None
+    """The stop string or token id of the request that ended it; None for the model's own end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """How tokens become the text of an answer."""
+
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer."""
+    include_stop: bool = False
+    """Whether the answer keeps the text that ended it."""
+    skip_special_tokens: bool = True
+    ends: tuple[int, ...] = ()
+    """The model's own end tokens among `stop_token_ids`: they are not reported as stop_reason."""
+
+
+class Sequence:
+    """One choice: its text, its log probabilities and its times."""
+
+    def __init__(
+        self,
+        index: int,
+        request: Request,
+        options: TextOptions,
+        tokenizer: Tokenizer,
+        metrics: Metrics,
+        arrival: float,
+    ) -> None:
+        self.index = index
+        self.request_id = request.request_id
+        self.num_tokens = 0
+        self.cached_tokens = 0
+        self.ended = False
+        self._metrics = metrics
+        self._ends = options.ends
+        self._arrival = arrival
+        self._begun_at = self._last_at = 0.0
+        self._queue_seconds = 0.0
+        self._logprobs: list[TokenLogprobs] = []
+        self._detokenizer = Detokenizer(
+            tokenizer,
+            stop=options.stop,
+            min_tokens=request.sampling.min_tokens,
+            include_stop=options.include_stop,
+            skip_special_tokens=options.skip_special_tokens,
+        )
+
+    @property
+    def begun(self) -> bool:
+        """Whether the first token has come."""
+        return self._begun_at > 0
+
+    def take(self, output: RequestOutput) -> Piece | None:
+        """What an output of the engine adds to the answer; None if nothing can be shown yet. APIError if it failed."""
+        if output.finish_reason in (FinishReason.ABORT, FinishReason.TIMEOUT, FinishReason.ERROR):
+            raise self._failure(output)
+        self.cached_tokens = max(self.cached_tokens, output.cached_tokens)  # reported with the first token and the last
+        self._observe(output)
+        shown = output.token_ids[:-1] if output.stop_token is not None else output.token_ids
+        delta = self._detokenizer.push(shown, last=output.finish_reason is not None)
+        self.num_tokens += delta.tokens + (len(output.token_ids) - len(shown) if delta.stop is None else 0)
+        self._logprobs += output.logprobs[: delta.tokens]
+        finish_reason = FinishReason.STOP.value if delta.stop is not None else output.finish_reason
+        if not delta.text and finish_reason is None:
+            return None
+        logprobs, self._logprobs = tuple(self._logprobs), []
+        reason = delta.stop if delta.stop is not None else self._stop_token(output)
+        return Piece(self.index, delta.text, logprobs, finish_reason, reason)
+
+    def _stop_token(self, output: RequestOutput) -> int | None:
+        """The token of the request's own stop_token_ids that ended it."""
+        return None if output.stop_token in self._ends else output.stop_token
+
+    def _failure(self, output: RequestOutput) -> APIError:
+        match output.finish_reason:
+            case FinishReason.TIMEOUT:
+                code = "deadline_exceeded" if self.begun else "queue_timeout"
+                message = (
+                    "the request took longer than its timeout; ask for less, or raise timeout or --request-timeout"
+                )
+                headers = {"Retry-After": str(retry_after(None)), "X-Should-Retry": "false"}  # people may, SDKs not
+                return APIError(503, message, code=code, headers=headers)
+            case FinishReason.ABORT:
+                return shutting_down()
+        return APIError(
+            500, f"the answer could not be computed: {output.error or 'no reason given'}", code="engine_error"
+        )
+
+    def _observe(self, output: RequestOutput) -> None:
+        now = time.monotonic()
+        if not output.token_ids:
+            return
+        if not self.begun:
+            self._begun_at = now
+            self._queue_seconds = output.queue_seconds
+            self._metrics.first_token.observe(now - self._arrival)
+            self._metrics.queue.observe(output.queue_seconds)
+        else:
+            self._metrics.between_tokens.observe((now - self._last_at) / len(output.token_ids))
+        self._last_at = now
+        self._metrics.generated_tokens.add(len(output.token_ids))
+
+    def end(self, outcome: Outcome) -> None:
+        """Record how it ended."""
+        self.ended = True
+        now = time.monotonic()
+        self._metrics.finish(outcome)
+        self._metrics.duration.observe(now - self._arrival)
+        self._metrics.answer_length.observe(self.num_tokens)
+        if not self.begun:
+            return
+        started = self._arrival + self._queue_seconds
+        self._metrics.inference.observe(now - started)
+        self._metrics.prefill.observe(self._begun_at - started)
+        self._metrics.decode.observe(now - self._begun_at)
+        if self.num_tokens > 1:
+            self._metrics.per_token.observe((self._last_at - self._begun_at) / (self.num_tokens - 1))
