@@ -18,7 +18,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.request import SamplingParams, sampling_params
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.llm import LLM, Completion
 from octavo_engine.percent_bar import percent_bar
@@ -27,8 +27,8 @@ from octavo_engine.text.logprobs import text_logprobs
 _CHUNK = 1024
 """Prompts that are read ahead: enough to keep any batch full, few enough for any memory."""
 _DEFAULTS: dict[str, Any] = {"max_tokens": 256}
-_SAMPLING = {f.name for f in fields(SamplingParams)} - {"stop_token_ids", "logit_bias"}
-_KNOWN = _SAMPLING | {"id", "prompt", "messages", "stop", "stop_token_ids"}
+_SAMPLING = {f.name for f in fields(SamplingParams)}
+_KNOWN = _SAMPLING | {"id", "prompt", "messages", "stop"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ def _tokens(llm: LLM, line: dict[str, Any]) -> list[int]:
 
 
 def _sampling(llm: LLM, line: dict[str, Any]) -> SamplingParams:
-    values = _DEFAULTS | asdict(llm.info.sampling) | {key: value for key, value in line.items() if key in _SAMPLING}
-    return SamplingParams(**values, stop_token_ids=tuple(line.get("stop_token_ids", ())))
+    given = {key: value for key, value in line.items() if key in _SAMPLING}
+    return sampling_params(_DEFAULTS | asdict(llm.info.sampling) | given)
 
 
 def _write(out: IO[str], llm: LLM, task: Task, completion: Completion) -> None:

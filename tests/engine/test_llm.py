@@ -92,6 +92,10 @@ NONSENSE: list[dict[str, Any]] = [
     {"logprobs": 10**9},
     {"seed": "x"},
     {"logit_bias": ((1, float("inf")),)},
+    {"logit_bias": ((1, 100.0), (1, 100.0))},
+    {"logit_bias": ((1,),)},
+    {"logit_bias": 5},
+    {"ignore_eos": "no"},
 ]
 
 
@@ -103,6 +107,12 @@ def test_nonsense_is_refused_at_the_door_and_harms_no_other(params: dict[str, An
     answers = llm.generate([[1], [1, 2, 3]], [strange, GREEDY])
     assert answers[0].finish_reason == "error"
     assert len(answers[1].token_ids) == 12
+
+
+def test_what_is_no_list_of_tokens_is_refused() -> None:
+    strange: Any = 5
+    with pytest.raises(NotAdmissibleError, match="stop_token_ids"):
+        check_sampling(SamplingParams(max_tokens=1, stop_token_ids=strange))
 
 
 def poison(llm: LLM, monkeypatch: pytest.MonkeyPatch, row: int, step: int) -> None:
@@ -165,14 +175,18 @@ def test_generate_answers_every_line_and_bad_ones_with_an_error(tiny_model: Path
         {"promt": "w1"},
         {"messages": [{"role": "user", "content": "w1"}]},
         {"prompt": [1, 2], "max_tokens": 4, "temperature": 0},
+        {"prompt": [1, 2], "max_tokens": 4, "logit_bias": {"5": 100}},
+        {"prompt": [1], "logit_bias": {"5": 100, "05": 100}},
+        {"prompt": [1], "logit_bias": [5]},
     ]
     source.write_text("\n".join([json.dumps(line) for line in lines] + ["no json"]))
     answers = generate(tiny_model, source, target)
-    assert [answer["index"] for answer in answers] == list(range(10))
+    assert [answer["index"] for answer in answers] == list(range(13))
     assert answers[0]["id"] == "a"
     assert answers[0]["usage"] == {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
     assert answers[0]["text"] == answers[8]["text"]
-    assert all(answers[i].get("error") for i in (1, 2, 3, 4, 5, 6, 7, 9))
+    assert all(answers[i].get("error") for i in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12))
+    assert answers[9]["text"] == " w5" * 4
 
 
 def test_generate_writes_the_log_probabilities_that_were_asked_for(llm: LLM, tiny_model: Path, tmp_path: Path) -> None:

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.request import Range, SamplingParams
 
 
 class NotAdmissibleError(ValueError):
     """The request can never run as asked; the message says what would."""
 
 
-LEAST_TOP_P = 1e-6
-# Smallest and largest value of each number in SamplingParams. The server's own limits are narrower.
-_RANGES: dict[str, tuple[float, float]] = {
-    "temperature": (0, 1e4),
-    "top_k": (0, 1 << 31),
-    "top_p": (LEAST_TOP_P, 1),
-    "min_p": (0, 1),
-    "presence_penalty": (-100, 100),
-    "frequency_penalty": (-100, 100),
-    "repetition_penalty": (0.01, 100),
-    "min_tokens": (0, 1 << 31),
-}
-_WHOLE = {"top_k", "min_tokens"}
-_MOST_LOGPROBS = 1000
+_RANGES: dict[str, Range] = {f.name: f.metadata["range"] for f in fields(SamplingParams) if "range" in f.metadata}
 
 
 def check_length(prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
@@ -43,20 +31,29 @@ def check_length(prompt_tokens: int, max_tokens: int, max_model_len: int) -> Non
 
 
 def check_sampling(params: SamplingParams) -> None:
-    """NotAdmissibleError unless every parameter is a number within its range."""
-    for name, (low, high) in _RANGES.items():
+    """NotAdmissibleError unless every parameter is of its type and within its range."""
+    for name, allowed in _RANGES.items():
         value = getattr(params, name)
-        if not _is_number(value, whole=name in _WHOLE) or not low <= value <= high:
-            kind = "a whole number" if name in _WHOLE else "a number"
-            raise NotAdmissibleError(f"{name} must be {kind} from {low:g} to {high:g}, not {value!r}")
-    if params.seed is not None and not (_is_number(params.seed, whole=True) and abs(params.seed) < 1 << 64):
-        raise NotAdmissibleError(f"seed must be a whole number of 64 bits, not {params.seed!r}")
-    if params.logprobs is not None and not (
-        _is_number(params.logprobs, whole=True) and 0 <= params.logprobs <= _MOST_LOGPROBS
-    ):
-        raise NotAdmissibleError(f"logprobs must be a whole number from 0 to {_MOST_LOGPROBS}, not {params.logprobs!r}")
-    if not all(_is_number(bias, whole=False) and math.isfinite(bias) for _, bias in params.logit_bias):
+        if value is None and allowed.optional:
+            continue
+        if not _is_number(value, whole=allowed.whole) or not allowed.low <= value <= allowed.high:
+            kind = "a whole number" if allowed.whole else "a number"
+            raise NotAdmissibleError(f"{name} must be {kind} from {allowed.low:g} to {allowed.high:g}, not {value!r}")
+    if not isinstance(params.ignore_eos, bool):
+        raise NotAdmissibleError(f"ignore_eos must be true or false, not {params.ignore_eos!r}")
+    if not isinstance(params.stop_token_ids, Sequence):
+        raise NotAdmissibleError(f"stop_token_ids must be token ids, not {params.stop_token_ids!r}")
+    _check_bias(params.logit_bias)
+
+
+def _check_bias(pairs: Sequence[tuple[int, float]]) -> None:
+    if not isinstance(pairs, Sequence) or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise NotAdmissibleError("logit_bias must be pairs of a token id and a number")
+    if not all(_is_number(bias, whole=False) and math.isfinite(bias) for _, bias in pairs):
         raise NotAdmissibleError("logit_bias must map token ids to finite numbers")
+    tokens = [token for token, _ in pairs]
+    if len({repr(token) for token in tokens}) < len(tokens):
+        raise NotAdmissibleError("logit_bias names a token twice: what is added to its logit would be the sum")
 
 
 def check_tokens(prompt: Sequence[int], params: SamplingParams, vocab_size: int) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from octavo_engine.core.admission import LEAST_TOP_P, NotAdmissibleError, check_sampling
-from octavo_engine.core.request import SamplingDefaults, SamplingParams
+from octavo_engine.core.admission import NotAdmissibleError, check_sampling
+from octavo_engine.core.request import LEAST_TOP_P, SamplingDefaults, SamplingParams
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.source import ModelFiles

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.request import sampling_params
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, TableChange
 
 
@@ -30,7 +29,7 @@ def decode_plan(data: bytes) -> StepPlan:
     return StepPlan(
         step,
         tuple(
-            NewRow(row, request_id, tuple(tokens), prompt_len, _sampling(sampling))
+            NewRow(row, request_id, tuple(tokens), prompt_len, sampling_params(sampling))
             for row, request_id, tokens, prompt_len, sampling in new_rows
         ),
         tuple(TableChange(row, group, index, tuple(blocks)) for row, group, index, blocks in changes),
@@ -39,8 +38,3 @@ def decode_plan(data: bytes) -> StepPlan:
         decode_starts,
         tuple(Chunk(*chunk) for chunk in chunks),
     )
-
-
-def _sampling(values: dict[str, Any]) -> SamplingParams:
-    bias = tuple((token, value) for token, value in values.pop("logit_bias"))
-    return SamplingParams(**{**values, "logit_bias": bias, "stop_token_ids": tuple(values["stop_token_ids"])})

@@ -11,8 +11,7 @@ from typing import Any
 
 from starlette.requests import Request as HTTPRequest
 
-from octavo_engine.core.admission import LEAST_TOP_P
-from octavo_engine.core.request import Request, SamplingParams
+from octavo_engine.core.request import LEAST_TOP_P, Request, SamplingParams
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.auth import Key
 from octavo_engine.server.generation import GenerationRequest
