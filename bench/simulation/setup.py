@@ -10,11 +10,11 @@ from typing import Any, get_args
 from bench.simulation.cost_model import COSTS
 from bench.simulation.replay import Recording, Replay
 from bench.simulation.traces import FLOOD, TRACES, Ask, Load
-from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import Policy, SchedulerSettings
+from octavo_engine.engine.adaptive import AdaptiveLimits
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "trace": tuple(TRACES),

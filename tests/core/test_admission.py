@@ -25,7 +25,7 @@ def test_a_blocked_request_is_passed_by_so_many_others_and_no_more(skips: int, a
         passed = sum(request.scheduled_at is not None for request in small)
         assert (head.status, passed) == (Status.WAITING, skips) or head.status is Status.RUNNING
     assert hog.status is Status.FINISHED
-    assert head.passed == skips
+    assert head.skipped == skips
 
 
 def test_the_one_that_is_passed_is_admitted_once_its_blocks_are_there() -> None:

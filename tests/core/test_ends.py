@@ -75,7 +75,7 @@ def test_a_request_can_be_ended_in_every_state_and_gives_everything_back(
     whole = next(expected(request) for request in requests if request.request_id == gone)
     assert told == whole[: len(told)]
     assert scheduler.report().kv_blocks_used == 0
-    assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap)
+    assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap.pools)
 
 
 @pytest.mark.parametrize("state", ["running", "preempted", "swapped"])
@@ -106,7 +106,7 @@ def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way
         assert (answer == expected(request)) == (request.request_id != failed)
     assert not scheduler.has_work
     assert scheduler.report().kv_blocks_used == 0
-    assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap)
+    assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap.pools)
 
 
 def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_again() -> None:
@@ -146,7 +146,7 @@ def test_an_error_leaves_the_shared_prefix_that_others_computed(kinds: str) -> N
         scheduler.update(plan, replace(result, errors={0: "no"} if failed else {}), 0.0)
         if failed:
             break
-    assert (broken.cached, broken.finish_reason) == (48, FinishReason.ERROR)
+    assert (broken.cached_tokens, broken.finish_reason) == (48, FinishReason.ERROR)
     scheduler.check_integrity()
     for name, prompt in (("shared", [*shared, 2]), ("same", [*shared, *range(900, 940)])):
         add(scheduler, name, prompt, max_tokens=1)

@@ -9,8 +9,8 @@ from simulation import add, make_engine, make_request, make_state, run, step
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.eviction import POLICIES, EvictionPolicy
-from octavo_engine.core.eviction.ranked import RankedBlocks
-from octavo_engine.core.prefix_cache import PrefixCache
+from octavo_engine.core.eviction.lfu import LeastFrequentlyUsed
+from octavo_engine.core.prefix_cache import PrefixCache, extend_hashes
 
 
 def drain(policy: EvictionPolicy) -> list[int]:
@@ -21,9 +21,9 @@ def drain(policy: EvictionPolicy) -> list[int]:
 def test_lru_gives_away_what_has_rested_longest() -> None:
     policy = POLICIES["lru"]()
     for block in (3, 1, 2):
-        policy.rest(block, uses=block, priority=block)
+        policy.release(block, uses=block, priority=block)
     policy.remove(3)
-    policy.rest(3, uses=0, priority=0)
+    policy.release(3, uses=0, priority=0)
     assert sorted(policy) == [1, 2, 3]
     assert drain(policy) == [1, 2, 3]
 
@@ -31,17 +31,17 @@ def test_lru_gives_away_what_has_rested_longest() -> None:
 def test_lfu_gives_away_what_was_found_least_and_the_oldest_of_those() -> None:
     policy = POLICIES["lfu"]()
     for block, uses in ((1, 5), (2, 0), (3, 1), (4, 0)):
-        policy.rest(block, uses, priority=0)
+        policy.release(block, uses, priority=0)
     assert drain(policy) == [2, 4, 3, 1]
 
 
 def test_lfu_ages_so_that_what_was_popular_long_ago_goes_in_the_end() -> None:
     """Each eviction lifts newcomers: after four of them with one use, the fifth ranks like the old block with five."""
     policy = POLICIES["lfu"]()
-    policy.rest(0, uses=5, priority=0)
+    policy.release(0, uses=5, priority=0)
     gone = []
     for block in range(1, 20):
-        policy.rest(block, uses=1, priority=0)
+        policy.release(block, uses=1, priority=0)
         gone.append(policy.evict())
     # Newcomers' ranks are 1, 2, 3, 4, 5 (age + 1), and the old block of rank 5 rested before the last of these.
     assert gone[:6] == [1, 2, 3, 4, 0, 5]
@@ -50,7 +50,7 @@ def test_lfu_ages_so_that_what_was_popular_long_ago_goes_in_the_end() -> None:
 def test_priority_gives_away_what_the_least_important_used_and_the_oldest_of_those() -> None:
     policy = POLICIES["priority"]()
     for block, priority in ((1, -1), (2, 5), (3, 0), (4, 5)):
-        policy.rest(block, uses=9 - block, priority=priority)
+        policy.release(block, uses=9 - block, priority=priority)
     assert drain(policy) == [2, 4, 3, 1]
 
 
@@ -65,7 +65,7 @@ def test_a_removed_block_is_never_given_away(name: str) -> None:
             policy.remove(block)
             resting.remove(block)
         else:
-            policy.rest(block, rng.randrange(5), rng.randrange(5))
+            policy.release(block, rng.randrange(5), rng.randrange(5))
             resting.add(block)
         if rng.random() < 0.1 and resting:
             gone = policy.evict()
@@ -75,9 +75,9 @@ def test_a_removed_block_is_never_given_away(name: str) -> None:
 
 
 def test_the_heap_of_ranks_does_not_grow_with_what_was_removed() -> None:
-    blocks = RankedBlocks()
+    blocks = LeastFrequentlyUsed()
     for number in range(10_000):
-        blocks.add(number % 3, float(number))
+        blocks.release(number % 3, number, 0)
         blocks.remove(number % 3)
     assert len(blocks._heap) <= 64 + 1
 
@@ -87,9 +87,9 @@ def known_blocks(pool: BlockPool, count: int) -> list[int]:
     blocks = pool.take(count)
     assert pool.cache is not None
     for number, block in enumerate(blocks):
-        pool.cache.remember(str(number).encode(), block, make_request("owner", 1, priority=0))
+        pool.cache.insert(str(number).encode(), block, make_request("owner", 1, priority=0))
     for block in blocks:
-        pool.give_back([block])
+        pool.free([block])
     return blocks
 
 
@@ -112,13 +112,13 @@ def test_a_blocks_rest_ends_with_the_time_to_live_and_a_hit_gives_it_another_one
     assert cache is not None
     pool.tick(105.0)
     pool.share(first)
-    pool.give_back([first])
+    pool.free([first])
     pool.tick(109.9)
-    assert cache.num_resting == 2
+    assert cache.num_unused == 2
     pool.tick(110.0)
     assert (cache.get(b"0"), cache.get(b"1")) == (first, None)
     pool.tick(115.0)
-    assert cache.num_resting == 0
+    assert cache.num_unused == 0
     pool.check_integrity([])
     assert sorted(pool.take(4)) == [0, 1, 2, 3]
     assert second in range(4)
@@ -128,7 +128,7 @@ def test_a_used_block_does_not_expire() -> None:
     pool = BlockPool(2, PrefixCache("lru", ttl=1.0))
     (block,) = pool.take(1)
     assert pool.cache is not None
-    pool.cache.remember(b"x", block, make_request("owner", 1, priority=0))
+    pool.cache.insert(b"x", block, make_request("owner", 1, priority=0))
     pool.tick(50.0)
     assert pool.cache.get(b"x") == block
     pool.check_integrity([block])
@@ -165,7 +165,7 @@ def fill(eviction: str) -> dict[str, int]:
     kept = {}
     for name, prompt in prompts.items():
         digests = make_state("probe", prompt)
-        hashes = scheduler.memory._hashes(digests, 2)
+        hashes = extend_hashes(digests, 2, 16)
         kept[name] = sum(pool.cache.get(digest) is not None for digest in hashes)
     return kept
 
@@ -182,12 +182,12 @@ def test_a_request_that_waits_does_not_make_its_prefix_look_popular() -> None:
     scheduler, device = make_engine(blocks=8, seqs=2, eviction="lfu", max_preemptions=0)
     add(scheduler, "a", [*range(32), 1], max_tokens=1)
     run(scheduler, device=device)
-    add(scheduler, "long", 40, max_tokens=50)  # 6 blocks promised
+    add(scheduler, "long", 40, max_tokens=50)  # 6 blocks reserved
     step(scheduler, device)
     add(scheduler, "b", [*range(32), *range(900, 930)], max_tokens=1)
     cache = scheduler.memory.pools[0].cache
     assert cache is not None
-    block = cache.get(scheduler.memory._hashes(make_state("probe", range(32)), 1)[0])
+    block = cache.get(extend_hashes(make_state("probe", range(32)), 1, 16)[0])
     assert block is not None
     for _ in range(20):
         step(scheduler, device)

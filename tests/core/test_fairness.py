@@ -189,8 +189,8 @@ def flooded(light_every: int, prompt: int = 40) -> list[tuple[bool, int, int]]:
     for number in range(60):
         if light_every and number % light_every == light_every - 1:
             add(scheduler, f"l{number}", prompt, max_tokens=2, tenant="light")
-        heavy = scheduler._accounts.heavy("flood")
-        tenants = {request.row: request.tenant for request in scheduler._running()}
+        heavy = scheduler._policy.accounts.heavy("flood")
+        tenants = {request.row: request.tenant for request in scheduler._planner.running}
         plan = scheduler.plan(number * 0.01)
         if plan is None:
             break
@@ -244,7 +244,7 @@ def test_a_key_that_is_alone_is_never_heavy() -> None:
 
 
 def held(scheduler: Scheduler) -> Counter[str]:
-    return Counter(request.tenant for request in scheduler._running())
+    return Counter(request.tenant for request in scheduler._planner.running)
 
 
 def test_a_key_beyond_its_share_of_seats_yields_and_nobody_takes_them_back() -> None:
@@ -372,7 +372,7 @@ def test_who_left_leaves_nobody_heavy() -> None:
     heavy = []
     for second in range(1, 40):
         accounts.computed("busy", 40_000)
-        accounts.fade(float(second))
+        accounts.decay(float(second))
         heavy.append(accounts.heavy("busy"))
     assert heavy[2]
     assert not any(heavy[12:])
@@ -384,10 +384,10 @@ def test_use_that_has_faded_makes_nobody_heavy() -> None:
     for tenant in "ab":
         accounts.open(tenant, 1.0)
     accounts.computed("a", 500_000)
-    accounts.fade(1.0)
+    accounts.decay(1.0)
     assert accounts.heavy("a")
     for second in range(2, 62):
-        accounts.fade(float(second))
+        accounts.decay(float(second))
     assert not accounts.heavy("a")
 
 
@@ -396,4 +396,4 @@ def test_answers_are_charged_while_they_grow() -> None:
     add(scheduler, "long", 4, max_tokens=500, tenant="a")
     for number in range(60):
         step(scheduler, device, number * 0.1)
-    assert scheduler._accounts["a"].deficit < -40
+    assert scheduler._policy.accounts["a"].deficit < -40

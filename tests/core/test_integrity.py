@@ -22,12 +22,12 @@ def healthy() -> Scheduler:
     add(scheduler, "b", [*range(16), 7], max_tokens=60, priority=-1)
     add(scheduler, "waits", 20, priority=9)
     step(scheduler, device)
-    assert sorted(request.request_id for request in scheduler._running()) == ["a", "b"]
+    assert sorted(request.request_id for request in scheduler._planner.running) == ["a", "b"]
     assert scheduler._requests["a"].block_tables[0][0] == scheduler._requests["b"].block_tables[0][0]
     assert scheduler._requests["low"].swapped is not None
     cache = scheduler.memory.pools[0].cache
     assert cache is not None
-    assert cache.num_resting > 0
+    assert cache.num_unused > 0
     assert scheduler.memory.pools[0]._free
     scheduler.check_integrity()
     return scheduler
@@ -40,31 +40,31 @@ def table(scheduler: Scheduler, name: str) -> list[int]:
 def resting(scheduler: Scheduler) -> int:
     cache = scheduler.memory.pools[0].cache
     assert cache is not None
-    return min(cache.resting())
+    return min(cache.unused())
 
 
 def forget_resting(scheduler: Scheduler) -> None:
     cache = scheduler.memory.pools[0].cache
     assert cache is not None
-    cache._resting.remove(resting(scheduler))
+    cache._unused.remove(resting(scheduler))
 
 
-def promise_too_much(scheduler: Scheduler) -> None:
-    """The books of promises agree, but there is not so much."""
+def reserve_too_much(scheduler: Scheduler) -> None:
+    """The counts of reserved blocks agree, but there are not so many."""
     pool = scheduler.memory.pools[0]
-    pool.promised = pool.available + 1
-    scheduler._requests["a"].promises = [pool.promised]
+    pool.reserved = pool.available + 1
+    scheduler._requests["a"].reserved = [pool.reserved]
 
 
 def swap_held_twice(scheduler: Scheduler) -> None:
     swapped = scheduler._requests["low"].swapped
     assert swapped is not None
-    scheduler.memory.swap[0]._free.append(swapped.tables[0][0])
+    scheduler.memory.swap.pools[0]._free.append(swapped.tables[0][0])
 
 
 def without_blocks(scheduler: Scheduler) -> None:
     """Given back properly, but the request still runs."""
-    scheduler.memory.close(scheduler._requests["a"])
+    scheduler.memory.free(scheduler._requests["a"])
 
 
 FAULTS: dict[str, tuple[Callable[[Scheduler], object], str]] = {
@@ -74,19 +74,19 @@ FAULTS: dict[str, tuple[Callable[[Scheduler], object], str]] = {
     "a cached block is free": (lambda s: s.memory.pools[0]._free.append(resting(s)), "two states"),
     "a block is free twice": (lambda s: s.memory.pools[0]._free.append(s.memory.pools[0]._free[0]), "two states"),
     "a reference too many": (lambda s: s.memory.pools[0].share(table(s, "a")[1]), "reference counts"),
-    "a reference too few": (lambda s: s.memory.pools[0].give_back([table(s, "a")[0]]), "reference counts"),
+    "a reference too few": (lambda s: s.memory.pools[0].free([table(s, "a")[0]]), "reference counts"),
     "a block is held that was never taken": (lambda s: table(s, "a").append(s.memory.pools[0]._free[0]), "reference"),
     "a table has another's block": (lambda s: table(s, "a").__setitem__(1, table(s, "b")[1]), "reference counts"),
-    "more is promised than there is": (promise_too_much, "promised, but"),
-    "a promise is on nobody's account": (lambda s: setattr(s.memory.pools[0], "promised", 1), "were promised"),
-    "a promise is not kept": (lambda s: setattr(s._requests["a"], "promises", [1]), "were promised"),
-    "a swap block is lost": (lambda s: s.memory.swap[0]._free.pop(), "swap space"),
+    "more is reserved than there is": (reserve_too_much, "reserved, but"),
+    "a reservation is no request's": (lambda s: setattr(s.memory.pools[0], "reserved", 1), "were reserved"),
+    "a reservation is not counted": (lambda s: setattr(s._requests["a"], "reserved", [1]), "were reserved"),
+    "a swap block is lost": (lambda s: s.memory.swap.pools[0]._free.pop(), "swap space"),
     "a swap block is held twice": (swap_held_twice, "swap space"),
-    "a row is lost": (lambda s: setattr(s, "_free_rows", [0]), "row"),
+    "a row is lost": (lambda s: setattr(s._planner.running, "_free_rows", [0]), "row"),
     "a row is held twice": (lambda s: setattr(s._requests["a"], "row", s._requests["b"].row), "row"),
-    "a request is nowhere": (lambda s: s._waiting.remove(s._requests["waits"]), "neither waiting nor running"),
-    "an account is left over": (lambda s: s._accounts.open("ghost", 1.0), "account"),
-    "an account is closed too early": (lambda s: s._accounts.close(""), "account"),
+    "a request is nowhere": (lambda s: s._policy.waiting.remove(s._requests["waits"]), "neither waiting nor running"),
+    "an account is left over": (lambda s: s._policy.accounts.open("ghost", 1.0), "account"),
+    "an account is closed too early": (lambda s: s._policy.accounts.close(""), "account"),
     "a running request has no blocks": (without_blocks, "no blocks"),
     "a request was preempted too often": (lambda s: setattr(s._requests["a"], "preemptions", 4), "too often"),
 }

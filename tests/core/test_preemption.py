@@ -32,7 +32,7 @@ def finish(scheduler: Scheduler, device: Device, requests: list[RequestState], a
     for request in requests:
         assert answer_of(outputs, request.request_id) == expected(request)[told[request.request_id] :]
     assert scheduler.memory.blocks_used == 0
-    assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap)
+    assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap.pools)
     return [output.request_id for output in outputs if output.finish_reason]
 
 
@@ -112,42 +112,42 @@ def test_without_blocks_the_youngest_is_preempted_and_still_answered_in_full(ahe
 @pytest.mark.parametrize("kinds", GROUPS)
 @pytest.mark.parametrize("cap", [0, 1, 2])
 def test_a_request_at_its_cap_is_never_preempted_again_and_ends(cap: int, kinds: str) -> None:
-    """It is admitted again with all its blocks promised, and nobody can take what is promised."""
+    """It is admitted again with all its blocks reserved, and no other can take what is reserved."""
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=8, tokens=64, max_preemptions=cap)
     requests = crowd(scheduler, 12, max_tokens=60)
-    promised = []
+    reserved = []
 
     def look(_step: int) -> None:
-        for request in scheduler._running():
+        for request in scheduler._planner.running:
             if request.preemptions == cap:
-                assert request.promises
-                promised.append(request.request_id)
+                assert request.reserved
+                reserved.append(request.request_id)
             else:
-                assert not request.promises
+                assert not request.reserved
         for pool in scheduler.memory.pools:
-            assert pool.promised <= pool.available
+            assert pool.reserved <= pool.available
 
     outputs = run(scheduler, device=device, between=look)
     for request in requests:
         assert answer_of(outputs, request.request_id) == expected(request)
     assert max(request.preemptions for request in requests) == cap
-    assert promised
-    assert all(pool.promised == 0 for pool in scheduler.memory.pools)
+    assert reserved
+    assert all(pool.reserved == 0 for pool in scheduler.memory.pools)
 
 
-def test_promised_blocks_are_taken_by_nobody_else() -> None:
-    """Nine tokens in hand and a promise of five blocks: a newcomer that needs four of the seven waits."""
+def test_reserved_blocks_are_taken_by_no_other() -> None:
+    """Nine tokens in hand and five blocks reserved: a newcomer that needs four of the seven waits."""
     scheduler, device = make_engine(blocks=8, max_preemptions=0, watermark=0.0)
     first = add(scheduler, "first", 9, max_tokens=71)  # 80 tokens: 5 blocks
     step(scheduler, device)
     pool = scheduler.memory.pools[0]
-    assert (pool.used, pool.promised, first.promises) == (1, 4, [4])
+    assert (pool.used, pool.reserved, first.reserved) == (1, 4, [4])
     second = add(scheduler, "second", 40, max_tokens=24)  # 64 tokens: 4 blocks, and 3 can be had
     third = add(scheduler, "third", 20, max_tokens=28)  # 48 tokens: 3 blocks
     step(scheduler, device)
     assert (second.status, third.status) == (Status.WAITING, Status.RUNNING)
-    assert pool.available - pool.promised == 0
-    assert [request.request_id for request in scheduler._running()] == ["first", "third"]
+    assert pool.available - pool.reserved == 0
+    assert [request.request_id for request in scheduler._planner.running] == ["first", "third"]
     finish(scheduler, device, [first, second, third])
     assert scheduler.report().preemptions == 0
 
@@ -180,7 +180,7 @@ def test_what_the_prefix_cache_still_has_is_not_computed_again() -> None:
     assert slow.status is Status.PREEMPTED
     finish(scheduler, device, [slow, urgent])
     assert scheduler.report().recomputed_tokens == 41 - 32
-    assert slow.cached == 0, "what is found again after a preemption is no hit of the client's"
+    assert slow.cached_tokens == 0, "what is found again after a preemption is no hit of the client's"
 
 
 # Swapped out and in.
@@ -220,12 +220,12 @@ def test_blocks_that_are_swapped_are_counted_to_the_block() -> None:
     assert sorted(op.target for op in plan.block_ops) == [0, 1, 2]
     assert slow.swapped is not None
     assert slow.swapped.computed == 41
-    assert scheduler.memory.swap[0].available == 0
+    assert scheduler.memory.swap.pools[0].available == 0
     outputs = run(scheduler, device=device)
     assert answer_of(outputs, "slow") == expected(slow)[2:]
     stats = scheduler.report()
     assert (stats.swapped_out_blocks, stats.swapped_in_blocks, stats.recomputed_tokens) == (3, 3, 0)
-    assert scheduler.memory.swap[0].available == 3
+    assert scheduler.memory.swap.pools[0].available == 3
 
 
 def test_without_room_in_the_swap_space_it_is_computed_again() -> None:
@@ -259,7 +259,7 @@ def test_swap_space_comes_back_however_a_swapped_request_ends(reason: FinishReas
         ended = output
     assert (ended.request_id, ended.finish_reason) == ("slow", reason)
     assert slow.swapped is None
-    assert scheduler.memory.swap[0].available == 3
+    assert scheduler.memory.swap.pools[0].available == 3
     scheduler.check_integrity()
     run(scheduler, device=device)
 
@@ -317,4 +317,4 @@ def test_what_others_computed_meanwhile_is_better_than_what_was_swapped_out() ->
     finish(scheduler, device, [slow, urgent])
     stats = scheduler.report()
     assert (stats.swapped_out_blocks, stats.swapped_in_blocks, stats.recomputed_tokens) == (2, 0, 0)
-    assert scheduler.memory.swap[0].available == 8
+    assert scheduler.memory.swap.pools[0].available == 8

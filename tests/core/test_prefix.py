@@ -69,7 +69,7 @@ def test_a_sliding_group_adopts_its_window_only() -> None:
     run(scheduler, device=device)
     request = add(scheduler, "b", [*SHARED, 2], max_tokens=9)
     step(scheduler, device)
-    assert request.cached == 48
+    assert request.cached_tokens == 48
     assert request.block_tables[0][0] == NO_BLOCK
     assert NO_BLOCK not in request.block_tables[0][1:]
     assert scheduler.memory.blocks_used == 3
@@ -129,7 +129,7 @@ def test_groups_that_know_different_beginnings_agree_on_what_all_know() -> None:
     assert block is not None
     recurrent.share(block)
     recurrent.cache.forget(block)
-    recurrent.give_back([block])
+    recurrent.free([block])
     scheduler.check_integrity()
     request = add(scheduler, "b", [*SHARED, 2], max_tokens=3)
     outputs = run(scheduler, device=device)

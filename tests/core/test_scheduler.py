@@ -24,7 +24,6 @@ from simulation import (
     step,
 )
 
-from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.admission import NotAdmissibleError
 from octavo_engine.core.draft import Draft
 from octavo_engine.core.kv_groups import KVGroup
@@ -34,6 +33,7 @@ from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step_cost import FIRST_TOKENS
+from octavo_engine.engine.adaptive import AdaptiveLimits
 
 # Steps.
 
@@ -325,7 +325,7 @@ def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_
     assert first is not None
     result = replace(device.execute(first), errors={0: "no"})
     draft = Draft(64)
-    scheduler._preempt(scheduler._requests["broken"], draft)
+    scheduler._planner.preempt(scheduler._requests["broken"], draft)
     assert news(scheduler.update(first, result, 0.0))[0].error == "no"
     scheduler.check_integrity()
     add(scheduler, "next", range(33), max_tokens=2)

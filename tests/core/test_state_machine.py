@@ -230,7 +230,8 @@ class Histories(RuleBasedStateMachine):
         """One turn of the loop; False if there was nothing to do."""
         self.now += 0.01
         self._expire()
-        decoding = [request for request in self.scheduler._decoding if request.known < request.final_len]
+        running = self.scheduler._planner.running
+        decoding = [request for request in running.decoding if request.known < request.final_len]
         plan = self.scheduler.plan(self.now)
         if plan is not None:
             check_plan(self.scheduler, plan)
@@ -259,7 +260,7 @@ class Histories(RuleBasedStateMachine):
             FIGURES["preemptions"] += request.preemptions - asked.preemptions
             asked.preemptions = request.preemptions
             assert request.preemptions <= self.world.max_preemptions, "preempted beyond the cap"
-            assert request.passed <= self.world.max_skips, "passed by beyond the bound"
+            assert request.skipped <= self.world.max_skips, "skipped beyond the bound"
 
     def _fail(self, result: StepResult) -> StepResult:
         if self.failing is None or not result.token_ids:
@@ -299,7 +300,7 @@ class Histories(RuleBasedStateMachine):
         assert not scheduler.has_work, f"{list(scheduler._requests)} never end"
         assert all(asked.end is not None for asked in self.asked.values())
         assert memory.blocks_used == 0, "blocks are lost"
-        assert all(swap.available == swap.num_blocks for swap in memory.swap), "swap space is lost"
+        assert all(swap.available == swap.num_blocks for swap in memory.swap.pools), "swap space is lost"
         assert scheduler.report().waiting_tokens == 0
         self._count()
 

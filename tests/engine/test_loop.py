@@ -14,7 +14,6 @@ from unittest import mock
 import pytest
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import Request, SamplingParams
@@ -22,6 +21,7 @@ from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import SchedulerStats, StepOutputs, StepPlan, StepResult
 from octavo_engine.engine import process
+from octavo_engine.engine.adaptive import AdaptiveLimits
 from octavo_engine.engine.info import EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.messages import Shutdown
@@ -231,7 +231,7 @@ def test_requests_that_can_never_run_are_a_defect_that_is_said(monkeypatch: pyte
 
 def test_a_target_that_cannot_be_met_is_said_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
     loop, _ = recorded()
-    adaptive = loop._scheduler.adaptive = AdaptiveLimits(4, 64, ttft_p90=0.01)
+    adaptive = loop._scheduler.limits = AdaptiveLimits(4, 64, ttft_p90=0.01)
     ask(loop, "a", [1] * 10, GREEDY)
     with caplog.at_level(logging.INFO):
         for met in (True, False, False, True, True):
@@ -308,7 +308,7 @@ def test_one_step_ahead_gives_the_same_tokens(memory: str, engine: Callable[...,
         enable_prefix_caching=memory == "plenty",
     )
     if "swap" in memory:  # as if computing anew were dear
-        loop._scheduler.settings = replace(loop._scheduler.settings, swap_block_seconds=1e-9)
+        loop._scheduler._planner.settings = replace(loop._scheduler.settings, swap_block_seconds=1e-9)
     for seed in range(3):
         said = {}
         for depth in (1, 2):

@@ -304,7 +304,7 @@ class Schedule:
             turn += 1
         self.loop.check_integrity()
         assert self.scheduler.memory.blocks_used == 0
-        assert all(swap.available == swap.num_blocks for swap in self.scheduler.memory.swap)
+        assert all(swap.available == swap.num_blocks for swap in self.scheduler.memory.swap.pools)
         self.loop.close()
         self._count(figures)
 

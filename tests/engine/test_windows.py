@@ -22,6 +22,7 @@ from windowed import LAYERS, WINDOW, windowed
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.core.block_pool import BlockPool
+from octavo_engine.core.prefix_cache import extend_hashes
 from octavo_engine.core.request import Request, TokenLogprobs
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.engine import target
@@ -109,7 +110,7 @@ def test_a_hit_is_as_long_as_both_groups_know(load: Any) -> None:
     first = llm.generate([[*BEGINNING, 3]], GREEDY)[0]
     assert llm.generate([[*BEGINNING, 4]], GREEDY)[0].cached_tokens == 48
     sliding = memory.pools[1]
-    hashes = memory._hashes(_state(BEGINNING), 3)
+    hashes = extend_hashes(_state(BEGINNING), 3, 16)
     _forget(sliding, hashes[2])
     again = llm.generate([[*BEGINNING, 3]], GREEDY)[0]
     assert again.cached_tokens == 32
@@ -134,9 +135,9 @@ def _forget(pool: BlockPool, digest: bytes) -> None:
 def test_preempted_requests_go_on_as_if_nothing_had_been(load: Any, swap_space: int) -> None:
     llm = load(10, **TIGHT, swap_space=swap_space, enable_prefix_caching=False)
     if swap_space:
-        llm._loop._scheduler._cost.token_seconds = 1.0  # so that swapping is always cheaper
+        llm._loop._scheduler._planner.cost.token_seconds = 1.0  # so that swapping is always cheaper
         memory = llm._loop._scheduler.memory
-        assert memory.swap[0].num_blocks > memory.swap[1].num_blocks > 0
+        assert memory.swap.pools[0].num_blocks > memory.swap.pools[1].num_blocks > 0
     assert_as_reference(10, llm.generate(PROMPTS, GREEDY))
     stats = llm.report()
     assert stats.preemptions > 0

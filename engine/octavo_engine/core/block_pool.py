@@ -10,14 +10,14 @@ from octavo_engine.core.prefix_cache import PrefixCache
 class BlockPool:
     """Blocks 0..n-1, each *free*, *used* (referenced by requests) or *cached* (unreferenced, its content still known).
 
-    Taking and giving back are O(1) a block. A cached block counts as available: it is taken, in the order of the
+    Taking and freeing are O(1) a block. A cached block counts as available: it is taken, in the order of the
     eviction policy, when no free one is left.
     """
 
     def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
         self.num_blocks = num_blocks
         self.cache = cache
-        self.promised = 0
+        self.reserved = 0
         """Available blocks that are kept for requests which must not be preempted again."""
         self.now = 0.0
         self._free = list(range(num_blocks - 1, -1, -1))
@@ -25,8 +25,13 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """Blocks that `take` can give now, those that are promised included."""
-        return len(self._free) + (self.cache.num_resting if self.cache else 0)
+        """Blocks that `take` can give now, reserved ones included."""
+        return len(self._free) + (self.cache.num_unused if self.cache else 0)
+
+    @property
+    def unreserved(self) -> int:
+        """Available blocks that no request has reserved."""
+        return self.available - self.reserved
 
     @property
     def used(self) -> int:
@@ -45,8 +50,16 @@ class BlockPool:
     def share(self, block: int) -> None:
         """One more reference to a block that is used or cached."""
         if self._references[block] == 0 and self.cache is not None:
-            self.cache.wake(block)
+            self.cache.touch(block)
         self._references[block] += 1
+
+    def share_cached(self, digest: bytes) -> int:
+        """The cached block under `digest`, with one more reference; RuntimeError if there is none."""
+        block = self.cache.get(digest) if self.cache is not None else None
+        if block is None:
+            raise RuntimeError("the prefix cache lost a block between looking and taking")
+        self.share(block)
+        return block
 
     def must_copy(self, block: int) -> bool:
         """Whether writing into the block would be seen by another request, or spoil what the cache knows."""
@@ -56,17 +69,17 @@ class BlockPool:
         """How many requests hold the block."""
         return self._references[block]
 
-    def give_back(self, blocks: Iterable[int], *, cold: bool = False) -> None:
+    def free(self, blocks: Iterable[int], *, cold: bool = False) -> None:
         """One reference less. Blocks later in a sequence go first, so that beginnings stay cached longest.
 
-        Of `cold` ones it is not expected that anybody asks for them again.
+        `cold` blocks are not expected to be asked for again.
         """
         for block in reversed(list(blocks)):
             self._references[block] -= 1
             if self._references[block] > 0:
                 continue
             if self.cache is not None and self.cache.knows(block):
-                self.cache.rest(block, self.now, cold=cold)
+                self.cache.release(block, self.now, cold=cold)
             else:
                 self._free.append(block)
 
@@ -75,12 +88,12 @@ class BlockPool:
         if self.cache is None or (block := self.cache.get(digest)) is None or self.cache.owner(block) != owner:
             return
         if self._references[block] == 0:
-            self.cache.wake(block)
+            self.cache.touch(block)
             self._free.append(block)
         self.cache.forget(block)
 
     def tick(self, now: float) -> None:
-        """Time passes: cached blocks that rested too long become free."""
+        """Time passes: cached blocks that were unused for too long become free."""
         self.now = now
         if self.cache is not None:
             self._free += self.cache.expire(now)
@@ -98,14 +111,14 @@ class BlockPool:
         if counts != self._references:
             wrong = [block for block in range(self.num_blocks) if counts[block] != self._references[block]]
             raise RuntimeError(f"blocks {wrong[:8]} have other reference counts than requests hold")
-        resting = self.cache.resting() if self.cache else set()
+        unused = self.cache.unused() if self.cache else set()
         free = set(self._free)
         used = {block for block, count in enumerate(counts) if count}
-        if len(free) != len(self._free) or free & used or free & resting or resting & used:
+        if len(free) != len(self._free) or free & used or free & unused or unused & used:
             raise RuntimeError("a block is in two states at once")
-        if len(free) + len(resting) + len(used) != self.num_blocks:
+        if len(free) + len(unused) + len(used) != self.num_blocks:
             raise RuntimeError(
-                f"{self.num_blocks} blocks, but {len(free)} free + {len(resting)} cached + {len(used)} used"
+                f"{self.num_blocks} blocks, but {len(free)} free + {len(unused)} cached + {len(used)} used"
             )
-        if self.promised > self.available:
-            raise RuntimeError(f"{self.promised} blocks are promised, but {self.available} available")
+        if self.reserved > self.available:
+            raise RuntimeError(f"{self.reserved} blocks are reserved, but {self.available} available")

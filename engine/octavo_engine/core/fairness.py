@@ -21,7 +21,7 @@ _HALF_LIFE = 5.0
 _FORGOTTEN = 10.0
 """Seconds after its last request for which a tenant still counts."""
 _LITTLE = QUANTUM
-"""Tokens of recent use that make nobody heavy."""
+"""Tokens of recent use that make no tenant heavy."""
 _RESERVE = 0.25
 
 
@@ -31,40 +31,40 @@ class Account:
 
     weight: float = 1.0
     deficit: float = 0.0
-    """Tokens it may be served before the others' turn; negative after long answers."""
+    """Tokens it may be served before it is the others' turn; negative after long answers."""
     requests: int = 0
     """Waiting and running."""
     used: float = 0.0
-    """Tokens computed lately, fading away."""
+    """Tokens computed lately, decaying."""
     left_at: float = 0.0
-    """When its last request ended, as of the last `fade`."""
+    """When its last request ended, as of the last `decay`."""
 
 
 class Accounts:
     """All tenants that are or were lately here.
 
     A tenant is *heavy* while it has used clearly more than its share of what all have used lately. Then its prompts
-    come last in a step and are cut short, and it leaves others some room: whoever comes next is to wait for little.
+    come last in a step and are cut short, and it leaves others some room: a newcomer is to wait for little.
     """
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
-        self._faded_at = 0.0
+        self._decayed_at = 0.0
         self._weights = 0.0
         self._used = 0.0
 
     def open(self, tenant: str, weight: float) -> None:
-        """One more request of a tenant's."""
+        """A tenant has one more request."""
         account = self._accounts.setdefault(tenant, Account(weight=0.0))
         self._weights += weight - account.weight
         account.weight = weight
         account.requests += 1
 
     def close(self, tenant: str) -> None:
-        """One request less."""
+        """A tenant has one request less."""
         account = self._accounts[tenant]
         account.requests -= 1
-        account.left_at = self._faded_at
+        account.left_at = self._decayed_at
 
     def __getitem__(self, tenant: str) -> Account:
         return self._accounts[tenant]
@@ -72,7 +72,7 @@ class Accounts:
     def check_integrity(self, requests: int) -> None:
         """RuntimeError unless the tenants have so many requests together."""
         if sum(account.requests for account in self._accounts.values()) != requests:
-            raise RuntimeError("a request is on nobody's account, or one that has ended still is")
+            raise RuntimeError("a request is on no account, or one that has ended still is on one")
 
     @property
     def several(self) -> bool:
@@ -90,14 +90,14 @@ class Accounts:
         self._used += tokens
 
     def due(self, now: float) -> bool:
-        """Whether it is time to `fade`, and to charge before what was generated since."""
-        return now - self._faded_at >= _HALF_LIFE / 10
+        """Whether it is time to `decay`, and to charge before what was generated since."""
+        return now - self._decayed_at >= _HALF_LIFE / 10
 
-    def fade(self, now: float) -> None:
-        """Time passes: use fades, and tenants that have left are forgotten."""
-        passed = now - self._faded_at
-        self._faded_at = now
-        factor = 0.5 ** (passed / _HALF_LIFE)
+    def decay(self, now: float) -> None:
+        """Time passes: use decays, and tenants that have left are forgotten."""
+        elapsed = now - self._decayed_at
+        self._decayed_at = now
+        factor = 0.5 ** (elapsed / _HALF_LIFE)
         for tenant, account in list(self._accounts.items()):
             account.used *= factor
             if account.requests == 0 and now - account.left_at >= _FORGOTTEN:
@@ -122,8 +122,8 @@ class Accounts:
     def heavy_cap(self, tenant: str, budget: int, light_tokens: int, doubling_tokens: int) -> int:
         """Prompt tokens of a heavy tenant in a step that computes `light_tokens` of others' prompts.
 
-        It may make a step twice as long as it is without it (`doubling_tokens`), so that whoever comes meanwhile waits
-        at most twice as long, and never gets more than its share of the budget.
+        It may make a step twice as long as it is without it (`doubling_tokens`), so that a request that comes meanwhile
+        waits at most twice as long, and never gets more than its share of the budget.
         """
         if light_tokens:
             return LEFTOVER
@@ -137,7 +137,7 @@ class Accounts:
 def next_turn(waiting: Iterable[tuple[Account, int]]) -> int:
     """The index of the account whose turn it is, of (account, tokens that its first request costs) in their order.
 
-    If nobody's deficit suffices, as many rounds pass at once as somebody needs.
+    If no deficit suffices, as many rounds pass at once as the nearest of them needs.
     """
     entries = list(waiting)
     while True:

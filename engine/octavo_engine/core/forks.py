@@ -31,28 +31,28 @@ class Forks:
         return sum(map(len, self._by_parent.values()))
 
     def add(self, state: RequestState) -> None:
-        """Let it wait for `fork_of`."""
+        """Let a request wait for the prompt of its `fork_of`."""
         state.status = Status.FORKING
         self._by_parent.setdefault(state.fork_of or "", []).append(state)
 
     def remove(self, state: RequestState) -> None:
-        """It has ended."""
+        """A request that waits here has ended."""
         self._by_parent[state.fork_of or ""].remove(state)
 
-    def wake(self, requests: Mapping[str, RequestState]) -> list[RequestState]:
-        """Those that wait no more: their parent's prompt is computed, or it is none of `requests` any more.
+    def take_ready(self, requests: Mapping[str, RequestState]) -> list[RequestState]:
+        """Remove and return those that wait no more: their parent's prompt is computed, or it has left `requests`.
 
-        Of one parent's the last comes first, as each is to be put before those that wait for a seat.
+        One parent's forks come in reverse, as each is to be put before those that wait for a seat.
         """
-        woken: list[RequestState] = []
+        ready_forks: list[RequestState] = []
         for parent_id, forks in list(self._by_parent.items()):
             parent = requests.get(parent_id)
             ready = [fork for fork in forks if parent is None or parent.computed >= fork.prompt_len - 1]
             for fork in ready:
                 fork.fork_of = parent_id if parent is not None else None
-            woken += reversed(ready)
+            ready_forks += reversed(ready)
             if len(ready) == len(forks):
                 del self._by_parent[parent_id]
             else:
                 self._by_parent[parent_id] = [fork for fork in forks if fork not in ready]
-        return woken
+        return ready_forks

@@ -1,4 +1,4 @@
-"""A request's KV memory over all groups: how much it needs, takes, shares and gives back."""
+"""A request's KV memory over all groups: how much it needs, takes, shares and frees."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from octavo_engine.core.admission import NotAdmissibleError
 from octavo_engine.core.block_pool import BlockPool
-from octavo_engine.core.kv_groups import NO_BLOCK, GroupMemory, Growth, KVGroup, group_memory
-from octavo_engine.core.prefix_cache import PrefixCache, chain_hash, root_hash
-from octavo_engine.core.request_state import RequestState, SwappedTokens
+from octavo_engine.core.kv_groups import NO_BLOCK, KVGroup, group_memory, held
+from octavo_engine.core.prefix_cache import PrefixCache, extend_hashes
+from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.step import BlockOp, BlockOpKind, TableChange
 from octavo_engine.core.swap_space import SwapSpace
 
@@ -34,29 +34,22 @@ class KVMemory:
         self.pools = [
             BlockPool(group.num_blocks, PrefixCache(eviction, ttl) if prefix_caching else None) for group in groups
         ]
-        self.groups: list[GroupMemory] = [
+        self.blocks_total = sum(pool.num_blocks for pool in self.pools)
+        self.tokens = max(pool.num_blocks for pool in self.pools) * block_size
+        """Tokens of context that fit, by the group that has most blocks: others keep only a part of a context."""
+        self.groups = [
             group_memory(group, pool, block_size, max_chunk) for group, pool in zip(groups, self.pools, strict=True)
         ]
+        self.copied_blocks = 0
         self._all_kept = all(group.kind == "full" for group in groups)
         self._has_states = any(group.kind == "recurrent" for group in groups)
-        self.swap = [SwapSpace(group.swap_blocks) for group in groups]
-        self.copied_blocks = self.swapped_out_blocks = self.swapped_in_blocks = 0
         self._operations: list[BlockOp] = []
-
-    @property
-    def blocks_total(self) -> int:
-        """Blocks of all groups."""
-        return sum(pool.num_blocks for pool in self.pools)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of context that fit, by the group that has most blocks: others keep only a part of a context."""
-        return max(pool.num_blocks for pool in self.pools) * self.block_size
+        self.swap = SwapSpace(self.groups, [group.swap_blocks for group in groups], self._operations)
 
     @property
     def available(self) -> list[int]:
         """Blocks that could be taken, of each group."""
-        return [pool.available - pool.promised for pool in self.pools]
+        return [pool.unreserved for pool in self.pools]
 
     @property
     def blocks_used(self) -> int:
@@ -77,58 +70,15 @@ class KVMemory:
         )
 
     def tick(self, now: float) -> None:
-        """Time passes: cached blocks may have rested too long."""
+        """Time passes: cached blocks may have been unused for too long."""
         for pool in self.pools:
             pool.tick(now)
 
     def take_operations(self) -> tuple[BlockOp, ...]:
         """What the next step must do with blocks before it computes."""
-        operations, self._operations = tuple(self._operations), []
+        operations = tuple(self._operations)
+        self._operations.clear()
         return operations
-
-    def open(self, state: RequestState, *, private: bool = False) -> None:
-        """Begin a request's block tables with what the prefix cache has; sets `computed`.
-
-        At least the last known token is left to compute: its logits are what the step is for. A `private` request will
-        be promised its blocks; where groups give blocks back on the way, it shares none, or the sum would not hold.
-        """
-        caching = self.prefix_caching and (self._all_kept or not private)
-        usable = (len(state.token_ids) - 1) // self.block_size if caching else 0
-        hashes = self._hashes(state, usable)
-        reaches = [group.reach(hashes) for group in self.groups]
-        longest = min(max(reach) for reach in reaches)
-        hits = next(n for n in range(longest, -1, -1) if all(n in reach for reach in reaches))
-        state.block_tables = [group.adopt(hashes[:hits]) for group in self.groups]
-        state.computed = hits * self.block_size
-        state.remembered = hits
-
-    def can_fork(self, parent: RequestState, child: RequestState, there: int) -> bool:
-        """Whether `child`, whose tokens begin as `parent`'s, could share the parent's first `there` tokens."""
-        computed = min(there, len(child.token_ids) - 1)
-        tables = zip(self.groups, parent.block_tables, strict=False)
-        return (
-            computed > 0
-            and bool(parent.block_tables)
-            and not parent.promises  # copying its last block would take one more than it was promised
-            and all(group.can_fork(table, computed, there) for group, table in tables)
-        )
-
-    def fork(self, parent: RequestState, child: RequestState, there: int) -> None:
-        """Give `child` the parent's blocks; whoever first writes into a shared one copies it."""
-        computed = min(there, len(child.token_ids) - 1)
-        tables = zip(self.groups, parent.block_tables, strict=True)
-        child.block_tables = [group.fork(table, computed) for group, table in tables]
-        child.computed = computed
-        child.remembered = computed // self.block_size  # the parent itself makes its blocks findable
-        parent.capacity = min(parent.capacity, parent.computed)
-
-    def count_hits(self, state: RequestState) -> None:
-        """An opened request begins to run: only now was what it found of use."""
-        for pool, table in zip(self.pools, state.block_tables, strict=True):
-            if pool.cache is not None:
-                for block in table:
-                    if pool.cache.knows(block):
-                        pool.cache.found(block, state.request.priority)
 
     def check_ever_fits(self, tokens: int) -> None:
         """NotAdmissibleError if a sequence of so many tokens would not fit even into the empty memory."""
@@ -139,81 +89,139 @@ class KVMemory:
                     f"{group.pool.num_blocks}; ask for fewer tokens, or raise --kv-cache-memory"
                 )
 
+    # A request's beginning.
+
+    def match(self, state: RequestState, *, private: bool = False) -> None:
+        """Begin a request's block tables with what the prefix cache has; sets `computed`.
+
+        At least the last known token is left to compute: its logits are what the step is for. A `private` request will
+        reserve its blocks; where groups free blocks on the way, it shares none, or the sum would not hold.
+        """
+        caching = self.prefix_caching and (self._all_kept or not private)
+        usable = (len(state.token_ids) - 1) // self.block_size if caching else 0
+        hashes = extend_hashes(state, usable, self.block_size)
+        lengths = [group.hit_lengths(hashes) for group in self.groups]
+        longest = min(max(each) for each in lengths)
+        hits = next(n for n in range(longest, -1, -1) if all(n in each for each in lengths))
+        state.block_tables = [group.match(hashes[:hits]) for group in self.groups]
+        state.computed = hits * self.block_size
+        state.num_cached_blocks = hits
+
+    def fork(self, parent: RequestState, child: RequestState, computed: int) -> bool:
+        """Give `child`, whose tokens begin as `parent`'s, the blocks of the parent's first `computed` tokens.
+
+        The first of the two that writes into a shared block copies it. False if the groups cannot share them.
+        """
+        shared = min(computed, len(child.token_ids) - 1)
+        # Copying the last block would take one more than a parent with reserved blocks has reserved.
+        if shared <= 0 or not parent.block_tables or parent.reserved:
+            return False
+        tables = list(zip(self.groups, parent.block_tables, strict=True))
+        if not all(group.can_fork(table, shared, computed) for group, table in tables):
+            return False
+        child.block_tables = [group.fork(table, shared) for group, table in tables]
+        child.computed = shared
+        child.num_cached_blocks = shared // self.block_size  # the parent itself makes its blocks findable
+        parent.capacity = min(parent.capacity, parent.computed)
+        return True
+
+    def count_hits(self, state: RequestState) -> None:
+        """A matched request begins to run: only now was what it found of use."""
+        for pool, table in zip(self.pools, state.block_tables, strict=True):
+            if pool.cache is not None:
+                for block in table:
+                    if pool.cache.knows(block):
+                        pool.cache.found(block, state.request.priority)
+
     def shortage(self, state: RequestState, tokens: int, spare: float = 0.0) -> list[int]:
-        """Blocks of each group that an opened request lacks to grow to `tokens` tokens; 0 or less where none.
+        """Blocks of each group that a matched request lacks to grow to `tokens` tokens; 0 or less where none.
 
         A share `spare` of the group's blocks is to be left for others.
         """
         return [
-            max(group.peak(tokens) - _held(table), group.missing(table, state.computed, state.computed + 1))
+            max(group.peak(tokens) - held(table), group.missing(table, state.computed, state.computed + 1))
             + int(spare * group.pool.num_blocks)
-            - (group.pool.available - group.pool.promised)
+            - group.pool.unreserved
             for group, table in zip(self.groups, state.block_tables, strict=True)
         ]
 
-    def whole_tables(self, state: RequestState) -> list[TableChange]:
-        """All that a row which begins anew must know."""
-        changes = []
-        for index, table in enumerate(state.block_tables):
-            first = table.count(NO_BLOCK)  # they are all at the beginning
-            changes.append(TableChange(state.row, index, first, tuple(table[first:])))
-        return changes
+    def reserve(self, state: RequestState) -> None:
+        """Keep for a matched request all that it can come to need, so that it can run to its end. It fits."""
+        state.reserved = [
+            max(0, group.peak(state.final_len) - held(table))
+            for group, table in zip(self.groups, state.block_tables, strict=True)
+        ]
+        for pool, count in zip(self.pools, state.reserved, strict=True):
+            pool.reserved += count
+
+    # Its growth.
 
     def extend(self, state: RequestState, tokens: int) -> list[TableChange] | None:
         """Grow the tables to hold `tokens` tokens: what changes in them, or None if the blocks are not there."""
-        start, tables, promises = state.computed, state.block_tables, state.promises
+        start, tables, reserved = state.computed, state.block_tables, state.reserved
         for index, group in enumerate(self.groups):
-            own = promises[index] if promises else 0
-            if group.missing(tables[index], start, tokens) > group.pool.available - group.pool.promised + own:
+            own = reserved[index] if reserved else 0
+            if group.missing(tables[index], start, tokens) > group.pool.unreserved + own:
                 return None
         changes = []
         capacity = state.final_len - 1  # after the last token of all nothing is left to compute
         for index, group in enumerate(self.groups):
             table = tables[index]
-            before = _held(table) if promises else 0
+            before = held(table) if reserved else 0
             growth = group.grow(table, start, tokens)
-            if promises:
-                self._keep_promise(state, index, _held(table) - before)
+            if reserved:
+                taken = min(held(table) - before, reserved[index])
+                reserved[index] -= taken
+                group.pool.reserved -= taken
             if growth is not None:
                 changes.append(TableChange(state.row, index, growth.index, growth.blocks))
-                self._note_copy(index, growth)
+                if growth.copied is not None:
+                    self.copied_blocks += 1
+                    self._operations.append(BlockOp(BlockOpKind.COPY, index, *growth.copied))
             capacity = min(capacity, group.capacity(table, tokens))
         state.capacity = capacity
         return changes
 
-    def _note_copy(self, index: int, growth: Growth) -> None:
-        if growth.copied is not None:
-            self.copied_blocks += 1
-            self._operations.append(BlockOp(BlockOpKind.COPY, index, *growth.copied))
+    def stop_before(self, state: RequestState, end: int) -> int:
+        """Where a chunk planned up to `end` should stop, so that recurrent groups leave checkpoints on their way."""
+        if not self.prefix_caching or not self._has_states or state.reserved:
+            return end
+        size, last = self.block_size, (state.known - 1) // self.block_size * self.block_size
+        stop = min(end // size * size, last)
+        return stop if stop > state.computed else end
 
-    def promise(self, state: RequestState) -> None:
-        """Keep for an opened request all that it can come to need, so that it can run to its end. It fits."""
-        state.promises = [
-            max(0, group.peak(state.final_len) - _held(table))
-            for group, table in zip(self.groups, state.block_tables, strict=True)
-        ]
-        for pool, promise in zip(self.pools, state.promises, strict=True):
-            pool.promised += promise
-
-    def _keep_promise(self, state: RequestState, index: int, taken: int) -> None:
-        given = min(taken, state.promises[index])
-        state.promises[index] -= given
-        self.pools[index].promised -= given
-
-    def remember(self, state: RequestState) -> None:
+    def cache_blocks(self, state: RequestState) -> None:
         """Make the request's full blocks findable, as far as their tokens are known on the host."""
-        if not self.prefix_caching or (state.promises and not self._all_kept):
+        if not self.prefix_caching or (state.reserved and not self._all_kept):
             return
         full = min(state.computed, len(state.token_ids)) // self.block_size
-        if full <= state.remembered:
+        if full <= state.num_cached_blocks:
             return
-        hashes = self._hashes(state, full)
+        hashes = extend_hashes(state, full, self.block_size)
         for group, table in zip(self.groups, state.block_tables, strict=True):
-            group.remember(table, hashes, state.remembered, state.computed, state.request)
-        state.remembered = full
+            group.cache_blocks(table, hashes, state.num_cached_blocks, state.computed, state.request)
+        state.num_cached_blocks = full
 
-    def disown(self, state: RequestState) -> None:
-        """Make the blocks that a closed request has computed unfindable: they may be wrong.
+    # Its end.
+
+    def free(self, state: RequestState) -> None:
+        """Free all that the request holds but what is in the swap space. It may hold nothing."""
+        for pool, table in zip(self.pools, state.block_tables, strict=False):
+            pool.free(block for block in table if block != NO_BLOCK)
+        for pool, count in zip(self.pools, state.reserved, strict=False):
+            pool.reserved -= count
+        state.block_tables, state.reserved = [], []
+        state.computed = state.num_cached_blocks = state.capacity = 0
+
+    def freeable(self, state: RequestState) -> list[int]:
+        """Blocks of each group that others could have if the request freed its own."""
+        return [
+            sum(block != NO_BLOCK and pool.references(block) == 1 for block in table)
+            for pool, table in zip(self.pools, state.block_tables, strict=True)
+        ]
+
+    def forget(self, state: RequestState) -> None:
+        """Make the blocks that a freed request has computed unfindable: they may be wrong.
 
         Blocks that it matched in the prefix cache are right, and stay.
         """
@@ -221,93 +229,12 @@ class KVMemory:
             for digest in state.block_hashes:
                 pool.forget(digest, state.request_id)
 
-    def close(self, state: RequestState) -> None:
-        """Give everything back but what is in the swap space. A closed request may be closed again."""
-        for pool, table in zip(self.pools, state.block_tables, strict=False):
-            pool.give_back(block for block in table if block != NO_BLOCK)
-        for pool, promise in zip(self.pools, state.promises, strict=False):
-            pool.promised -= promise
-        state.block_tables, state.promises = [], []
-        state.computed = state.remembered = state.capacity = 0
-
-    def held_alone(self, state: RequestState) -> list[int]:
-        """Blocks of each group that others could have if the request gave its own back."""
-        return [
-            sum(block != NO_BLOCK and pool.references(block) == 1 for block in table)
-            for pool, table in zip(self.pools, state.block_tables, strict=True)
-        ]
-
-    def worth_saving(self, state: RequestState) -> int:
-        """Blocks to move if the request were swapped out: those of the group that has the most."""
-        filled = -(-state.computed // self.block_size)
-        return max(_held(table[:filled]) for table in state.block_tables)
-
-    def stop_before(self, state: RequestState, end: int) -> int:
-        """Where a chunk planned up to `end` should stop, so that recurrent groups leave checkpoints on their way."""
-        if not self.prefix_caching or not self._has_states or state.promises:
-            return end
-        size, last = self.block_size, (state.known - 1) // self.block_size * self.block_size
-        stop = min(end // size * size, last)
-        return stop if stop > state.computed else end
-
-    def can_swap_out(self, state: RequestState) -> bool:
-        """Whether the swap space has room for what the request has computed."""
-        tables = zip(self.swap, state.block_tables, strict=True)
-        return state.computed > 0 and all(_held(table) <= swap.available for swap, table in tables)
-
-    def swap_out(self, state: RequestState) -> None:
-        """Save what the request has computed; it is closed afterwards."""
-        saved: list[dict[int, int]] = []
-        filled = -(-state.computed // self.block_size)
-        for index, (swap, table) in enumerate(zip(self.swap, state.block_tables, strict=True)):
-            places: dict[int, int] = {}
-            for place, block in enumerate(table[:filled]):
-                if block != NO_BLOCK:
-                    places[place] = swap.take()
-                    self._operations.append(BlockOp(BlockOpKind.SWAP_OUT, index, block, places[place]))
-            self.swapped_out_blocks += len(places)
-            saved.append(places)
-        state.swapped = SwappedTokens(state.computed, saved)
-
-    def swap_in(self, state: RequestState) -> None:
-        """Bring back what an opened request has saved, unless the prefix cache knows as much. It fits."""
-        saved = state.swapped
-        if saved is not None and state.computed < saved.computed:
-            tables = zip(self.groups, state.block_tables, saved.tables, strict=True)
-            for index, (group, table, places) in enumerate(tables):
-                for source, target in group.restore(table, places):
-                    self._operations.append(BlockOp(BlockOpKind.SWAP_IN, index, source, target))
-                    self.swapped_in_blocks += 1
-            state.computed = saved.computed
-        self.drop_swapped(state)
-
-    def drop_swapped(self, state: RequestState) -> None:
-        """What the request has in the swap space is needed no more."""
-        if state.swapped is not None:
-            for swap, places in zip(self.swap, state.swapped.tables, strict=True):
-                swap.give_back(places.values())
-        state.swapped = None
-
-    def check_integrity(self, holders: Iterable[RequestState]) -> None:
+    def check_integrity(self, requests: Sequence[RequestState]) -> None:
         """RuntimeError unless every block is accounted for exactly once."""
-        requests = list(holders)
         holding = [state for state in requests if state.block_tables]
-        swapped = [state.swapped for state in requests if state.swapped is not None]
         for index, pool in enumerate(self.pools):
-            pool.check_integrity([b for r in holding for b in r.block_tables[index] if b != NO_BLOCK])
-            promised = sum(state.promises[index] for state in requests if state.promises)
-            if promised != pool.promised:
-                raise RuntimeError(f"{pool.promised} blocks are kept, but {promised} were promised")
-            self.swap[index].check_integrity([b for saved in swapped for b in saved.tables[index].values()])
-
-    def _hashes(self, state: RequestState, count: int) -> list[bytes]:
-        known = state.block_hashes
-        while len(known) < count:
-            start = len(known) * self.block_size
-            parent = known[-1] if known else root_hash(state.request.cache_salt, state.request.adapter)
-            known.append(chain_hash(parent, state.token_ids[start : start + self.block_size]))
-        return known if len(known) == count else known[:count]
-
-
-def _held(table: Sequence[int]) -> int:
-    return len(table) - table.count(NO_BLOCK)
+            pool.check_integrity([b for state in holding for b in state.block_tables[index] if b != NO_BLOCK])
+            reserved = sum(state.reserved[index] for state in requests if state.reserved)
+            if reserved != pool.reserved:
+                raise RuntimeError(f"{pool.reserved} blocks are kept, but {reserved} were reserved")
+        self.swap.check_integrity(requests)

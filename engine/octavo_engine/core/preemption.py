@@ -1,8 +1,8 @@
-"""Who gives up its blocks when there are not enough for everyone, and whether they are computed anew or swapped.
+"""Which requests free their blocks when there are not enough, and whether these are computed anew or swapped.
 
 The victim matters least. Of those that matter as little, it is the one that loses the fewest tokens among those whose
 blocks suffice; among equals the one that came last. A request that was preempted `max_preemptions` times is no
-candidate any more: it runs again only with all its blocks promised, needs nothing from others and gets to its end.
+candidate any more: it runs again only with all its blocks reserved, needs nothing from others and gets to its end.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from octavo_engine.core.request_state import RequestState
 Importance = Callable[[RequestState], int]
 """Low numbers matter most."""
 Gain = Callable[[RequestState], Sequence[int]]
-"""Blocks of each KV group that others could have if the request gave up its own."""
+"""Blocks of each KV group that others could have if the request freed its own."""
 
 
 def choose_victim(candidates: Iterable[RequestState], importance: Importance, gain: Gain, needed: int) -> RequestState:
-    """Whom to preempt when `needed` blocks of some group are missing; ValueError without candidates."""
+    """The request to preempt when `needed` blocks of some group are missing; ValueError without candidates."""
     requests = list(candidates)
     least = max(map(importance, requests))
     ordered = sorted((state for state in requests if importance(state) == least), key=_loss)
@@ -29,7 +29,7 @@ def choose_victim(candidates: Iterable[RequestState], importance: Importance, ga
 def choose_victims(
     candidates: Iterable[RequestState], importance: Importance, gain: Gain, needed: Sequence[int]
 ) -> list[RequestState]:
-    """Whom to preempt, one or more, to gain `needed` blocks of each group; nobody if all together would not do."""
+    """The requests to preempt to gain `needed` blocks of each group; none if all together would not do."""
     victims: list[RequestState] = []
     for state in sorted(candidates, key=lambda state: (-importance(state), *_loss(state))):
         victims.append(state)
@@ -46,9 +46,9 @@ def yielding_to(
     accounts: Accounts,
     share_of: Callable[[RequestState], float],
 ) -> list[RequestState]:
-    """Who gives way to a waiting request: what matters less, and what a tenant holds beyond its share of the engine.
+    """The requests that give way to a waiting one: less important ones, and those of tenants beyond their share.
 
-    The one that comes must stay within its own tenant's share. So nobody can take back what was taken this way.
+    The waiting one must stay within its own tenant's share, so that what was taken this way is not taken back.
     """
     requests, ours = list(running), importance(waiting)
     held = {waiting.tenant: share_of(waiting)}

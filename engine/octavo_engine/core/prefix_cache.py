@@ -15,6 +15,7 @@ from hashlib import sha256
 
 from octavo_engine.core.eviction import POLICIES
 from octavo_engine.core.request import Request
+from octavo_engine.core.request_state import RequestState
 
 
 def root_hash(salt: str, adapter: str = "") -> bytes:
@@ -40,27 +41,37 @@ class _Known:
     """How often it was found."""
 
 
+def extend_hashes(state: RequestState, count: int, block_size: int) -> list[bytes]:
+    """The hashes of a request's first `count` blocks, all of them full of tokens that are known on the host."""
+    known = state.block_hashes
+    while len(known) < count:
+        start = len(known) * block_size
+        parent = known[-1] if known else root_hash(state.request.cache_salt, state.request.adapter)
+        known.append(chain_hash(parent, state.token_ids[start : start + block_size]))
+    return known if len(known) == count else known[:count]
+
+
 class PrefixCache:
-    """The known blocks of one pool. Those in no request's use *rest* until the eviction policy gives them away."""
+    """The known blocks of one pool. Those in no request's use stay until the eviction policy gives them away."""
 
     def __init__(self, policy: str = "lru", ttl: float | None = None) -> None:
         self._block_of: dict[bytes, int] = {}
         self._known: dict[int, _Known] = {}
-        self._resting = POLICIES[policy]()
+        self._unused = POLICIES[policy]()
         self._cold: OrderedDict[int, None] = OrderedDict()
-        """Resting, and given away before all others, the oldest first."""
+        """Unused, and given away before all others, the oldest first."""
         self._ttl = ttl
-        self._rested_at: OrderedDict[int, float] = OrderedDict()
+        self._unused_since: OrderedDict[int, float] = OrderedDict()
         """Oldest first; empty without a time to live."""
 
     @property
-    def num_resting(self) -> int:
+    def num_unused(self) -> int:
         """Known blocks that no request uses."""
-        return len(self._resting) + len(self._cold)
+        return len(self._unused) + len(self._cold)
 
-    def resting(self) -> set[int]:
-        """The same blocks, by id."""
-        return {*self._resting, *self._cold}
+    def unused(self) -> set[int]:
+        """The ids of the known blocks that no request uses."""
+        return {*self._unused, *self._cold}
 
     def get(self, digest: bytes) -> int | None:
         """The block under `digest`."""
@@ -70,7 +81,7 @@ class PrefixCache:
         """Whether the block is found under some hash."""
         return block in self._known
 
-    def remember(self, digest: bytes, block: int, owner: Request) -> None:
+    def insert(self, digest: bytes, block: int, owner: Request) -> None:
         """Make `block`, which `owner` computed and uses, findable under `digest`, unless another block already is."""
         if digest not in self._block_of and block not in self._known:
             self._block_of[digest] = block
@@ -86,23 +97,23 @@ class PrefixCache:
         known.uses += 1
         known.priority = min(known.priority, priority)
 
-    def wake(self, block: int) -> None:
-        """A known block rests no more."""
+    def touch(self, block: int) -> None:
+        """A known, unused block is used again."""
         if block in self._cold:
             del self._cold[block]
         else:
-            self._resting.remove(block)
-        self._rested_at.pop(block, None)
+            self._unused.remove(block)
+        self._unused_since.pop(block, None)
 
-    def rest(self, block: int, now: float, *, cold: bool = False) -> None:
+    def release(self, block: int, now: float, *, cold: bool = False) -> None:
         """The last request lets go of a known block; a `cold` one is of little use, unless it was of use before."""
         known = self._known[block]
         if cold and not known.uses:
             self._cold[block] = None
         else:
-            self._resting.rest(block, known.uses, known.priority)
+            self._unused.release(block, known.uses, known.priority)
         if self._ttl is not None:
-            self._rested_at[block] = now
+            self._unused_since[block] = now
 
     def forget(self, block: int) -> None:
         """A block in use is not to be found any more."""
@@ -110,20 +121,20 @@ class PrefixCache:
             del self._block_of[known.digest]
 
     def evict(self) -> int:
-        """Forget the resting block whose turn it is; it is the caller's now."""
-        block = self._cold.popitem(last=False)[0] if self._cold else self._resting.evict()
-        self._rested_at.pop(block, None)
+        """Forget the unused block whose turn it is; it is the caller's now."""
+        block = self._cold.popitem(last=False)[0] if self._cold else self._unused.evict()
+        self._unused_since.pop(block, None)
         self.forget(block)
         return block
 
     def expire(self, now: float) -> list[int]:
-        """Forget the blocks that have rested longer than the time to live; they are the caller's now."""
+        """Forget the blocks that were unused for longer than the time to live; they are the caller's now."""
         expired = []
-        for block, since in self._rested_at.items():
+        for block, since in self._unused_since.items():
             if self._ttl is None or since + self._ttl > now:
                 break
             expired.append(block)
         for block in expired:
-            self.wake(block)
+            self.touch(block)
             self.forget(block)
         return expired

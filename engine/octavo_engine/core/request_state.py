@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from octavo_engine.core.request import FinishReason, Request
+from octavo_engine.core.step import RequestOutput
 
 
 class Status(Enum):
@@ -61,29 +62,29 @@ class RequestState:
     in_flight: int = 0
     capacity: int = 0
     """Tokens that can be computed before its block tables must be looked at again."""
-    cached: int = 0
+    cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache, or from a fork, when the request was first admitted."""
     row: int = -1
     """Its row in the workers' state table while it runs."""
     block_tables: list[list[int]] = field(default_factory=list)
     """One list of block ids for each KV group; empty while it holds none."""
-    promises: list[int] = field(default_factory=list)
+    reserved: list[int] = field(default_factory=list)
     """For each KV group the blocks that are kept for it beside those it holds; empty if none are."""
     block_hashes: list[bytes] = field(default_factory=list)
     """The prefix cache's chain over its full blocks, as far as it was needed."""
-    remembered: int = 0
-    """Blocks of its tables that the prefix cache was told of."""
+    num_cached_blocks: int = 0
+    """Full blocks of its tables that were offered to the prefix cache."""
     swapped: SwappedTokens | None = None
     preemptions: int = 0
-    reached: int = 0
+    computed_before: int = 0
     """Tokens that were computed before its last preemption."""
-    passed: int = 0
+    skipped: int = 0
     """Requests that were admitted before it because its blocks were not there."""
     charged: int = 0
     """Tokens of its answer that its tenant has paid for."""
-    turned_down: bool = False
+    rejected: bool = False
     """Whether no running request gave way to it when it was first its turn."""
-    worth_trying: list[int] = field(default_factory=list)
+    blocks_wanted: list[int] = field(default_factory=list)
     """Available blocks of each KV group below which admitting it would fail as it did before."""
     finish_reason: FinishReason | None = None
     stop_token: int | None = None
@@ -110,3 +111,22 @@ class RequestState:
     def num_output(self) -> int:
         """Sampled tokens that reached the host."""
         return len(self.token_ids) - self.prompt_len
+
+    def end_by(self, token: int) -> FinishReason | None:
+        """Why the answer ends with its newest token, which is noted if it is a stop token; None if it goes on."""
+        if token in self.stop_token_ids and self.num_output > self.request.sampling.min_tokens:
+            self.stop_token = token
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.token_ids) >= self.final_len else None
+
+    def output(self, error: str | None = None) -> RequestOutput:
+        """What its client should hear now, without a token."""
+        return RequestOutput(
+            request_id=self.request_id,
+            token_ids=(),
+            finish_reason=self.finish_reason,
+            stop_token=self.stop_token,
+            cached_tokens=self.cached_tokens,
+            queue_seconds=(self.scheduled_at - self.arrival) if self.scheduled_at is not None else 0.0,
+            error=error,
+        )

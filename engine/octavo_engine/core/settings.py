@@ -22,9 +22,9 @@ class SchedulerSettings:
     ageing_seconds: float = 30.0
     """A request that has waited so long counts as one priority level more important, and so on."""
     max_preemptions: int = 3
-    """How often a request may be preempted; after that it runs only with all its blocks promised, to its end."""
+    """How often a request may be preempted; after that it runs only with all its blocks reserved, to its end."""
     max_skips: int = 32
-    """How many requests may pass one whose blocks are not there."""
+    """How many requests may be admitted before one whose blocks are not there."""
     watermark: float = 0.03
     """Share of the blocks that is left for running requests to grow into when a new one is admitted."""
     max_step_seconds: float = float("inf")
@@ -35,3 +35,37 @@ class SchedulerSettings:
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
+
+
+class StepLimits:
+    """How many requests may run and how much prefill a step may hold: always what the settings allow.
+
+    `engine.adaptive` has limits that move, by the latencies that the scheduler reports to them.
+    """
+
+    target_met = True
+    """False while no limit can hold a latency at its target."""
+    message = ""
+    """While `target_met` is False: which target, what was measured, what would help."""
+
+    def __init__(self, max_running: int, max_chunk: int) -> None:
+        self._max_running, self._max_chunk = max_running, max_chunk
+
+    @property
+    def running_limit(self) -> int:
+        """Requests that may run at once. Those that already run may go on."""
+        return self._max_running
+
+    @property
+    def chunk_limit(self) -> int:
+        """Prefill tokens that a step may hold."""
+        return self._max_chunk
+
+    def on_first_token(self, seconds: float) -> None:
+        """A request's first token reached the host `seconds` after its arrival."""
+
+    def on_token_gap(self, seconds: float, count: int) -> None:
+        """In a step, `count` requests got another token, `seconds` after the one before."""
+
+    def update(self, now: float) -> None:
+        """A step's results are in, at `now` in seconds."""

@@ -1,31 +1,75 @@
-"""Blocks in CPU memory for what preempted requests had computed."""
+"""CPU memory for what preempted requests had computed: blocks of each KV group, none of them shared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from octavo_engine.core.block_pool import BlockPool
+from octavo_engine.core.kv_groups import NO_BLOCK, GroupMemory, held
+from octavo_engine.core.request_state import RequestState, SwappedTokens
+from octavo_engine.core.step import BlockOp, BlockOpKind
+
 
 class SwapSpace:
-    """The blocks of one KV group's swap space, 0..n-1. Nothing is shared here."""
+    """Saves what a request has computed and restores it later, by block operations that are appended to a list."""
 
-    def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
+    def __init__(self, groups: Sequence[GroupMemory], sizes: Iterable[int], operations: list[BlockOp]) -> None:
+        """`sizes` are the numbers of swap blocks, one for each of `groups`."""
+        self.pools = [BlockPool(size) for size in sizes]
+        self.blocks_out = self.blocks_in = 0
+        """Blocks moved so far, out of the device and back."""
+        self._groups = groups
+        self._operations = operations
 
-    @property
-    def available(self) -> int:
-        """Blocks that can be taken."""
-        return len(self._free)
+    def has_room(self, state: RequestState) -> bool:
+        """Whether what the request has computed could be saved."""
+        tables = zip(self.pools, state.block_tables, strict=True)
+        return state.computed > 0 and all(held(table) <= pool.available for pool, table in tables)
 
-    def take(self) -> int:
-        """A block. The caller has looked at `available`."""
-        return self._free.pop()
+    def blocks_to_save(self, state: RequestState) -> int:
+        """Blocks that `save` would move, of the group that has the most."""
+        return max(held(table[: self._filled(state)]) for table in state.block_tables)
 
-    def give_back(self, blocks: Iterable[int]) -> None:
-        """What they held is needed no more."""
-        self._free.extend(blocks)
+    def save(self, state: RequestState) -> None:
+        """Save what the request has computed; the caller frees its blocks afterwards."""
+        saved: list[dict[int, int]] = []
+        for index, (pool, table) in enumerate(zip(self.pools, state.block_tables, strict=True)):
+            places: dict[int, int] = {}
+            for place, block in enumerate(table[: self._filled(state)]):
+                if block != NO_BLOCK:
+                    (places[place],) = pool.take(1)
+                    self._operations.append(BlockOp(BlockOpKind.SWAP_OUT, index, block, places[place]))
+            self.blocks_out += len(places)
+            saved.append(places)
+        state.swapped = SwappedTokens(state.computed, saved)
 
-    def check_integrity(self, held: Sequence[int]) -> None:
+    def restore(self, state: RequestState) -> None:
+        """Bring back what was saved of a request, unless the prefix cache knows as much. The blocks are there."""
+        saved = state.swapped
+        if saved is not None and state.computed < saved.computed:
+            tables = zip(self._groups, state.block_tables, saved.tables, strict=True)
+            for index, (group, table, places) in enumerate(tables):
+                for source, target in group.restore(table, places):
+                    self._operations.append(BlockOp(BlockOpKind.SWAP_IN, index, source, target))
+                    self.blocks_in += 1
+            state.computed = saved.computed
+        self.drop(state)
+
+    def drop(self, state: RequestState) -> None:
+        """Free what was saved of a request."""
+        if state.swapped is not None:
+            for pool, places in zip(self.pools, state.swapped.tables, strict=True):
+                pool.free(places.values())
+        state.swapped = None
+
+    def check_integrity(self, requests: Iterable[RequestState]) -> None:
         """RuntimeError unless every block is free or held exactly once."""
-        if sorted([*self._free, *held]) != list(range(self.num_blocks)):
-            raise RuntimeError("a block of the swap space is lost or held twice")
+        saved = [state.swapped for state in requests if state.swapped is not None]
+        for index, pool in enumerate(self.pools):
+            try:
+                pool.check_integrity([block for tokens in saved for block in tokens.tables[index].values()])
+            except RuntimeError as error:
+                raise RuntimeError(f"in the swap space of group {index}: {error}") from error
+
+    def _filled(self, state: RequestState) -> int:
+        return -(-state.computed // self._groups[0].block_size)

@@ -30,13 +30,13 @@ class WaitingQueue:
     def __len__(self) -> int:
         return len(self._members)
 
-    def importance(self, state: RequestState) -> int:
+    def lane(self, state: RequestState) -> int:
         """The lane a request belongs to; low numbers matter most."""
         return state.request.priority if self._settings.policy == "priority" else 0
 
     def level(self, state: RequestState, now: float) -> int:
         """A request's lane less one for every ageing time since its arrival; low numbers matter most."""
-        return self._aged(self.importance(state), state.arrival, now)
+        return self._aged(self.lane(state), state.arrival, now)
 
     def levels(self, now: float) -> dict[int, int]:
         """For each lane in which requests wait the level of the oldest one."""
@@ -44,7 +44,7 @@ class WaitingQueue:
 
     def add(self, state: RequestState, *, first: bool = False) -> None:
         """Wait behind, or before, the tenant's other requests."""
-        lane = self._lanes.setdefault(self.importance(state), {})
+        lane = self._lanes.setdefault(self.lane(state), {})
         requests = lane.setdefault(state.tenant, deque())
         if first:
             requests.appendleft(state)
@@ -56,16 +56,17 @@ class WaitingQueue:
 
     def remove(self, state: RequestState) -> None:
         """A request waits no more."""
-        lane = self._lanes[self.importance(state)]
+        number = self.lane(state)
+        lane = self._lanes[number]
         requests = lane[state.tenant]
         requests.remove(state)
         if not requests:
             del lane[state.tenant]
-            # An idle tenant saves nothing up; what it owes is kept as long as it has requests.
+            # An idle tenant saves nothing up; what it owes is kept for as long as it has requests.
             account = self._accounts[state.tenant]
             account.deficit = min(0.0, account.deficit)
         if not lane:
-            del self._lanes[self.importance(state)]
+            del self._lanes[number]
         self._members.remove(state)
         if state.scheduled_at is None:
             self.tokens -= state.prompt_len
@@ -75,14 +76,14 @@ class WaitingQueue:
         return sorted(self._lanes, key=lambda priority: self._rank(priority, self._lanes[priority], now))
 
     def next(
-        self, order: list[int], blocked: Container[RequestState], sated: Container[str] = ()
+        self, order: list[int], blocked: Container[RequestState], over_share: Container[str] = ()
     ) -> RequestState | None:
-        """Whose turn it is, but for `blocked` requests, tenants that are `sated`, and what waits for its token."""
+        """The request whose turn it is, without those `blocked` and of tenants `over_share`, or still due a token."""
         for priority in order:
             heads = [
                 head
                 for tenant, requests in self._lanes.get(priority, {}).items()
-                if tenant not in sated and (head := _head(requests, blocked)) is not None
+                if tenant not in over_share and (head := _head(requests, blocked)) is not None
             ]
             if heads:
                 return heads[next_turn((self._accounts[head.tenant], _cost(head)) for head in heads)]
@@ -103,7 +104,7 @@ class WaitingQueue:
 
 
 def _head(requests: deque[RequestState], blocked: Container[RequestState]) -> RequestState | None:
-    """The tenant's first request, unless its token is still on the way: nobody of the tenant's passes it for that."""
+    """The tenant's first request, unless its token is still on the way: then the tenant's others wait as well."""
     for state in requests:
         if state not in blocked:
             return state if state.in_flight == 0 else None

@@ -139,14 +139,14 @@ class EngineLoop:
             raise RuntimeError("requests wait, nothing runs, and no step can be planned")
 
     def _say_whether_targets_are_met(self) -> None:
-        adaptive = self._scheduler.adaptive
-        if adaptive is None or adaptive.target_met == self._targets_met:
+        limits = self._scheduler.limits
+        if limits.target_met == self._targets_met:
             return
-        self._targets_met = adaptive.target_met
-        if adaptive.target_met:
+        self._targets_met = limits.target_met
+        if limits.target_met:
             log.info("the latency targets are met again")
         else:
-            log.warning("%s", adaptive.message)
+            log.warning("%s", limits.message)
 
     def _expire(self) -> list[RequestOutput]:
         now = self._clock()

@@ -12,12 +12,12 @@ from typing import Any, cast
 import torch
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.adaptive import AdaptiveLimits
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import SamplingDefaults
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.engine.adaptive import AdaptiveLimits
 from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
 from octavo_engine.engine.load import Loaded, Loading, load_worker
 from octavo_engine.engine.loop import EngineLoop

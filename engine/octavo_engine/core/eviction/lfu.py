@@ -7,33 +7,11 @@ behind what is popular now, and cannot fill the cache for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from octavo_engine.core.eviction.ranked import RankedBlocks
 
 
-class LeastFrequentlyUsed:
-    """O(log n) a block."""
+class LeastFrequentlyUsed(RankedBlocks):
+    """The block that was found least often goes first."""
 
-    def __init__(self) -> None:
-        self._blocks = RankedBlocks()
-        self._age = 0.0
-
-    def rest(self, block: int, uses: int, priority: int) -> None:
-        """A block is unused from now on."""
-        self._blocks.add(block, self._age + uses)
-
-    def remove(self, block: int) -> None:
-        """A resting block is used again, or forgotten."""
-        self._blocks.remove(block)
-
-    def evict(self) -> int:
-        """The block of the lowest rank."""
-        block, self._age = self._blocks.pop()
-        return block
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._blocks)
+    def rank(self, uses: int, priority: int) -> float:
+        return self.last_rank + uses

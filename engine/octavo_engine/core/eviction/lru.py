@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002  (one interface for all kinds: not each needs every argument)
-"""Least recently used: the block that has rested longest goes first."""
+"""Least recently used: the block that has been unused for longest goes first."""
 
 from __future__ import annotations
 
@@ -8,25 +8,22 @@ from collections.abc import Iterator
 
 
 class LeastRecentlyUsed:
-    """Everything in O(1)."""
+    """An EvictionPolicy that does everything in O(1)."""
 
     def __init__(self) -> None:
-        self._resting: OrderedDict[int, None] = OrderedDict()
+        self._blocks: OrderedDict[int, None] = OrderedDict()
 
-    def rest(self, block: int, uses: int, priority: int) -> None:
-        """A block is unused from now on."""
-        self._resting[block] = None
+    def release(self, block: int, uses: int, priority: int) -> None:
+        self._blocks[block] = None
 
     def remove(self, block: int) -> None:
-        """A resting block is used again, or forgotten."""
-        del self._resting[block]
+        del self._blocks[block]
 
     def evict(self) -> int:
-        """The block that rested longest."""
-        return self._resting.popitem(last=False)[0]
+        return self._blocks.popitem(last=False)[0]
 
     def __len__(self) -> int:
-        return len(self._resting)
+        return len(self._blocks)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._resting)
+        return iter(self._blocks)

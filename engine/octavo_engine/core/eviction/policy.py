@@ -9,14 +9,14 @@ from typing import Protocol
 class EvictionPolicy(Protocol):
     """The unused blocks, in the order in which they go."""
 
-    def rest(self, block: int, uses: int, priority: int) -> None:
+    def release(self, block: int, uses: int, priority: int) -> None:
         """A block is unused from now on. It was found `uses` times; its most important user had `priority`."""
 
     def remove(self, block: int) -> None:
-        """A resting block is used again, or forgotten."""
+        """An unused block is used again, or forgotten."""
 
     def evict(self) -> int:
-        """The block that goes first; it rests no more."""
+        """Remove the block that goes first, and return it."""
 
     def __len__(self) -> int: ...
 

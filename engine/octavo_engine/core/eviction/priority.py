@@ -6,31 +6,11 @@ Nothing ages: a priority is an order, no amount that time could be weighed again
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from octavo_engine.core.eviction.ranked import RankedBlocks
 
 
-class LeastImportant:
-    """Among blocks of the same importance the one that rested longest goes first; O(log n) a block."""
+class LeastImportant(RankedBlocks):
+    """The block whose most important user mattered least goes first; a low priority number is an important user."""
 
-    def __init__(self) -> None:
-        self._blocks = RankedBlocks()
-
-    def rest(self, block: int, uses: int, priority: int) -> None:
-        """A block is unused from now on."""
-        self._blocks.add(block, -priority)  # a low number is an important request
-
-    def remove(self, block: int) -> None:
-        """A resting block is used again, or forgotten."""
-        self._blocks.remove(block)
-
-    def evict(self) -> int:
-        """The least important block."""
-        return self._blocks.pop()[0]
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._blocks)
+    def rank(self, uses: int, priority: int) -> float:
+        return -priority

@@ -4,7 +4,7 @@ Full attention keeps every token, a sliding window the last ones, a recurrent la
 same few questions about a request's table: what it must get for its next tokens, what a beginning that others computed
 is worth, what can be shared with a fork. A place of a table whose block is not held (any more) is `NO_BLOCK`.
 
-A block that somebody else can see, or that the prefix cache knows, is never written: it is copied first.
+A block that another request can see, or that the prefix cache knows, is never written: it is copied first.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octavo_engine.core.block_pool import BlockPool
-from octavo_engine.core.kv_groups.full import FullMemory
-from octavo_engine.core.kv_groups.memory import NO_BLOCK, GroupMemory, Growth
+from octavo_engine.core.kv_groups.memory import NO_BLOCK, GroupMemory, Growth, held
 from octavo_engine.core.kv_groups.recurrent import RecurrentMemory
 from octavo_engine.core.kv_groups.sliding import SlidingMemory
 
-__all__ = ["NO_BLOCK", "GroupMemory", "Growth", "KVGroup", "group_memory"]
+__all__ = ["NO_BLOCK", "GroupMemory", "Growth", "KVGroup", "group_memory", "held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +40,4 @@ def group_memory(group: KVGroup, pool: BlockPool, block_size: int, max_chunk: in
         if group.window is None or group.window < 1:
             raise ValueError(f"a sliding group needs a window of at least 1 token, not {group.window}")
         return SlidingMemory(pool, block_size, group.window, max_chunk)
-    return FullMemory(pool, block_size)
+    return GroupMemory(pool, block_size)

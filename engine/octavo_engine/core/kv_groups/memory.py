@@ -1,10 +1,10 @@
-"""What a KV group answers about a request's block table, whatever its kind."""
+# ruff: noqa: ARG002  (one interface for all kinds: not each needs every argument)
+"""What a KV group answers about a request's block table; full attention's answers, which other kinds override."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.request import Request
@@ -22,49 +22,97 @@ class Growth:
     copied: tuple[int, int] | None = None
 
 
-class GroupMemory(Protocol):
-    """What `KVMemory` asks of each group. Tables are changed in place."""
+def held(table: Sequence[int]) -> int:
+    """Blocks that stand in a table."""
+    return len(table) - table.count(NO_BLOCK)
 
-    pool: BlockPool
+
+class GroupMemory:
+    """One KV group's blocks, each token's kept: place i of a table holds tokens i * B to (i + 1) * B.
+
+    Tables are lists of block ids, changed in place. Subclasses keep less, or something else, of a sequence.
+    """
+
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self.pool = pool
+        self.block_size = block_size
 
     def peak(self, tokens: int) -> int:
         """The most blocks that a sequence of so many tokens holds at once."""
+        return -(-tokens // self.block_size)
 
     def missing(self, table: list[int], start: int, end: int) -> int:
-        """Blocks to take before the tokens at `start` to `end` can be computed, less those that are given back."""
+        """Blocks to take before the tokens at `start` to `end` can be computed, less those that are freed."""
+        return max(0, -(-end // self.block_size) - len(table)) + self._copies(table, start)
 
     def grow(self, table: list[int], start: int, end: int) -> Growth | None:
         """Take them; None if nothing changes. The caller has looked at `missing`."""
+        copied = None
+        index = len(table)
+        if self._copies(table, start):
+            index -= 1  # only the last block of a table is not full
+            copied = (table[index], self.pool.take(1)[0])
+            self.pool.free(table[index:])
+            table[index] = copied[1]
+        table += self.pool.take(max(0, -(-end // self.block_size) - len(table)))
+        return Growth(index, tuple(table[index:]), copied) if index < len(table) else None
 
     def capacity(self, table: list[int], computed: int) -> int:
         """Tokens that can be computed before the table must be looked at again."""
+        return computed if self._copies(table, computed) else len(table) * self.block_size
 
-    def reach(self, hashes: Sequence[bytes]) -> Collection[int]:
+    def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
         """The numbers of leading blocks after which a sequence could go on with what the prefix cache has."""
+        cache = self.pool.cache
+        if cache is None:
+            return range(1)
+        known = 0
+        for digest in hashes:
+            if cache.get(digest) is None:
+                break
+            known += 1
+        return range(known + 1)
 
-    def adopt(self, hashes: Sequence[bytes]) -> list[int]:
-        """A table that begins with the cached blocks under `hashes`, whose number `reach` contained."""
+    def match(self, hashes: Sequence[bytes]) -> list[int]:
+        """A table that begins with the cached blocks under `hashes`, whose number `hit_lengths` contained."""
+        return [self.pool.share_cached(digest) for digest in hashes]
 
-    def remember(self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request) -> None:
-        """Make the full blocks from `first` on findable under their hashes."""
+    def cache_blocks(
+        self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request
+    ) -> None:
+        """Make the full blocks from `first` on, which `owner` computed, findable under their hashes."""
+        if self.pool.cache is not None:
+            for index in range(first, len(hashes)):
+                if table[index] != NO_BLOCK:
+                    self.pool.cache.insert(hashes[index], table[index], owner)
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
         """Whether a fork could go on after `computed` tokens with the blocks of its parent's table."""
+        return True
 
     def fork(self, table: list[int], computed: int) -> list[int]:
-        """A table of the same blocks for a fork."""
+        """A table of the same blocks for a fork; the last one may be copied later."""
+        blocks = table[: -(-computed // self.block_size)]
+        for block in blocks:
+            if block != NO_BLOCK:
+                self.pool.share(block)
+        return blocks
 
     def restore(self, table: list[int], places: dict[int, int]) -> list[tuple[int, int]]:
-        """Complete an adopted table with what was saved: (swap block, new block) of each that must be moved."""
+        """Complete a matched table with what was saved: (swap block, new block) of each that must be moved."""
+        moves = []
+        for place in range(len(table), max(places) + 1):
+            block = self.pool.take(1)[0] if place in places else NO_BLOCK
+            table.append(block)
+            if place in places:
+                moves.append((places[place], block))
+        return moves
 
     def unused_slots(self, table: list[int], computed: int) -> int:
         """Slots that are held and hold no token."""
+        return len(table) * self.block_size - computed
 
-
-def shared(pool: BlockPool, digest: bytes) -> int:
-    """The cached block under `digest`, with one more reference."""
-    block = pool.cache.get(digest) if pool.cache is not None else None
-    if block is None:
-        raise RuntimeError("the prefix cache lost a block between looking and taking")
-    pool.share(block)
-    return block
+    def _copies(self, table: list[int], start: int) -> int:
+        """1 if the block of the token at `start` is there and must be copied before it is written."""
+        index = start // self.block_size
+        return int(index < len(table) and self.pool.must_copy(table[index]))

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from octavo_engine.core.block_pool import BlockPool
-from octavo_engine.core.kv_groups.full import FullMemory
-from octavo_engine.core.kv_groups.memory import NO_BLOCK, Growth, shared
+from octavo_engine.core.kv_groups.memory import NO_BLOCK, GroupMemory, Growth
 
 
-class SlidingMemory(FullMemory):
-    """As full attention, but what has left the window is given back: its places hold `NO_BLOCK`.
+class SlidingMemory(GroupMemory):
+    """The blocks that a window sees. Those that have left it are freed: their places hold `NO_BLOCK`.
 
     A window of 1 is kept as one of 2: nothing is ever read of it from the cache, so any beginning would seem known.
     """
@@ -32,18 +31,18 @@ class SlidingMemory(FullMemory):
         return super().missing(table, start, end) - left
 
     def grow(self, table: list[int], start: int, end: int) -> Growth | None:
-        """Give back what no query sees any more, then take.
+        """Free what no query sees any more, then take.
 
-        Whoever goes on from a sequence's end asks for the window of its last whole block alone, which is kept until
-        that end. What leaves a window earlier serves others that begin alike: it is cached where there is room.
+        A request that goes on from a sequence's end asks for the window of its last whole block alone, which is kept
+        until that end. What leaves a window earlier serves others that begin alike: it is cached where there is room.
         """
         first = min(self._kept(start), len(table))
-        self.pool.give_back((block for block in table[:first] if block != NO_BLOCK), cold=True)
+        self.pool.free((block for block in table[:first] if block != NO_BLOCK), cold=True)
         table[:first] = [NO_BLOCK] * first
         return super().grow(table, start, end)
 
-    def reach(self, hashes: Sequence[bytes]) -> Collection[int]:
-        """Numbers before which the whole window is known."""
+    def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
+        """The numbers of blocks before which the whole window is known."""
         cache = self.pool.cache
         if cache is None:
             return range(1)
@@ -54,17 +53,17 @@ class SlidingMemory(FullMemory):
                 found.add(number)
         return found
 
-    def adopt(self, hashes: Sequence[bytes]) -> list[int]:
+    def match(self, hashes: Sequence[bytes]) -> list[int]:
         """The window's blocks only."""
         first = self._first(len(hashes) * self.block_size)
-        return [NO_BLOCK] * first + [shared(self.pool, digest) for digest in hashes[first:]]
+        return [NO_BLOCK] * first + [self.pool.share_cached(digest) for digest in hashes[first:]]
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
-        """Unless the parent has given back what the fork still sees."""
+        """Whether the parent still holds what the fork sees."""
         return all(block != NO_BLOCK for block in table[self._first(computed) : -(-computed // self.block_size)])
 
     def unused_slots(self, table: list[int], computed: int) -> int:
-        """What the last block has left."""
+        """Slots of the last block that hold no token."""
         return max(0, len(table) * self.block_size - computed)
 
     def _first(self, position: int) -> int:

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import isqrt
 
+from octavo_engine.core.settings import StepLimits
+
 _PERIOD = 0.5
 """Seconds between two decisions, at least."""
 _MIN_STEPS, _MAX_STEPS = 16, 256
@@ -98,7 +100,7 @@ class _Samples:
         return samples[bisect_left(reached, 0.9 * reached[-1])][0]
 
 
-class AdaptiveLimits:
+class AdaptiveLimits(StepLimits):
     """Moves `running_limit` within [1, max_running] and `chunk_limit` within [16, max_chunk] tokens.
 
     It has no clock and no randomness: the same calls give the same limits. A step costs O(1); a decision, at most two a
@@ -109,6 +111,7 @@ class AdaptiveLimits:
         self, max_running: int, max_chunk: int, *, ttft_p90: float | None = None, itl_p90: float | None = None
     ) -> None:
         """`ttft_p90` and `itl_p90` are targets in seconds. Both limits begin at their most."""
+        super().__init__(max_running, max_chunk)
         self.ttft_target, self.itl_target = ttft_p90, itl_p90
         self.ttft_p90: float | None = None
         """Seconds, as measured for the last decision; None without enough samples."""

@@ -1,0 +1,152 @@
+"""Which request comes next, how much of a step a prompt may take, and which requests give way.
+
+This is policy: it reads what requests hold and counts what tenants use, but moves neither rows nor blocks. The
+mechanism that asks it is `core.planner`. docs/concepts/scheduling.md explains the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from octavo_engine.core.fairness import Accounts
+from octavo_engine.core.preemption import yielding_to
+from octavo_engine.core.request_state import RequestState
+from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.core.step_cost import StepCost
+from octavo_engine.core.waiting_queue import WaitingQueue
+
+_LOOK_AHEAD = 4
+"""Waiting requests whose blocks are not there that an admission round looks past."""
+_TRY_EVERY = 8
+"""Steps after which a blocked request is tried again though no blocks came back: its beginning may be known now."""
+
+
+class AdmissionPolicy:
+    """The rules for tenants, ageing, caps, skips and reservations, over the queue of waiting requests."""
+
+    def __init__(self, settings: SchedulerSettings, cost: StepCost, memory_tokens: int) -> None:
+        """`memory_tokens` are the tokens that the whole KV memory holds."""
+        self.accounts = Accounts()
+        self.waiting = WaitingQueue(settings, self.accounts)
+        self._settings = settings
+        self._cost = cost
+        self._memory_tokens = memory_tokens
+
+    # What tenants have used.
+
+    def charge(self, requests: Iterable[RequestState]) -> None:
+        """Let tenants pay for what was generated since they last did."""
+        for state in requests:
+            self.accounts.generated(state.tenant, state.num_output - state.charged)
+            state.charged = state.num_output
+
+    def tick(self, now: float, running: Iterable[RequestState]) -> None:
+        """Time passes: what tenants have used counts less."""
+        if self.accounts.due(now):
+            self.charge(running)
+            self.accounts.decay(now)
+
+    # Prompts that have begun.
+
+    def order_prompts(
+        self, prefilling: Collection[RequestState], now: float
+    ) -> tuple[list[RequestState], list[RequestState]]:
+        """The prompts that have begun: those that go on at once, and those that come after newly admitted ones.
+
+        The second are those of heavy tenants, and those outranked by a request of a more important lane, waiting or
+        begun as well, whose age and their own do not make up for that. Prompts go on ageing after their admission.
+        """
+        levels = self.waiting.levels(now) if prefilling else {}
+        for state in prefilling:
+            lane = self.waiting.lane(state)
+            levels[lane] = min(levels.get(lane, lane), self.waiting.level(state, now))
+        first: list[RequestState] = []
+        later: list[RequestState] = []
+        for state in prefilling:
+            lane, level = self.waiting.lane(state), self.waiting.level(state, now)
+            outranked = any(other < lane and its_level < level for other, its_level in levels.items())
+            (later if outranked or self.accounts.heavy(state.tenant) else first).append(state)
+        return first, later
+
+    def prompt_limit(self, tenant: str, planned: Mapping[str, int]) -> int:
+        """Prompt tokens that a tenant may still have in a step that has the `planned` ones, by tenant."""
+        budget = self._settings.max_num_batched_tokens
+        if self.accounts.heavy(tenant):
+            light_tokens = sum(tokens for other, tokens in planned.items() if not self.accounts.heavy(other))
+            cap = self.accounts.heavy_cap(tenant, budget, light_tokens, self._cost.doubling_tokens(budget))
+        else:
+            cap = self.accounts.light_cap(tenant, budget)
+        return cap - planned.get(tenant, 0)
+
+    # Admission.
+
+    def has_seat(self, state: RequestState, running: int, limit: int) -> bool:
+        """Whether a waiting request may run beside so many others, of which `limit` are allowed at once."""
+        return running < max(1, int(limit * (1 - self.accounts.reserve(state.tenant))))
+
+    def spare(self, state: RequestState, running: int) -> float:
+        """The share of the blocks that is to be left for others when a waiting request is admitted."""
+        return max(self._settings.watermark, self.accounts.reserve(state.tenant)) if running else 0.0
+
+    def worth_trying(self, state: RequestState, available: Sequence[int], running: int, step: int) -> bool:
+        """Whether blocks have come back since it last failed. Now and then it is tried in any case: rules change."""
+        if running == 0 or step % _TRY_EVERY == 0 or not state.blocks_wanted:
+            return True
+        return all(have >= want for have, want in zip(available, state.blocks_wanted, strict=True))
+
+    # Giving way.
+
+    def preemptible(self, state: RequestState) -> bool:
+        """Whether a request may still be preempted. One that may not runs to its end with all its blocks reserved."""
+        return state.preemptions < self._settings.max_preemptions
+
+    def yielding_to(self, waiting: RequestState, running: Iterable[RequestState], step: int) -> list[RequestState]:
+        """The running requests that give way to a waiting one. One that was rejected asks for it now and then only."""
+        if not (self._settings.policy == "priority" or self.accounts.several):
+            return []
+        if waiting.rejected and step % _TRY_EVERY:
+            return []
+        candidates = [state for state in running if self.preemptible(state)]
+        return yielding_to(waiting, candidates, self.waiting.lane, self.accounts, self._share_of)
+
+    def _share_of(self, state: RequestState) -> float:
+        """What part of the engine a request takes: of the memory or of the seats, whichever is more."""
+        return max(state.known / self._memory_tokens, 1 / self._settings.max_num_seqs)
+
+
+class AdmissionRound:
+    """One step's admissions: which waiting request is tried next, by how those before it fared."""
+
+    def __init__(self, policy: AdmissionPolicy, max_skips: int, now: float, over_share: set[str]) -> None:
+        """`over_share` are tenants that get no more in this step."""
+        self._policy = policy
+        self._max_skips = max_skips
+        self._order = policy.waiting.order(now)
+        self._over_share = over_share
+        self._blocked: list[RequestState] = []
+        self._closed = False
+
+    def next(self) -> RequestState | None:
+        """The request whose turn it is; None if no more is to be tried in this step."""
+        if self._closed or len(self._blocked) >= _LOOK_AHEAD:
+            return None
+        return self._policy.waiting.next(self._order, self._blocked, self._over_share)
+
+    def over_share(self, state: RequestState) -> None:
+        """Its tenant has all that it may have of this step."""
+        self._over_share.add(state.tenant)
+
+    def admitted(self) -> None:
+        """A request comes before the blocked ones. None of these may be skipped too often."""
+        for state in self._blocked:
+            state.skipped += 1
+            self._closed = self._closed or state.skipped >= self._max_skips
+
+    def blocked(self, state: RequestState) -> None:
+        """There is no room for it now. Others may skip it for some time; one of a heavy tenant makes no other wait."""
+        if self._policy.accounts.heavy(state.tenant):
+            self._over_share.add(state.tenant)
+        elif state.skipped >= self._max_skips:
+            self._closed = True
+        else:
+            self._blocked.append(state)

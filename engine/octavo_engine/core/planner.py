@@ -1,0 +1,231 @@
+"""Fills one step after another with tokens: those that decode, then prompts in chunks, then newly admitted requests.
+
+This is mechanism: it moves rows and blocks. Whom it serves first, it asks `core.admission_policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo_engine.core.admission_policy import AdmissionPolicy, AdmissionRound
+from octavo_engine.core.draft import Draft
+from octavo_engine.core.fairness import LEFTOVER
+from octavo_engine.core.kv_groups import NO_BLOCK
+from octavo_engine.core.kv_memory import KVMemory
+from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is_cheaper
+from octavo_engine.core.request_state import RequestState, Status
+from octavo_engine.core.running import RunningRequests
+from octavo_engine.core.settings import SchedulerSettings, StepLimits
+from octavo_engine.core.step import NewRow, SchedulerStats, TableChange
+from octavo_engine.core.step_cost import StepCost
+
+
+class Planner:
+    """Plans steps over the running and the waiting requests of one scheduler."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        memory: KVMemory,
+        limits: StepLimits,
+        requests: Mapping[str, RequestState],
+        stats: SchedulerStats,
+    ) -> None:
+        """`requests` are all requests by id; counters of `stats` grow as steps are planned."""
+        self.settings = settings
+        self.memory = memory
+        self.limits = limits
+        self.cost = StepCost()
+        self.policy = AdmissionPolicy(settings, self.cost, memory.tokens)
+        self.running = RunningRequests(settings.max_num_seqs)
+        self._requests = requests
+        self._stats = stats
+        self._steps = 0
+
+    @property
+    def chunk_limit(self) -> int:
+        """Prompt tokens that a step may hold now."""
+        return self.cost.tokens_within(self.settings.max_step_seconds, self.limits.chunk_limit)
+
+    def plan(self, now: float) -> Draft:
+        """The next step; it may be empty."""
+        builder = Draft(self.settings.max_num_batched_tokens)
+        self._decode(builder)
+        builder.budget = min(builder.budget, self.chunk_limit)
+        first, later = self.policy.order_prompts(self.running.prefilling, now)
+        # Half at most, or a small budget would leave newcomers none.
+        kept = min(LEFTOVER, builder.budget // 2) if later else 0
+        builder.budget -= kept
+        for state in first:
+            if state.status is Status.RUNNING:
+                self._prefill(state, builder)
+        if not builder.preempted:
+            # What a heavy tenant has begun goes on before it begins more.
+            self._admit(builder, now, {r.tenant for r in later if self.policy.accounts.heavy(r.tenant)})
+        builder.budget += kept
+        for state in later:
+            # It may have been preempted meanwhile, and even been admitted again.
+            if state.status is Status.RUNNING and state not in builder.chunks:
+                self._prefill(state, builder)
+        self._steps += not builder.empty
+        return builder
+
+    # Requests that run.
+
+    def _decode(self, builder: Draft) -> None:
+        """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
+        decoding, rows, starts = builder.decoding, builder.decode_rows, builder.decode_starts
+        to_look_at = []
+        for state in self.running.decoding:
+            start = state.computed
+            if start >= state.capacity:
+                to_look_at.append(state)
+                continue
+            decoding.append(state)
+            rows.append(state.row)
+            starts.append(start)
+            state.computed = start + 1
+            state.in_flight += 1
+        builder.budget -= len(decoding)
+        for state in to_look_at:
+            # All its tokens may be on their way already, or it may just have been preempted.
+            if state.status is Status.RUNNING and state.known < state.final_len:
+                self.memory.cache_blocks(state)
+                if self._extend(state, state.computed + 1, builder):
+                    builder.add_decode(state)
+
+    def _prompt_limit(self, state: RequestState, builder: Draft) -> int:
+        """Prompt tokens that a request's tenant may still have in this step."""
+        return min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens))
+
+    def _prefill(self, state: RequestState, builder: Draft) -> None:
+        """Plan as many of a request's tokens as there is room for, unless it must be preempted instead."""
+        num_tokens = min(state.known - state.computed, self._prompt_limit(state, builder))
+        if num_tokens <= 0:
+            return
+        self.memory.cache_blocks(state)  # what earlier steps filled
+        end = self.memory.stop_before(state, state.computed + num_tokens)
+        if not self._extend(state, end, builder):
+            return
+        self.policy.accounts.computed(state.tenant, end - state.computed)
+        builder.add_chunk(state, end)
+        if builder.chunks[state].samples:
+            self.running.begin_decoding(state)
+            state.capacity = state.computed  # so that the next plan makes the prompt's blocks findable at once
+
+    def _extend(self, state: RequestState, end: int, builder: Draft) -> bool:
+        """Get the blocks for tokens up to `end`; False if the request was preempted itself to make room."""
+        while (changes := self.memory.extend(state, end)) is None:
+            candidates = [r for r in self.running if self.policy.preemptible(r)]
+            victim = choose_victim(candidates, self.policy.waiting.lane, self.memory.freeable, 1)
+            self.preempt(victim, builder)
+            if victim is state:
+                return False
+        builder.changes += changes
+        return True
+
+    # Requests that wait.
+
+    def _admit(self, builder: Draft, now: float, over_share: set[str]) -> None:
+        """Admit waiting requests for as long as there is room; tenants that are `over_share` get no more."""
+        if not self.policy.waiting:
+            return
+        admissions = AdmissionRound(self.policy, self.settings.max_skips, now, over_share)
+        while builder.budget > 0 and (state := admissions.next()) is not None:
+            if self._prompt_limit(state, builder) <= 0:
+                admissions.over_share(state)
+            elif self._make_room(state, builder):
+                self._start(state, builder, now)
+                admissions.admitted()
+            else:
+                admissions.blocked(state)
+
+    def _make_room(self, state: RequestState, builder: Draft) -> bool:
+        """Match a waiting request if there are a seat and blocks for it, if need be taken from those that yield."""
+        running, available = len(self.running), self.memory.available
+        seated = self.policy.has_seat(state, running, self.limits.running_limit)
+        yielding = [] if seated else self.policy.yielding_to(state, self.running, self._steps)
+        if not (yielding or (seated and self.policy.worth_trying(state, available, running, self._steps))):
+            return False
+        shortage = self._match(state, builder)
+        if seated and max(shortage) <= 0:
+            return True
+        self.memory.free(state)
+        state.blocks_wanted = [have + lacks for have, lacks in zip(self.memory.available, shortage, strict=True)]
+        yielding = yielding or self.policy.yielding_to(state, self.running, self._steps)
+        victims = choose_victims(yielding, self.policy.waiting.lane, self.memory.freeable, shortage)
+        for victim in victims:
+            self.preempt(victim, builder)
+        if victims and max(self._match(state, builder)) <= 0:
+            return True
+        state.rejected = True
+        self.memory.free(state)
+        return False
+
+    def _match(self, state: RequestState, builder: Draft) -> list[int]:
+        """Give a waiting request what is there of its beginning; the blocks of each group that it lacks then."""
+        parent = self._requests.get(state.fork_of or "")
+        last_time = not self.policy.preemptible(state)
+        # Blocks are copied before the step computes: what it computes of the parent is not there yet.
+        computed = builder.before(parent) if parent is not None and state.scheduled_at is None else 0
+        if parent is None or not self.memory.fork(parent, state, computed):
+            self.memory.match(state, private=last_time)
+        tokens = state.final_len if last_time else state.known
+        return self.memory.shortage(state, tokens, self.policy.spare(state, len(self.running)))
+
+    def _start(self, state: RequestState, builder: Draft, now: float) -> None:
+        """Give a matched request its row and its first tokens."""
+        self.policy.waiting.take(state)
+        self.memory.count_hits(state)
+        self.memory.swap.restore(state)
+        if not self.policy.preemptible(state):
+            self.memory.reserve(state)
+        if state.scheduled_at is None:  # what is computed again after a preemption is no question of a client's
+            state.scheduled_at = now
+            state.cached_tokens = state.computed
+            self._stats.prefix_queried_tokens += state.prompt_len
+            self._stats.prefix_hit_tokens += state.computed
+        self._stats.recomputed_tokens += max(0, state.computed_before - state.computed)
+        state.computed_before = 0
+        self.running.add(state)
+        builder.new_rows[state] = NewRow(
+            state.row, state.request_id, tuple(state.token_ids), state.prompt_len, state.request.sampling
+        )
+        self._prefill(state, builder)
+        builder.changes = [change for change in builder.changes if change.row != state.row]
+        builder.changes += _full_tables(state)
+
+    # Requests that give way.
+
+    def preempt(self, victim: RequestState, builder: Draft) -> None:
+        """Take a running request's row and blocks; what it had computed is swapped out, or computed again later."""
+        builder.drop(victim)
+        builder.preempted = True
+        self._stats.preemptions += 1
+        victim.preemptions += 1
+        victim.computed_before = victim.computed
+        if self.memory.swap.has_room(victim) and swap_is_cheaper(
+            self.memory.swap.blocks_to_save(victim),
+            self.settings.swap_block_seconds,
+            victim.computed,
+            self.cost.token_seconds,
+        ):
+            self.memory.swap.save(victim)
+        self.release(victim)
+        victim.status = Status.PREEMPTED
+        self.policy.waiting.add(victim, first=True)
+
+    def release(self, state: RequestState) -> None:
+        """Take a running request's row and blocks."""
+        self.memory.cache_blocks(state)
+        self.memory.free(state)
+        self.running.remove(state)
+
+
+def _full_tables(state: RequestState) -> list[TableChange]:
+    """All that a row which begins anew must know of its block tables."""
+    changes = []
+    for group, table in enumerate(state.block_tables):
+        first = table.count(NO_BLOCK)  # they are all at the beginning
+        changes.append(TableChange(state.row, group, first, tuple(table[first:])))
+    return changes

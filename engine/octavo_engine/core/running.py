@@ -1,0 +1,52 @@
+"""The requests that hold a row of the workers' state table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from octavo_engine.core.request_state import RequestState, Status
+
+
+class RunningRequests:
+    """Rows 0..n-1, each free or held by one request, which computes its prompt or decodes."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.decoding: dict[RequestState, None] = {}
+        self.prefilling: dict[RequestState, None] = {}
+        self._num_rows = num_rows
+        self._free_rows = list(range(num_rows - 1, -1, -1))
+
+    def __len__(self) -> int:
+        return len(self.decoding) + len(self.prefilling)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        yield from self.decoding
+        yield from self.prefilling
+
+    def add(self, state: RequestState) -> None:
+        """Give a request a row; its prompt comes first."""
+        state.row = self._free_rows.pop()
+        state.status = Status.RUNNING
+        self.prefilling[state] = None
+
+    def begin_decoding(self, state: RequestState) -> None:
+        """A request's prompt is computed, or will be once the launched steps end."""
+        del self.prefilling[state]
+        self.decoding[state] = None
+
+    def remove(self, state: RequestState) -> None:
+        """Take a request's row back."""
+        self.decoding.pop(state, None)
+        self.prefilling.pop(state, None)
+        self._free_rows.append(state.row)
+        state.row = -1
+
+    def check_integrity(self, max_preemptions: int) -> None:
+        """RuntimeError unless each row is free or held once, and every request in a row may be there."""
+        if sorted([*self._free_rows, *(state.row for state in self)]) != list(range(self._num_rows)):
+            raise RuntimeError("a state-table row is lost or held twice")
+        for state in self:
+            if state.status is not Status.RUNNING or not state.block_tables:
+                raise RuntimeError(f"request {state.request_id} has a row, but no blocks")
+            if state.preemptions > max_preemptions:
+                raise RuntimeError(f"request {state.request_id} was preempted too often")
