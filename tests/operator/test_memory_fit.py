@@ -17,7 +17,7 @@ from octavo_operator.api.status import MemoryStatus
 from octavo_operator.reconcile.load_report import LoadReport, MemoryReport, ModelReport
 from octavo_operator.reconcile.memory_fit import SHARE_ON_CPU, memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.summarize import Outcome, summarize
+from octavo_operator.reconcile.summarize import Result, summarize
 from tests.operator.bad_llmservices import GONE, VALID, merged
 from tests.operator.test_summarize import NOW, SERVING, deployment, pod
 
@@ -130,10 +130,10 @@ def test_a_pod_s_numbers_are_kept_in_status_and_judged_from_there() -> None:
     there = pod(container=SERVING)
     there["metadata"]["uid"] = "p1"
     observed = Observation({}, deployment(ready=1), (there,), {"p1": report})
-    status = summarize(service, observed, "x", Outcome(), NOW)
+    status = summarize(service, observed, "x", Result(), NOW)
     assert status.model.memory == MemoryStatus(subject="smollm2 auto cpu 0", **NUMBERS)
     later = parse({**merged(VALID, {"metadata": {"uid": "u1", "namespace": "llm"}}), "status": status.as_object()})
-    again = summarize(later, Observation({}, deployment(), ()), "x", Outcome(), NOW)
+    again = summarize(later, Observation({}, deployment(), ()), "x", Result(), NOW)
     assert again.model.memory == status.model.memory
     assert {c.type: c.status for c in again.conditions}[ConditionType.MEMORY_FITS] == "True"
 
@@ -147,15 +147,15 @@ def test_which_model_a_pod_has_loaded_is_kept_in_status_as_long_as_it_is_the_sam
     there = pod(container=SERVING)
     there["metadata"]["uid"] = "p1"
     reports = {"p1": LoadReport(phase="ready", memory=MemoryReport(**NUMBERS), model=told)}
-    status = summarize(asked(), Observation({}, deployment(ready=1), (there,), reports), "x", Outcome(), NOW)
+    status = summarize(asked(), Observation({}, deployment(ready=1), (there,), reports), "x", Result(), NOW)
     assert (status.model.resolved_revision, status.model.size_bytes) == ("abc", 5)
     rolling = Observation({}, deployment(ready=1, updated=0), (there,), reports)
-    assert summarize(asked(), rolling, "x", Outcome(), NOW).model.resolved_revision is None
+    assert summarize(asked(), rolling, "x", Result(), NOW).model.resolved_revision is None
     before, alone = status.as_object(), Observation({}, deployment(), ())
     assert before["model"] | {"resolvedRevision": "abc", "sizeBytes": 5} == before["model"]
-    later = summarize(asked(before), alone, "x", Outcome(), NOW)
+    later = summarize(asked(before), alone, "x", Result(), NOW)
     assert (later.model.resolved_revision, later.model.size_bytes) == ("abc", 5)
-    other = summarize(asked(before, engine={"dtype": "float32"}), alone, "x", Outcome(), NOW)
+    other = summarize(asked(before, engine={"dtype": "float32"}), alone, "x", Result(), NOW)
     assert (other.model.resolved_revision, other.model.size_bytes) == (None, None)
 
 
@@ -165,6 +165,6 @@ def test_numbers_of_a_pod_of_an_older_revision_are_not_taken_for_the_new_one() -
     there["metadata"]["uid"] = "p1"
     reports = {"p1": LoadReport(phase="ready", memory=MemoryReport(**NUMBERS))}
     observed = Observation({}, deployment(ready=1, updated=0), (there,), reports)
-    status = summarize(service, observed, "x", Outcome(), NOW)
+    status = summarize(service, observed, "x", Result(), NOW)
     assert status.model.memory is None
     assert re.search("not known yet", next(c for c in status.conditions if c.type == "MemoryFits").message)

@@ -99,11 +99,20 @@ class Server:
             return copy.deepcopy(written)
         before = self.live.get(manifest["kind"], {"metadata": {"uid": "c1", "generation": 0}})
         live = merged(before, manifest)
+        if manifest["kind"] == "Service":
+            live["spec"]["ports"] = beside((before.get("spec") or {}).get("ports", []), manifest["spec"]["ports"])
         if dry_run:
             return live
         if live != before:
             self._store(manifest["kind"], live)
         return copy.deepcopy(self.live[manifest["kind"]])
+
+    async def put_back(self, manifest: dict[str, Any], dry_run: bool = False) -> dict[str, Any]:
+        live = merged(self.live[manifest["kind"]], manifest)
+        if not dry_run:
+            self.writes.append(f"put back {manifest['kind']}")
+            self._store(manifest["kind"], live)
+        return copy.deepcopy(live)
 
     def _store(self, kind: str, live: dict[str, Any]) -> None:
         self.version += 1
@@ -116,6 +125,15 @@ class Server:
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         self.writes.append(f"delete {kind.name}")
         self.remove(kind.name)
+
+
+def beside(theirs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ports as server-side apply merges them, by number; ApiError as the API server's where two have one name."""
+    numbers = {port["port"] for port in ours}
+    found = [*(port for port in theirs if port["port"] not in numbers), *ours]
+    if len({port["name"] for port in found}) < len(found):
+        raise ApiError(422, "Invalid", 'spec.ports[1].name: Duplicate value: "http"')
+    return found
 
 
 def reconciler(server: Server, image: str = "engine:1") -> Reconciler:
@@ -527,6 +545,57 @@ async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: C
         made += "Service" in server.live
     assert made == 3
     assert "the whole object by somebody who deletes it" in server.condition("Degraded")["message"]
+
+
+@pytest.mark.parametrize(
+    "ports",
+    [
+        [{"name": "http", "port": 81, "targetPort": 1}],  # beside ours it is refused: two have one name
+        [{"name": "other", "port": 81, "targetPort": 1}],
+        [{"name": "http", "port": 80, "targetPort": 1}],
+        [{"name": "http", "port": 80, "targetPort": "http"}, {"name": "other", "port": 81, "targetPort": "http"}],
+    ],
+)
+@pytest.mark.parametrize("remembers", [True, False])
+async def test_ports_that_others_replace_are_put_back_as_a_whole_at_once(
+    ports: list[dict[str, Any]], remembers: bool, clock: Clock
+) -> None:
+    server = Server()
+    operator = await settled(server)
+    before = copy.deepcopy(server.live["Service"]["spec"]["ports"])
+    server.change("Service", {"spec": {"ports": ports}})
+    if not remembers:
+        operator = reconciler(server)
+    assert await operator.reconcile(KEY) is None
+    assert server.live["Service"]["spec"]["ports"] == before
+    server.writes.clear()
+    await operator.reconcile(KEY)
+    assert server.writes == []
+
+
+async def test_ports_that_others_keep_adding_are_a_fight(clock: Clock) -> None:
+    server = Server()
+    operator = await settled(server)
+    for _ in range(3):
+        clock.now += 1
+        server.change("Service", {"spec": {"ports": [{"name": "http", "port": 81, "targetPort": 1}]}}, "argocd")
+        await operator.reconcile(KEY)
+    assert server.writes.count("put back Service") == 1
+    assert "spec.ports[0].port by argocd" in server.condition("Degraded")["message"]
+
+
+async def test_a_refusal_of_what_the_spec_asks_for_stays_one() -> None:
+    server = Server()
+    operator = await settled(server)
+
+    async def put_back(manifest: dict[str, Any], dry_run: bool = False) -> dict[str, Any]:
+        raise ApiError(422, "Invalid", "a merge is refused too")
+
+    server.put_back = put_back  # type: ignore[method-assign]
+    server.failures["Service"] = ApiError(422, "Invalid", "no such type")
+    server.service["spec"]["service"] = {"type": "LoadBalancer"}
+    with pytest.raises(ApiError, match="no such type"):
+        await operator.reconcile(KEY)
 
 
 async def test_a_change_of_labels_is_mended_though_no_generation_tells_of_it() -> None:

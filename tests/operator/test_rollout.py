@@ -11,13 +11,13 @@ from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import RevisionStatus
-from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.observe import Observation, trimmed
 from octavo_operator.reconcile.place import Place, place_of
 from octavo_operator.reconcile.pods import PodView, view
-from octavo_operator.reconcile.rollout import Course, course, revisions
-from octavo_operator.reconcile.summarize import Outcome, summarize
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.rollout import RolloutState, revisions, rollout_state
+from octavo_operator.reconcile.summarize import Result, summarize
 from octavo_operator.render.deployment import progress_deadline, strategy
 from tests.operator.golden import deployment as golden_deployment
 from tests.operator.test_summarize import GPU, IMAGE, NO_GPU, NOW, SERVING, pod, service
@@ -61,7 +61,7 @@ def old(revision: str = "r1", phase: LoadingPhase = LoadingPhase.SERVING, **fiel
 def surge(
     reason: Reason = Reason.WAITING_FOR_GPU, said: str = "1 Insufficient nvidia.com/gpu", **fields: Any
 ) -> PodView:
-    waits = Finding(reason, f"pod new finds no node: {said}")
+    waits = Problem(reason, f"pod new finds no node: {said}")
     known = {
         "uid": "u",
         "revision": "r2",
@@ -88,17 +88,17 @@ def live(surging: int = 1, total: int = 2, updated: int = 1, available: int = 1,
 
 
 def test_a_surge_pod_without_a_gpu_blocks_and_is_looked_at_again_when_its_time_is_over() -> None:
-    now = course(rollout(), live(), [old(), surge()], at(100))
-    assert (now.in_place, now.blocked, now.finding.reason) == (False, True, Reason.NO_GPU_FOR_SURGE)
+    now = rollout_state(rollout(), live(), [old(), surge()], at(100))
+    assert (now.in_place, now.blocked, now.problem.reason) == (False, True, Reason.NO_GPU_FOR_SURGE)
     assert now.again == pytest.approx(201)
-    assert "rollout.surgeTimeoutSeconds (300)" in now.finding.message
-    assert "Insufficient nvidia.com/gpu" in now.finding.message
+    assert "rollout.surgeTimeoutSeconds (300)" in now.problem.message
+    assert "Insufficient nvidia.com/gpu" in now.problem.message
 
 
 def test_after_its_time_auto_goes_on_in_place() -> None:
-    now = course(rollout(surgeTimeoutSeconds=60), live(), [old(), surge()], at(60))
-    assert now == Course(in_place=True, finding=now.finding)
-    assert now.finding.reason == Reason.WENT_IN_PLACE
+    now = rollout_state(rollout(surgeTimeoutSeconds=60), live(), [old(), surge()], at(60))
+    assert now == RolloutState(in_place=True, problem=now.problem)
+    assert now.problem.reason == Reason.WENT_IN_PLACE
 
 
 def test_in_place_lasts_until_the_rollout_has_ended_and_then_it_surges_again() -> None:
@@ -108,18 +108,17 @@ def test_in_place_lasts_until_the_rollout_has_ended_and_then_it_surges_again() -
         (live(surging=0, total=1, available=1, seen=1), []),  # its controller has not seen the change yet
     ]
     for deployment, pods in stages:
-        assert course(rollout(), deployment, pods, at(9999)).in_place
-    assert course(rollout(), live(surging=0, total=1), [old("r2")], at(9999)) == Course()
+        assert rollout_state(rollout(), deployment, pods, at(9999)).in_place
+    assert rollout_state(rollout(), live(surging=0, total=1), [old("r2")], at(9999)) == RolloutState()
 
 
 def test_in_place_survives_a_new_operator_that_remembers_nothing() -> None:
     """All that it needs is in the cluster: the strategy of the live Deployment."""
-    assert course(rollout(), live(surging=0), [old()], at(0)).in_place
+    assert rollout_state(rollout(), live(surging=0), [old()], at(0)).in_place
 
 
 NO_SURGE_PODS = [
     ("nothing waits", [old(), old("r2")]),
-    ("it lacks something else", [old(), surge(Reason.UNSCHEDULABLE)]),
     ("nobody holds a GPU", [surge()]),
     ("its own revision holds them: there are fewer GPUs than replicas", [old("r2"), surge()]),
     ("the other has ended", [old(ended=True), surge()]),
@@ -130,7 +129,7 @@ NO_SURGE_PODS = [
 
 @pytest.mark.parametrize("pods", [row[1] for row in NO_SURGE_PODS], ids=[row[0] for row in NO_SURGE_PODS])
 def test_what_is_no_surge_pod_without_a_gpu(pods: list[PodView]) -> None:
-    assert course(rollout(), live(), pods, at(9999)) == Course()
+    assert rollout_state(rollout(), live(), pods, at(9999)) == RolloutState()
 
 
 L4, H100 = {"gpu": "l4"}, {"gpu": "h100"}
@@ -165,9 +164,9 @@ NO_ROOM = [
 @pytest.mark.parametrize(("held", "new"), [row[1:] for row in NO_ROOM], ids=[row[0] for row in NO_ROOM])
 def test_what_serves_is_not_ended_where_that_makes_no_room(held: Place, new: PodView) -> None:
     for live_strategy in (live(), live(surging=0)):  # also one that had gone in place for an earlier change
-        now = course(rollout(), live_strategy, [old(place=held), new], at(9999))
-        assert (now.in_place, now.blocked, now.finding.reason) == (False, True, Reason.NO_GPU_FOR_SURGE)
-        assert "would not make room" in now.finding.message
+        now = rollout_state(rollout(), live_strategy, [old(place=held), new], at(9999))
+        assert (now.in_place, now.blocked, now.problem.reason) == (False, True, Reason.NO_GPU_FOR_SURGE)
+        assert "would not make room" in now.problem.message
 
 
 ROOM = [
@@ -182,12 +181,77 @@ ROOM = [
 
 @pytest.mark.parametrize(("held", "new"), [row[1:] for row in ROOM], ids=[row[0] for row in ROOM])
 def test_it_goes_on_in_place_where_the_old_pods_end_surely_makes_room(held: Place, new: PodView) -> None:
-    assert course(rollout(), live(), [old(place=held), new], at(9999)).in_place
+    assert rollout_state(rollout(), live(), [old(place=held), new], at(9999)).in_place
+
+
+CPU = "0/1 nodes are available: 1 Insufficient cpu."
+ALONE = "1 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode."
+ELSEWHERE = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+CLAIM = frozenset({"good-cache"})
+SCHEDULED = {"phase": LoadingPhase.PULLING, "claims": CLAIM}
+OTHERS = [
+    ("less CPU", old(), surge(Reason.UNSCHEDULABLE, CPU), Reason.NO_ROOM_FOR_SURGE, True),
+    ("more CPU", old(), surge(Reason.UNSCHEDULABLE, CPU, place=place(requests={"cpu": "9"})),
+     Reason.NO_ROOM_FOR_SURGE, False),
+    ("a claim of one pod", old(), surge(Reason.UNSCHEDULABLE, ALONE), Reason.NO_ROOM_FOR_SURGE, True),
+    ("no such node", old(), surge(Reason.UNSCHEDULABLE, ELSEWHERE), Reason.NO_ROOM_FOR_SURGE, False),
+    ("a gate", old(), surge(Reason.SCHEDULING_GATED), Reason.SURGE_GATED, True),
+    ("a claim of one node", old(claims=CLAIM), surge(Reason.WAITING_FOR_VOLUMES, **SCHEDULED),
+     Reason.NO_VOLUME_FOR_SURGE, True),
+    ("a claim that the old pod has not", old(), surge(Reason.WAITING_FOR_VOLUMES, **SCHEDULED),
+     Reason.NO_VOLUME_FOR_SURGE, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "new", "reason", "helped"), [row[1:] for row in OTHERS], ids=[r[0] for r in OTHERS])
+def test_whatever_a_surge_pod_waits_for_blocks_and_goes_in_place_where_that_helps(
+    before: PodView, new: PodView, reason: Reason, helped: bool
+) -> None:
+    now = rollout_state(rollout(), live(), [before, new], at(100), exclusive=CLAIM)
+    assert (now.in_place, now.blocked, now.problem.reason) == (False, True, reason)
+    assert (now.again is not None) is helped
+    assert rollout_state(rollout(), live(), [before, new], at(9999), exclusive=CLAIM).in_place is helped
+    surging = rollout_state(rollout(strategy="Surge"), live(), [before, new], at(9999), exclusive=CLAIM)
+    assert (surging.blocked, surging.problem.reason) == (True, reason)
+
+
+def test_a_claim_that_pods_share_or_that_is_only_being_mounted_blocks_nothing_for_good() -> None:
+    pods = [old(claims=CLAIM), surge(Reason.WAITING_FOR_VOLUMES, **SCHEDULED)]
+    assert not rollout_state(rollout(), live(), pods, at(9999), exclusive=frozenset()).in_place
+    assert rollout_state(rollout(), live(), pods, at(5), exclusive=CLAIM) == RolloutState()
+
+
+QUOTA = 'pods "x" is forbidden: exceeded quota: gpus, requested: {}, used: {}, limited: {}'.format
+REFUSALS = [
+    (QUOTA("requests.nvidia.com/gpu=1", "requests.nvidia.com/gpu=1", "requests.nvidia.com/gpu=1"),
+     Reason.NO_QUOTA_FOR_SURGE, True),
+    (QUOTA("pods=1,requests.cpu=4", "pods=1,requests.cpu=4", "pods=1,requests.cpu=4"), Reason.NO_QUOTA_FOR_SURGE, True),
+    (QUOTA("limits.memory=8Gi", "limits.memory=8Gi", "limits.memory=8Gi"), Reason.NO_QUOTA_FOR_SURGE, True),
+    (QUOTA("limits.memory=9Gi", "limits.memory=8Gi", "limits.memory=8Gi"), Reason.NO_QUOTA_FOR_SURGE, False),
+    (QUOTA("requests.memory=64Gi", "requests.memory=32Gi", "requests.memory=64Gi"), Reason.NO_QUOTA_FOR_SURGE, False),
+    ('pods "x" is forbidden: violates PodSecurity "restricted:latest"', Reason.SURGE_REFUSED, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "reason", "helped"), REFUSALS)
+def test_a_surge_pod_that_may_not_be_made_blocks(said: str, reason: Reason, helped: bool) -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "message": said, "lastTransitionTime": LATER}
+    deployment = live(total=1, updated=0)
+    deployment["status"]["conditions"] = [failure]
+    resources = {"requests": {"cpu": "4", "memory": "32Gi", GPU: "1"}, "limits": {"memory": "8Gi"}}
+    pods = [old(place=place_of({"containers": [{"resources": resources}]}))]
+    now = rollout_state(rollout(), deployment, pods, at(100))
+    assert (now.blocked, now.problem.reason) == (True, reason)
+    assert said in now.problem.message
+    assert rollout_state(rollout(), deployment, pods, at(9999)).in_place is helped
+    grows = live(total=1, updated=1)  # no pod of another revision is left: more replicas, or none at all
+    grows["status"]["conditions"] = [failure]
+    assert rollout_state(rollout(), grows, [old("r2")], at(9999)) == RolloutState()
 
 
 def test_one_old_pod_that_makes_room_is_enough() -> None:
     pods = [old(place=place(requests={GPU: "0"})), old("r0"), surge()]
-    assert course(rollout(), live(), pods, at(9999)).in_place
+    assert rollout_state(rollout(), live(), pods, at(9999)).in_place
 
 
 def test_a_pod_is_counted_as_the_scheduler_counts_it_also_from_what_the_watch_keeps() -> None:
@@ -210,8 +274,8 @@ def test_a_pod_is_counted_as_the_scheduler_counts_it_also_from_what_the_watch_ke
 
 
 def test_an_old_pod_that_crashes_holds_its_gpu_as_well() -> None:
-    crashing = old(phase=LoadingPhase.PULLING, trouble=Finding(Reason.CRASH_LOOP, "x"))
-    assert course(rollout(), live(), [crashing, surge()], at(9999)).in_place
+    crashing = old(phase=LoadingPhase.PULLING, trouble=Problem(Reason.CRASH_LOOP, "x"))
+    assert rollout_state(rollout(), live(), [crashing, surge()], at(9999)).in_place
 
 
 @pytest.mark.parametrize(
@@ -224,16 +288,16 @@ def test_an_old_pod_that_crashes_holds_its_gpu_as_well() -> None:
     ],
 )
 def test_only_auto_goes_in_place_by_itself(fields: dict[str, Any], expected: tuple[bool, bool, None]) -> None:
-    now = course(rollout(**fields), live(), [old(), surge()], at(9999))
+    now = rollout_state(rollout(**fields), live(), [old(), surge()], at(9999))
     assert (now.in_place, now.blocked, now.again) == expected
 
 
 def test_the_condition_says_what_happens() -> None:
     pods = (pod("old", container=SERVING, revision="r1"), pod("new", revision="r2", **NO_GPU))
     views = [view(each, GPU) for each in pods]
-    now = course(rollout(), live(), views, NOW)
+    now = rollout_state(rollout(), live(), views, NOW)
     status = summarize(
-        service(), Observation({}, deployment_child(ready=1, total=2), pods), IMAGE, Outcome(course=now), NOW
+        service(), Observation({}, deployment_child(ready=1, total=2), pods), IMAGE, Result(rollout=now), NOW
     )
     found = next(each for each in status.conditions if each.type == ConditionType.ROLLOUT_BLOCKED)
     assert (found.status, found.reason) == ("True", Reason.NO_GPU_FOR_SURGE)

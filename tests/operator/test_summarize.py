@@ -9,12 +9,12 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.api.status import Condition, LLMServiceStatus
-from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Observation, trimmed
 from octavo_operator.reconcile.pods import last_words, view
-from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.summarize import Result, invalid_status, summarize
 from tests.operator.bad_llmservices import VALID, merged
 
 NOW = "2026-01-01T00:00:00Z"
@@ -76,9 +76,9 @@ def summary(
     *pods: dict[str, Any],
     of: LLMService | None = None,
     children: dict[tuple[str, str], dict[str, Any]] | None = None,
-    problem: Finding | None = None,
+    problem: Problem | None = None,
 ) -> LLMServiceStatus:
-    return summarize(of or service(), Observation({}, children or {}, pods), IMAGE, Outcome(problem), NOW)
+    return summarize(of or service(), Observation({}, children or {}, pods), IMAGE, Result(problem), NOW)
 
 
 def condition(status: LLMServiceStatus, kind: ConditionType) -> Condition:
@@ -299,6 +299,14 @@ def test_lack_of_a_gpu_is_told_from_other_lacks(resource: str, message: str, rea
     assert waits.reason == reason
 
 
+def test_scheduling_gates_are_named() -> None:
+    gated = pod(conditions=[{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}])
+    gated["spec"] = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    waits = view(trimmed(POD, gated), GPU).waits
+    assert waits is not None
+    assert (waits.reason, "kueue.x-k8s.io/admission" in waits.message) == (Reason.SCHEDULING_GATED, True)
+
+
 SHORT = "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 Insufficient nvidia.com/gpu. "
 GPU_TOLD = [
     ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: 1 No preemption "
@@ -394,7 +402,7 @@ def test_fields_that_do_not_act_yet_do_not_take_ready_away() -> None:
 
 def test_what_stopped_the_operator_comes_first() -> None:
     status = summary(
-        pod(container=SERVING), problem=Finding(Reason.NAME_TAKEN, "Service good exists"), children=deployment(ready=1)
+        pod(container=SERVING), problem=Problem(Reason.NAME_TAKEN, "Service good exists"), children=deployment(ready=1)
     )
     assert condition(status, ConditionType.READY).reason == Reason.NAME_TAKEN
     assert condition(status, ConditionType.DEGRADED).message == "Service good exists"
@@ -406,9 +414,9 @@ def test_transition_times_move_with_the_status_only() -> None:
     )
     later = "2026-01-02T00:00:00Z"
     old = service(status=before)
-    same = summarize(old, Observation({}, deployment(ready=1), (pod(container=SERVING),)), IMAGE, Outcome(), later)
+    same = summarize(old, Observation({}, deployment(ready=1), (pod(container=SERVING),)), IMAGE, Result(), later)
     assert same.as_object() == before
-    broken = summarize(old, Observation({}, deployment(), (pod(container=exited(5)),)), IMAGE, Outcome(), later)
+    broken = summarize(old, Observation({}, deployment(), (pod(container=exited(5)),)), IMAGE, Result(), later)
     times = {found.type: found.last_transition_time for found in broken.conditions}
     assert times[ConditionType.READY] == later
     assert times[ConditionType.ROLLOUT_BLOCKED] == NOW
@@ -447,7 +455,7 @@ REPORT = LoadReport(phase="pulling", detail="1.0 GiB of 4.0 GiB", bytesLoaded=1 
 
 def with_report(report: LoadReport, found: dict[str, Any]) -> LLMServiceStatus:
     found["metadata"]["uid"] = "u"
-    return summarize(service(), Observation({}, deployment(), (found,), {"u": report}), IMAGE, Outcome(), NOW)
+    return summarize(service(), Observation({}, deployment(), (found,), {"u": report}), IMAGE, Result(), NOW)
 
 
 def test_a_download_is_told_in_bytes() -> None:

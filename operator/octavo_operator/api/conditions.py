@@ -26,6 +26,7 @@ class Reason(StrEnum):
     ROLLING_OUT = "RollingOut"
     FEWER_REPLICAS = "FewerReplicas"
     NO_READY_REPLICA = "NoReadyReplica"
+    NO_ENDPOINTS = "NoEndpoints"
     SUSPENDED = "Suspended"
     SCALED_TO_ZERO = "ScaledToZero"
     # Progressing
@@ -35,6 +36,7 @@ class Reason(StrEnum):
     WAITING_FOR_GPU = "WaitingForGPU"
     WAITING_FOR_VOLUMES = "WaitingForVolumes"
     UNSCHEDULABLE = "Unschedulable"
+    SCHEDULING_GATED = "SchedulingGated"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     # Degraded
     AS_EXPECTED = "AsExpected"
@@ -67,6 +69,11 @@ class Reason(StrEnum):
     # RolloutBlocked
     NOT_BLOCKED = "NotBlocked"
     NO_GPU_FOR_SURGE = "NoGPUForSurge"
+    NO_ROOM_FOR_SURGE = "NoRoomForSurge"
+    NO_QUOTA_FOR_SURGE = "NoQuotaForSurge"
+    NO_VOLUME_FOR_SURGE = "NoVolumeForSurge"
+    SURGE_GATED = "SurgeGated"
+    SURGE_REFUSED = "SurgeRefused"
     WENT_IN_PLACE = "WentInPlace"
     # MemoryFits
     NOT_YET_KNOWN = "NotYetKnown"

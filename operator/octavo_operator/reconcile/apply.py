@@ -180,6 +180,25 @@ class Cluster:
                 raise ApiError(404, error.reason, f"this cluster has no {kind.name}: {_NO_SUCH_KIND}") from None
             raise
 
+    async def put_back(self, manifest: Object, dry_run: bool = False) -> Object:
+        """Sets `manifest` where another manager's items stand in its lists; returns the live object.
+
+        Server-side apply merges lists item by item, and leaves what others have put there beside ours; a merge patch
+        replaces each list as a whole. What it makes us own is then owned by server-side apply alone, so that a field
+        that a later manifest omits is removed.
+        """
+        metadata, kind = manifest["metadata"], BY_NAME[manifest["kind"]]
+        path = kind.path(metadata["namespace"], metadata["name"])
+        query, patch = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")], {"spec": manifest["spec"]}
+        if dry_run:
+            return await self._request("PATCH", path, patch, [*query, ("dryRun", "All")], _MERGE)
+        await self._write("patch", kind.name, "PATCH", path, patch, query, _MERGE)
+        live = (await self.apply(manifest))["metadata"]
+        owned = (FIELD_MANAGER, "Update")
+        kept = [each for each in live["managedFields"] if (each["manager"], each["operation"]) != owned]
+        only = {"metadata": {"managedFields": kept, "resourceVersion": live["resourceVersion"]}}
+        return await self._write("patch", kind.name, "PATCH", path, only, query, _MERGE)
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Deletes the object of that uid and no other; one that is gone already is fine."""
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}

@@ -59,7 +59,7 @@ class Scaling:
 
     def verdict(self) -> Verdict:
         """Whether it scales by the load, the reason in a word, and in one sentence."""
-        holds, reason, sentence = self._trouble() or ("True", Reason.VALID_METRIC_FOUND, self._course())
+        holds, reason, sentence = self._trouble() or ("True", Reason.VALID_METRIC_FOUND, self._direction())
         return holds, reason, "; ".join([sentence, *self._remarks()])
 
     def _trouble(self) -> Verdict | None:
@@ -80,7 +80,7 @@ class Scaling:
             return "False", Reason.AUTOSCALER_PENDING, f"held at {self.replicas}: the autoscaler has not looked yet"
         return None
 
-    def _course(self) -> str:
+    def _direction(self) -> str:
         """Where it is going, with an autoscaler that works."""
         hpa = self.hpa or {}
         wanted = (hpa.get("status") or {}).get("desiredReplicas", self.replicas)

@@ -23,6 +23,10 @@ Identity = tuple[str, str]
 
 logger = logging.getLogger(__name__)
 
+_INVALID = 422
+_WHOLE_LISTS = {"Service": ("spec", "ports")}
+"""Lists of which all items are ours: one more would be a way to the pods that the LLMService does not ask for."""
+
 
 class NameTakenError(ApiError):
     """An object of the child's name belongs to somebody else. Not the API server says so, but we."""
@@ -43,6 +47,9 @@ class Writer(Applier, Protocol):
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Deletes the object of that uid."""
+
+    async def put_back(self, manifest: Object, dry_run: bool = False) -> Object:
+        """Sets `manifest` where another manager's items stand in its lists; returns the live object."""
 
 
 @dataclass
@@ -132,7 +139,8 @@ class Children:
         if drifted:
             return await self._mend(key, identity, live, manifest, start)
         self._fights.settled(key, identity)
-        return self._take_down(key, identity, digest, await self._write(manifest, start), "applied")
+        written = await self._write(manifest, start, is_new=seen is None and live is None)
+        return self._take_down(key, identity, digest, written, "applied")
 
     async def _mend(
         self, key: Key, identity: Identity, live: Mapping[str, Any] | None, manifest: Object, start: int
@@ -147,7 +155,7 @@ class Children:
         mended = {path: who for path, who in drift.items() if path not in held}
         if wanted is None or not mended:
             return trimmed(kind, live) if live is not None else None
-        live = await self._write(wanted, start)
+        live = await self._write(wanted, start, is_new=live is None)
         self._fights.mended(key, identity, mended)
         if held:  # not as it should be yet, and so not taken down: to be looked at again
             logger.info("%s/%s: mended %s %s, but for what is fought over", *key, *identity)
@@ -158,15 +166,38 @@ class Children:
         """What of the live object an apply would change, and who has changed it; None: all, as it was deleted."""
         if live is None:
             return {(): "somebody who deletes it"}
-        paths = changed_paths(live, await self._cluster.apply(manifest, dry_run=True))
+        paths = changed_paths(live, await self._tried(manifest))
+        if (crowded := crowded_list(manifest, live)) and crowded not in paths:
+            paths.append(crowded)
         if is_stopped(manifest, live):
             paths.append(("spec", "replicas"))
         return {path: others(live, path) for path in paths}
 
-    async def _write(self, manifest: Object, start: int) -> Object:
-        return await (
-            apply_scaled(self._cluster, manifest, start) if is_scaled(manifest) else self._cluster.apply(manifest)
-        )
+    async def _tried(self, manifest: Object) -> Object:
+        """What the live object would be with `manifest` applied."""
+        try:
+            return await self._cluster.apply(manifest, dry_run=True)
+        except ApiError as error:
+            if error.status != _INVALID:
+                raise
+            return await self._put_back(manifest, error, dry_run=True)
+
+    async def _write(self, manifest: Object, start: int, is_new: bool) -> Object:
+        scaled = is_scaled(manifest)
+        try:
+            live = await (apply_scaled(self._cluster, manifest, start) if scaled else self._cluster.apply(manifest))
+        except ApiError as error:
+            if is_new or error.status != _INVALID:
+                raise
+            return await self._put_back(manifest, error)
+        return await self._cluster.put_back(manifest) if crowded_list(manifest, live) else live
+
+    async def _put_back(self, manifest: Object, refusal: ApiError, dry_run: bool = False) -> Object:
+        """Where the API server refuses what comes of others' items beside ours, these go; else `refusal` is raised."""
+        try:
+            return await self._cluster.put_back(manifest, dry_run)
+        except ApiError as error:
+            raise (refusal if error.status == _INVALID else error) from None
 
     def _take_down(
         self, key: Key, identity: Identity, digest: str, live: Mapping[str, Any], done: str = ""
@@ -177,6 +208,14 @@ class Children:
         kept = trimmed(BY_NAME[identity[0]], live)
         self._applied[key][identity] = (digest, kept["fingerprint"])
         return kept
+
+
+def crowded_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
+    """A list of `manifest` to which others have added items in `live`, of those that are ours as a whole."""
+    if manifest["kind"] not in _WHOLE_LISTS:
+        return None
+    section, name = path = _WHOLE_LISTS[manifest["kind"]]
+    return path if len(live[section][name]) > len(manifest[section][name]) else None
 
 
 def digest_of(manifest: Object) -> str:

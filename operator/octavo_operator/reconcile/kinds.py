@@ -30,6 +30,7 @@ class Kind:
 
 LLMSERVICE = Kind(KIND, API_VERSION, PLURAL)
 POD = Kind("Pod", "v1", "pods")
+ENDPOINT_SLICE = Kind("EndpointSlice", "discovery.k8s.io/v1", "endpointslices")
 EVENT = Kind("Event", "events.k8s.io/v1", "events")
 API_SERVICE = Kind("APIService", "apiregistration.k8s.io/v1", "apiservices")
 LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases")
@@ -42,7 +43,9 @@ CHILDREN = (
     Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
     Kind("HorizontalPodAutoscaler", "autoscaling/v2", "horizontalpodautoscalers"),
 )
-"""What the operator itself creates; pods are made by Deployments and only watched."""
+"""What the operator itself creates; the objects of OBSERVED are made by others, and only watched."""
+
+OBSERVED = (POD, ENDPOINT_SLICE)
 
 OPTIONAL = (
     Kind("PodMonitor", "monitoring.coreos.com/v1", "podmonitors"),
@@ -51,5 +54,5 @@ OPTIONAL = (
 )
 """Children of kinds that a cluster may have or not: watched and made only where their CRDs are (`discovery`)."""
 
-ALL = (LLMSERVICE, *CHILDREN, *OPTIONAL, POD)
+ALL = (LLMSERVICE, *CHILDREN, *OPTIONAL, *OBSERVED)
 BY_NAME = {kind.name: kind for kind in ALL}

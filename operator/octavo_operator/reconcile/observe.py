@@ -1,4 +1,4 @@
-"""What is there: one LLMService with its children and pods, as the watches last told."""
+"""What is there: one LLMService with its children and pods, as the watches last reported it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
+from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.place import kept_of
+from octavo_operator.reconcile.reach import leads_to
 
 Object = Mapping[str, Any]
 Key = tuple[str, str]
@@ -24,7 +25,8 @@ Index = Mapping[Key, Iterable[Object]]
 class Observation:
     """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, `reports` by pod uid.
 
-    `unknown`: the paths of its fields that this version does not know.
+    `unknown`: the paths of its fields that this version does not know. `slices`: where its Service leads, as
+    `trimmed` EndpointSlices; None: not watched.
     """
 
     service: Object | None
@@ -32,6 +34,7 @@ class Observation:
     pods: tuple[Object, ...] = ()
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+    slices: tuple[Object, ...] | None = None
 
 
 def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:
@@ -42,7 +45,13 @@ def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:
         for kind in (*CHILDREN, *OPTIONAL)
         for child in indexes.get(kind.plural, {}).get(key, ())
     }
-    return Observation(service, children, tuple(indexes[POD.plural].get(key, ())))
+    slices = indexes.get(ENDPOINT_SLICE.plural)
+    return Observation(
+        service,
+        children,
+        tuple(indexes[POD.plural].get(key, ())),
+        slices=None if slices is None else tuple(slices.get(key, ())),
+    )
 
 
 def key_of(kind: Kind, body: Object) -> Key | None:
@@ -75,13 +84,15 @@ def trimmed(kind: Kind, body: Object) -> Object:
     metadata = {name: body["metadata"][name] for name in _KEPT_METADATA if name in body["metadata"]}
     if kind is LLMSERVICE:
         return {**body, "metadata": metadata}
+    if kind is ENDPOINT_SLICE:
+        return {"metadata": metadata, **leads_to(body)}
     kept: dict[str, Any] = {"kind": kind.name, "metadata": metadata, "status": body.get("status") or {}}
     if names := _KEPT_SPEC.get(kind.name):
         spec = body.get("spec") or {}
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
             kept["spec"] |= kept_of(spec)
-    if kind is not POD:
+    if kind not in OBSERVED:
         kept["fingerprint"] = fingerprint(body)
     return kept
 

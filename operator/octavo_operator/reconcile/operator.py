@@ -17,7 +17,7 @@ from octavo_operator.reconcile.apply import Cluster
 from octavo_operator.reconcile.discovery import WatchesOutdatedError, check_kinds, present_kinds, watch_kinds
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.health import Heartbeat, serve_health, trouble
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, POD, Kind
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, Kind
 from octavo_operator.reconcile.lease import Lease
 from octavo_operator.reconcile.loading import LoadWatch
 from octavo_operator.reconcile.metrics import OperatorMetrics
@@ -127,7 +127,7 @@ async def _serve(process: _Process) -> None:
     cluster, options = process.cluster, process.options
     optional = await present_kinds(cluster)
     others = await others_answer(cluster, options.metrics_url) or False
-    kinds = (LLMSERVICE, *CHILDREN, *optional, POD)
+    kinds = (LLMSERVICE, *CHILDREN, *optional, *OBSERVED)
     await process.scope.look(cluster, kinds)
     changes = (
         watch_kinds(cluster, optional),

@@ -13,15 +13,16 @@ from octavo_operator.api.quantity import parse_quantity
 Amounts = Mapping[str, Decimal]
 """Amounts of resources by their names: cores, bytes, devices."""
 
-_KEPT = ("nodeSelector", "affinity", "tolerations", "resourceClaims", "overhead")
+_KEPT = ("nodeSelector", "affinity", "tolerations", "resourceClaims", "overhead", "schedulingGates")
 _CONTAINERS = ("containers", "initContainers")
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a pod takes (`requests`, `claims`) of a node, and what it asks of that node."""
+    """What a pod takes (`requests`, `claims`) of a node, up to which `limits`, and what it asks of that node."""
 
     requests: Amounts = field(default_factory=dict)
+    limits: Amounts = field(default_factory=dict)
     claims: Sequence[Any] = ()
     node_selector: Mapping[str, str] = field(default_factory=dict)
     node_affinity: Any = None
@@ -41,6 +42,18 @@ class Place:
             and all(self._amount(name) >= other._amount(name) for name in lacking)
         )
 
+    def holds(self, quota: Amounts) -> bool:
+        """Whether the end of this pod surely frees these amounts, called as a ResourceQuota calls them."""
+        return bool(quota) and all(self._of_quota(name) >= amount for name, amount in quota.items())
+
+    def _of_quota(self, name: str) -> Decimal:
+        if name in ("pods", "count/pods"):
+            return Decimal(1)
+        kind, _, resource = name.partition(".")
+        if kind == "limits":
+            return self.limits.get(resource, Decimal(0))
+        return self._amount(resource if kind == "requests" else name)
+
     def _amount(self, resource: str) -> Decimal:
         return self.requests.get(resource, Decimal(0))
 
@@ -51,7 +64,8 @@ def place_of(spec: Mapping[str, Any]) -> Place:
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
     return Place(
-        requests=_requests(spec),
+        requests=_taken(spec, "requests"),
+        limits=_taken(spec, "limits"),
         claims=spec.get("resourceClaims") or (),
         node_selector=spec.get("nodeSelector") or {},
         node_affinity=node_affinity,
@@ -60,12 +74,13 @@ def place_of(spec: Mapping[str, Any]) -> Place:
 
 
 def kept_of(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a pod's spec `place_of` needs."""
+    """What of a pod's spec is worth keeping: what `place_of` needs, and the ports by which it is reached."""
     kept: dict[str, Any] = {name: spec[name] for name in _KEPT if name in spec}
     for name in _CONTAINERS:
         if name in spec:
             kept[name] = [
-                {field: each[field] for field in ("resources", "restartPolicy") if field in each} for each in spec[name]
+                {field: each[field] for field in ("resources", "restartPolicy", "ports") if field in each}
+                for each in spec[name]
             ]
     return kept
 
@@ -75,18 +90,21 @@ def lacking(message: str) -> frozenset[str]:
     return frozenset(name.rstrip(".") for name in re.findall(r"Insufficient ([\w./-]+)", message))
 
 
-def _requests(spec: Mapping[str, Any]) -> Amounts:
-    """As the scheduler counts: containers and sidecars run together, each init container beside earlier sidecars."""
+def _taken(spec: Mapping[str, Any], field: str) -> Amounts:
+    """The pod's requests or limits as the scheduler and quotas count them.
+
+    Containers and sidecars run together, each init container beside earlier sidecars.
+    """
     running: dict[str, Decimal] = {}
     peak: dict[str, Decimal] = {}
     for container in spec.get("initContainers") or ():
-        amounts = _amounts((container.get("resources") or {}).get("requests"))
+        amounts = _amounts((container.get("resources") or {}).get(field))
         if container.get("restartPolicy") == "Always":
             running = _sum(running, amounts)
         else:
             peak = _most(peak, _sum(running, amounts))
     for container in spec.get("containers") or ():
-        running = _sum(running, _amounts((container.get("resources") or {}).get("requests")))
+        running = _sum(running, _amounts((container.get("resources") or {}).get(field)))
     return _sum(_most(peak, running), _amounts(spec.get("overhead")))
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
 from octavo_operator.api.resource import LLMService
-from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.place import Place, place_of
+from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.unscheduled import unscheduled
-from octavo_operator.render.container import CONTAINER, gpu_resource
+from octavo_operator.render.container import CONTAINER, PORT_NAME, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
 _PULL_FAILURES = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
@@ -35,6 +35,7 @@ class PodView:
 
     `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
     `waits_since`: since when it finds no node, or waits for its volumes (RFC 3339); empty: neither.
+    `port`: the number of the port that the Service means; None: it has none.
     """
 
     uid: str
@@ -43,10 +44,14 @@ class PodView:
     ready: bool
     ended: bool
     phase: LoadingPhase
-    waits: Finding | None = None
-    trouble: Finding | None = None
+    waits: Problem | None = None
+    trouble: Problem | None = None
     waits_since: str = ""
     place: Place = field(default_factory=Place)
+    name: str = ""
+    port: int | None = None
+    claims: frozenset[str] = frozenset()
+    ready_since: str = ""
 
     @property
     def scheduled(self) -> bool:
@@ -58,18 +63,28 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
     """The view of one pod object, whose GPUs are counted as `gpu_resource`."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     phase, waits, trouble = _state(pod, status, gpu_resource)
+    ready = condition_of(pod, "Ready")
     return PodView(
         uid=metadata.get("uid") or "",
         revision=(metadata.get("labels") or {}).get("pod-template-hash", ""),
         created=metadata.get("creationTimestamp") or "",
-        ready=condition_of(pod, "Ready").get("status") == "True",
+        ready=ready.get("status") == "True",
         ended=metadata.get("deletionTimestamp") is not None or status.get("phase") in ("Failed", "Succeeded"),
         phase=phase,
         waits=waits,
         trouble=trouble,
         waits_since=_waits_since(pod),
         place=place_of(pod.get("spec") or {}),
+        name=metadata.get("name") or "",
+        port=_port(pod.get("spec") or {}),
+        claims=frozenset(_claims((pod.get("spec") or {}).get("volumes") or ())),
+        ready_since=ready.get("lastTransitionTime") or "",
     )
+
+
+def _port(spec: Mapping[str, Any]) -> int | None:
+    ports = (port for container in spec.get("containers") or () for port in container.get("ports") or ())
+    return next((port["containerPort"] for port in ports if port.get("name") == PORT_NAME), None)
 
 
 def _waits_since(pod: Mapping[str, Any]) -> str:
@@ -101,10 +116,10 @@ def condition_of(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 def _state(
     pod: Mapping[str, Any], status: Mapping[str, Any], gpu_resource: str
-) -> tuple[LoadingPhase, Finding | None, Finding | None]:
+) -> tuple[LoadingPhase, Problem | None, Problem | None]:
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        return LoadingPhase.PENDING, unscheduled(pod, scheduled.get("message") or "", gpu_resource), None
+        return LoadingPhase.PENDING, unscheduled(pod, scheduled, gpu_resource), None
     if (first := _unfinished(status)) is not None:
         return _before_the_engine(pod, first)
     containers = status.get("containerStatuses") or ()
@@ -116,7 +131,7 @@ def _state(
 
 def _engine_state(
     pod: Mapping[str, Any], container: Mapping[str, Any]
-) -> tuple[LoadingPhase, Finding | None, Finding | None]:
+) -> tuple[LoadingPhase, Problem | None, Problem | None]:
     name = pod["metadata"]["name"]
     state = container.get("state") or {}
     if waiting := state.get("waiting"):
@@ -129,7 +144,7 @@ def _engine_state(
         return LoadingPhase.LOADING, None, _last_exit(name, container)
     if not _was_ready(pod, state):
         return LoadingPhase.WARMUP, None, _last_exit(name, container)
-    waits = Finding(Reason.NO_READY_REPLICA, f"pod {name} has loaded its model, and is not ready to take requests")
+    waits = Problem(Reason.NO_READY_REPLICA, f"pod {name} has loaded its model, and is not ready to take requests")
     return LoadingPhase.NOT_READY, waits, None if _is_old(pod, container) else _last_exit(name, container)
 
 
@@ -169,7 +184,7 @@ def _unfinished(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _before_the_engine(
     pod: Mapping[str, Any], container: Mapping[str, Any]
-) -> tuple[LoadingPhase, Finding | None, Finding | None]:
+) -> tuple[LoadingPhase, Problem | None, Problem | None]:
     """The state of a pod whose init `container` is at work, or has failed."""
     name, state = pod["metadata"]["name"], container.get("state") or {}
     fetches = container["name"] == FETCH
@@ -178,59 +193,62 @@ def _before_the_engine(
     phase = LoadingPhase.DOWNLOADING if fetches else LoadingPhase.PULLING
     if terminated := state.get("terminated"):
         return phase, None, _exit_trouble(name, terminated)
-    waits = None if fetches else Finding(Reason.DEPLOYING, f"pod {name} runs its init container {container['name']}")
+    waits = None if fetches else Problem(Reason.DEPLOYING, f"pod {name} runs its init container {container['name']}")
     return phase, waits, _last_exit(name, container)
 
 
-def _waits_for_volumes(pod: Mapping[str, Any]) -> Finding | None:
+def _waits_for_volumes(pod: Mapping[str, Any]) -> Problem | None:
     """A Secret or claim that is not there keeps a pod from starting, and only an event of the pod would say so."""
     names = mounted_objects((pod.get("spec") or {}).get("volumes") or ())
     if not names or condition_of(pod, "PodReadyToStartContainers").get("status") != "False":
         return None
     name = pod["metadata"]["name"]
     message = f"pod {name} waits for its volumes: {', '.join(names)}; kubectl describe pod {name} says which is missing"
-    return Finding(Reason.WAITING_FOR_VOLUMES, message)
+    return Problem(Reason.WAITING_FOR_VOLUMES, message)
 
 
 def mounted_objects(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
     """The Secrets and claims among a pod's volumes, as in `Secret keys`."""
     secrets = [f"Secret {volume['secret']['secretName']}" for volume in volumes if "secret" in volume]
-    claims = [volume["persistentVolumeClaim"] for volume in volumes if "persistentVolumeClaim" in volume]
-    return [*secrets, *(f"PersistentVolumeClaim {claim['claimName']}" for claim in claims)]
+    return [*secrets, *(f"PersistentVolumeClaim {claim}" for claim in _claims(volumes))]
 
 
-def _waiting_trouble(name: str, waiting: Mapping[str, Any], container: Mapping[str, Any]) -> Finding | None:
+def _claims(volumes: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume]
+
+
+def _waiting_trouble(name: str, waiting: Mapping[str, Any], container: Mapping[str, Any]) -> Problem | None:
     why, message = waiting.get("reason") or "", waiting.get("message") or ""
     if why in _PULL_FAILURES:
-        return Finding(Reason.PULL_FAILED, f"pod {name} cannot pull {container.get('image')}: {message or why}")
+        return Problem(Reason.PULL_FAILED, f"pod {name} cannot pull {container.get('image')}: {message or why}")
     if why == "CreateContainerConfigError":
-        return Finding(Reason.SECRET_MISSING, f"pod {name} cannot start: {message}")
+        return Problem(Reason.SECRET_MISSING, f"pod {name} cannot start: {message}")
     if why in ("CreateContainerError", "RunContainerError"):
-        return Finding(Reason.CRASH_LOOP, f"pod {name} cannot start: {message}")
+        return Problem(Reason.CRASH_LOOP, f"pod {name} cannot start: {message}")
     return _last_exit(name, container)
 
 
-def _last_exit(name: str, container: Mapping[str, Any]) -> Finding | None:
+def _last_exit(name: str, container: Mapping[str, Any]) -> Problem | None:
     terminated = (container.get("lastState") or {}).get("terminated")
     return _exit_trouble(name, terminated) if terminated else None
 
 
-def _exit_trouble(name: str, terminated: Mapping[str, Any]) -> Finding:
+def _exit_trouble(name: str, terminated: Mapping[str, Any]) -> Problem:
     code, words = terminated.get("exitCode", -1), last_words(terminated.get("message") or "")
     if terminated.get("reason") == "OOMKilled":
-        return Finding(
+        return Problem(
             Reason.OUT_OF_MEMORY,
             f"pod {name} was killed for exceeding its memory limit: raise resources.limits.memory, or lower "
             "engine.maxModelLength or engine.maxConcurrentRequests",
         )
     if code in _ASKED_TO_END:
-        return Finding(
+        return Problem(
             Reason.PROBE_FAILED,
             f"pod {name} was stopped (exit code {code}), as a failed probe does: raise rollout.startupTimeoutSeconds "
             "if the model needs longer to load",
         )
     reason = _EXIT_CODES.get(code, Reason.CRASH_LOOP)
-    return Finding(reason, f"pod {name} ended with exit code {code}" + (f": {words}" if words else ""))
+    return Problem(reason, f"pod {name} ended with exit code {code}" + (f": {words}" if words else ""))
 
 
 def last_words(message: str) -> str:

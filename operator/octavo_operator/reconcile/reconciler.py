@@ -15,13 +15,14 @@ from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Object, Writer
 from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
 from octavo_operator.reconcile.fights import Fights
-from octavo_operator.reconcile.finding import Finding
-from octavo_operator.reconcile.kinds import LLMSERVICE
+from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Observation, observe, trimmed
 from octavo_operator.reconcile.pods import mounting_seconds, views
-from octavo_operator.reconcile.rollout import Course, course
-from octavo_operator.reconcile.summarize import Outcome, invalid_status, summarize
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.reach import reached, settling_seconds
+from octavo_operator.reconcile.rollout import RolloutState, rollout_state
+from octavo_operator.reconcile.summarize import Result, invalid_status, summarize
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.scaler import bounds_in_force, why_no_scaler
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 _SERVING = ("Deployment", "Service")
 """Kinds of the children without which nothing serves."""
+_SHARED = {"ReadWriteMany", "ReadOnlyMany"}
+"""Access modes of claims that pods on several nodes may have at the same time."""
 _LASTING = timedelta(minutes=1)
 """What should pass and has not for so long is told, such as the failure of an admission webhook that is gone."""
 
@@ -81,12 +84,12 @@ class Reconciler:
         image = (service.status or {}).get("engineImage")
         if not image:  # pinned before anything is made, so that no restart of ours can come between
             image = self._config.engine_image
-            await self._report(service, observed, image, Outcome())
+            await self._report(service, observed, image, Result())
         if rows := blocking(service.spec):
-            problem = Finding(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))
-            await self._report(service, observed, image, Outcome(problem))
+            problem = Problem(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))
+            await self._report(service, observed, image, Result(problem))
             return None
-        now = self._course(service, observed)
+        now = await self._rollout_state(service, observed)
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
         applied = await self._children.apply(key, service, observed, render(service, config))
@@ -95,8 +98,8 @@ class Reconciler:
         try:
             if told or not applied.failures:  # else what there is to say is as old as what was applied
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
-                outcome = replace(_outcome(told, applied, now), no_scaler=no_scaler)
-                await self._report(service, replace(observed, children=applied.children), image, outcome)
+                result = replace(_result(told, applied, now), no_scaler=no_scaler)
+                await self._report(service, replace(observed, children=applied.children), image, result)
             for failure in (*applied.refusals.values(), *applied.failures.values()):
                 raise failure
         except ApiError as error:
@@ -117,12 +120,23 @@ class Reconciler:
         written = self._written.get(key)
         return written if written and _version(written) > _version(seen) else seen
 
-    def _course(self, service: LLMService, observed: Observation) -> Course:
+    async def _rollout_state(self, service: LLMService, observed: Observation) -> RolloutState:
         deployment = observed.children.get(("Deployment", service.name), {})
-        return course(service.spec.rollout, deployment, views(service, observed.pods), self._clock())
+        pods, now = views(service, observed.pods), self._clock()
+        waiting = [pod for pod in pods if pod.waits and pod.waits.reason == Reason.WAITING_FOR_VOLUMES]
+        names = frozenset[str]().union(*(pod.claims for pod in waiting if not mounting_seconds(pod, now)))
+        claims = {name: await self._claim(service, observed, name) for name in sorted(names)}
+        exclusive = frozenset(name for name, claim in claims.items() if claim and _is_exclusive(claim))
+        return rollout_state(service.spec.rollout, deployment, pods, now, exclusive)
 
-    async def _report(self, service: LLMService, observed: Observation, image: str, outcome: Outcome) -> None:
-        status = summarize(service, observed, image, outcome, self._clock())
+    async def _claim(self, service: LLMService, observed: Observation, name: str) -> Mapping[str, Any] | None:
+        """A PersistentVolumeClaim, which may be the user's own."""
+        identity = ("PersistentVolumeClaim", name)
+        own = observed.children.get(identity)
+        return own or await self._cluster.get(BY_NAME[identity[0]], service.namespace, name)
+
+    async def _report(self, service: LLMService, observed: Observation, image: str, result: Result) -> None:
+        status = summarize(service, observed, image, result, self._clock())
         await self._write_status(observed.service or {}, status.as_object())
 
     async def _write_status(self, live: Mapping[str, Any], status: Object) -> None:
@@ -146,13 +160,26 @@ def _version(live: Mapping[str, Any]) -> int:
     return int(live["metadata"]["resourceVersion"])
 
 
+def _is_exclusive(claim: Mapping[str, Any]) -> bool:
+    """Whether one node, or one pod, may have the PersistentVolumeClaim at a time."""
+    return not _SHARED & set((claim.get("status") or {}).get("accessModes") or _SHARED)
+
+
 def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]:
-    """In how many seconds a pod may have waited too long for its volumes; the clock is read in whole seconds."""
-    left = (mounting_seconds(pod, now) for pod in views(service, observed.pods))
+    """In how many seconds a pod may have waited too long for its volumes, or for the Service to lead to it.
+
+    The clock is read in whole seconds.
+    """
+    pods = views(service, observed.pods)
+    left = [mounting_seconds(pod, now) for pod in pods]
+    if observed.slices is not None and not reached(observed.slices, pods):
+        left.append(settling_seconds(pods, now))
     return [seconds + 1 for seconds in left if seconds]
 
 
-def _again(service: LLMService, applied: Applied, now: Course, moment: datetime, mounting: list[float]) -> float | None:
+def _again(
+    service: LLMService, applied: Applied, now: RolloutState, moment: datetime, mounting: list[float]
+) -> float | None:
     """In how many seconds there will be something to do though nothing changes; None: never."""
     pauses = (
         mounting + [conflict.seconds for conflict in applied.conflicts] + ([now.again] if now.again is not None else [])
@@ -163,18 +190,18 @@ def _again(service: LLMService, applied: Applied, now: Course, moment: datetime,
     return min(pauses, default=None)
 
 
-def _outcome(told: Mapping[Identity, ApiError], applied: Applied, now: Course) -> Outcome:
+def _result(told: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
     fought = "; ".join(conflict.message for conflict in applied.conflicts)
-    refused = {identity: _finding(failure) for identity, failure in told.items()}
+    refused = {identity: _problem(failure) for identity, failure in told.items()}
     unserved = next((found for (kind, _), found in refused.items() if kind in _SERVING), None)
-    return Outcome(
+    return Result(
         unserved=unserved,
         refused=next((found for found in refused.values() if found is not unserved), None),
-        conflict=Finding(Reason.FIELD_CONFLICT, fought) if fought else None,
-        course=now,
+        conflict=Problem(Reason.FIELD_CONFLICT, fought) if fought else None,
+        rollout=now,
     )
 
 
-def _finding(failure: ApiError) -> Finding:
+def _problem(failure: ApiError) -> Problem:
     taken = isinstance(failure, NameTakenError)
-    return Finding(Reason.NAME_TAKEN if taken else Reason.APPLY_FAILED, failure.message)
+    return Problem(Reason.NAME_TAKEN if taken else Reason.APPLY_FAILED, failure.message)

@@ -1,9 +1,9 @@
-"""How a rollout goes on: with a surge, or, where no GPU is free for one, in place. Pure; all state is the cluster's.
+"""How a rollout goes on: with a surge, or, where there is no room for one, in place. Pure; all state is the cluster's.
 
-A surge pod starts before the pod that it replaces ends, so it needs a GPU of its own. Where there is none, it would
-wait for ever for the one that the old pod holds. Strategy Auto then goes on in place: it stops old pods first, but only
-where that surely helps, since it would else end what serves for nothing. The strategy is no part of the pod template,
-so this begins no new rollout; once it has ended the Deployment surges again.
+A surge pod starts before the pod that it replaces ends. Where there is no GPU, quota or volume for both, it would wait
+for ever for what the old pod holds. Strategy Auto then goes on in place: it stops old pods first, but only where that
+surely helps, since it would else end what serves for nothing. The strategy is no part of the pod template, so this
+begins no new rollout; once it has ended the Deployment surges again.
 """
 
 from __future__ import annotations
@@ -16,50 +16,63 @@ from typing import Any
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
-from octavo_operator.reconcile.finding import Finding
-from octavo_operator.reconcile.place import lacking
 from octavo_operator.reconcile.pods import PodView
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.surge import Obstacle, obstacles
 
-_NOTHING = Finding(Reason.NOT_BLOCKED, "nothing holds a rollout back")
+_NOTHING = Problem(Reason.NOT_BLOCKED, "nothing holds a rollout back")
 _NO_ROOM = (
     "ending an old pod would not make room for it (another resource, more of it, or another node), so they go on "
-    "serving: free a GPU, or set rollout.strategy to InPlace"
+    "serving: free what is lacking, or set rollout.strategy to InPlace"
 )
 _NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
 
 
 @dataclass(frozen=True)
-class Course:
+class RolloutState:
     """How a rollout goes on. `again`: in how many seconds the answer may be another though nothing changes."""
 
     in_place: bool = False
     blocked: bool = False
-    finding: Finding = _NOTHING
+    problem: Problem = _NOTHING
     again: float | None = None
 
 
-def course(rollout: Rollout, deployment: Mapping[str, Any], pods: Sequence[PodView], now: str) -> Course:
-    """The course of the Deployment's rollout; `now` is RFC 3339."""
-    waiting = surge_pods(pods)
+def rollout_state(
+    rollout: Rollout,
+    deployment: Mapping[str, Any],
+    pods: Sequence[PodView],
+    now: str,
+    exclusive: frozenset[str] = frozenset(),
+) -> RolloutState:
+    """The state of the Deployment's rollout; `now` is RFC 3339.
+
+    `exclusive`: the claims that are known to be for one node or one pod at a time.
+    """
+    waiting = obstacles(deployment, pods, exclusive, now)
     if not falls_back(rollout):
         return _fixed(rollout, waiting)
-    helped = [pod for pod in waiting if _finds_room(pod, pods)]
+    helped = [each for each in waiting if each.helped]
     has_ended = is_rolled_out(deployment, count_of(deployment, "replicas"))  # however many are wanted by now
     if is_in_place(deployment) and not has_ended and (helped or not waiting):
-        return Course(in_place=True, finding=_went_in_place(rollout))
+        return RolloutState(in_place=True, problem=_went_in_place(rollout))
     if not waiting or rollout.paused:
-        return Course()
-    return (
-        _soon_in_place(rollout, helped, now) if helped else Course(blocked=True, finding=_no_gpu(waiting[0], _NO_ROOM))
-    )
+        return RolloutState()
+    return _soon_in_place(rollout, helped, now) if helped else _blocked(waiting[0], _NO_ROOM)
 
 
-def _soon_in_place(rollout: Rollout, waiting: Sequence[PodView], now: str) -> Course:
-    left = rollout.surge_timeout_seconds - max(_seconds(pod.waits_since, now) for pod in waiting)
+def _soon_in_place(rollout: Rollout, waiting: Sequence[Obstacle], now: str) -> RolloutState:
+    left = rollout.surge_timeout_seconds - max(_seconds(each.since, now) for each in waiting)
     if left <= 0:
-        return Course(in_place=True, finding=_went_in_place(rollout))
+        return RolloutState(in_place=True, problem=_went_in_place(rollout))
     after = f"the rollout goes on in place after rollout.surgeTimeoutSeconds ({rollout.surge_timeout_seconds})"
-    return Course(blocked=True, finding=_no_gpu(waiting[0], after), again=left + _NOTICE_SECONDS)
+    return _blocked(waiting[0], after, again=left + _NOTICE_SECONDS)
+
+
+def _blocked(obstacle: Obstacle, what_helps: str, again: float | None = None) -> RolloutState:
+    return RolloutState(
+        blocked=True, problem=Problem(obstacle.reason, f"{obstacle.message}; {what_helps}"), again=again
+    )
 
 
 def revisions(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> RevisionStatus | None:
@@ -76,28 +89,8 @@ def revisions(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Revisio
 
 
 def falls_back(rollout: Rollout) -> bool:
-    """Whether a surge without a GPU is followed by going in place; with maxSurge 0, it always goes in place."""
+    """Whether a surge without room is followed by going in place; with maxSurge 0, it always goes in place."""
     return rollout.strategy == "Auto" and rollout.max_surge > 0
-
-
-def surge_pods(pods: Sequence[PodView]) -> list[PodView]:
-    """The pods that wait for a GPU while an older pod of another revision has a node."""
-    return [
-        pod
-        for pod in pods
-        if pod.waits and pod.waits.reason == Reason.WAITING_FOR_GPU and any(_is_before(old, pod) for old in pods)
-    ]
-
-
-def _is_before(old: PodView, new: PodView) -> bool:
-    """Whether `old` has a node and is to be replaced by a pod of the revision of `new`."""
-    return old.scheduled and not old.ended and old.revision != new.revision and old.created <= new.created
-
-
-def _finds_room(pod: PodView, pods: Sequence[PodView]) -> bool:
-    """Whether the pod could have the node of one that it replaces."""
-    lacks = lacking(pod.waits.message) if pod.waits else frozenset()
-    return any(_is_before(old, pod) and old.place.makes_room_for(pod.place, lacks) for old in pods)
 
 
 def is_in_place(deployment: Mapping[str, Any]) -> bool:
@@ -126,23 +119,16 @@ def is_rolled_out(deployment: Mapping[str, Any], wanted: int) -> bool:
     return is_replaced(deployment, wanted) and count_of(deployment, "availableReplicas") == wanted
 
 
-def _fixed(rollout: Rollout, waiting: Sequence[PodView]) -> Course:
+def _fixed(rollout: Rollout, waiting: Sequence[Obstacle]) -> RolloutState:
     if rollout.strategy == "Surge" and waiting:
-        return Course(
-            blocked=True, finding=_no_gpu(waiting[0], "free a GPU, or set rollout.strategy to Auto or InPlace")
-        )
-    return Course()
+        return _blocked(waiting[0], "free what is lacking, or set rollout.strategy to Auto or InPlace")
+    return RolloutState()
 
 
-def _no_gpu(pod: PodView, what_helps: str) -> Finding:
-    said = pod.waits.message if pod.waits else ""
-    return Finding(Reason.NO_GPU_FOR_SURGE, f"{said}; {what_helps}")
-
-
-def _went_in_place(rollout: Rollout) -> Finding:
-    return Finding(
+def _went_in_place(rollout: Rollout) -> Problem:
+    return Problem(
         Reason.WENT_IN_PLACE,
-        f"no GPU was free for a surge pod for {rollout.surge_timeout_seconds} s: this rollout stops old pods first; "
+        f"there was no room for a surge pod for {rollout.surge_timeout_seconds} s: this rollout stops old pods first; "
         "the next one surges again",
     )
 

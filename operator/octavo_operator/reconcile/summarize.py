@@ -12,14 +12,15 @@ from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
 from octavo_operator.reconcile.autoscaling import Scaling, scaling
-from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.handover import leaving
 from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
 from octavo_operator.reconcile.pods import PodView, condition_of, mounting_seconds, views
-from octavo_operator.reconcile.rollout import Course, count_of, is_replaced, is_rolled_out, revisions
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.reach import reached, settling_seconds
+from octavo_operator.reconcile.rollout import RolloutState, count_of, is_replaced, is_rolled_out, revisions
 from octavo_operator.render.deployment import desired_replicas, progress_deadline
 from octavo_operator.render.pending import not_yet_acted_on
 from octavo_operator.render.scaler import bounds_in_force
@@ -31,7 +32,7 @@ _OF_WHAT_RUNS = (ConditionType.AVAILABLE, ConditionType.MODEL_LOADED, ConditionT
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Result:
     """What a pass came to: who fights over a field, how the rollout goes on, and what was not applied.
 
     `problem`: what kept the operator from applying anything; `refused`: what the API server says of a child that it
@@ -39,11 +40,11 @@ class Outcome:
     though one is wanted, in a sentence.
     """
 
-    problem: Finding | None = None
-    unserved: Finding | None = None
-    refused: Finding | None = None
-    conflict: Finding | None = None
-    course: Course = field(default_factory=Course)
+    problem: Problem | None = None
+    unserved: Problem | None = None
+    refused: Problem | None = None
+    conflict: Problem | None = None
+    rollout: RolloutState = field(default_factory=RolloutState)
     no_scaler: str = ""
 
 
@@ -55,11 +56,17 @@ class Facts:
     desired: int
     deployment: Mapping[str, Any]
     pods: Sequence[PodView]
-    outcome: Outcome
+    result: Result
     scaled: Scaling | None = None
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
     unknown: Sequence[str] = ()
     leaving: tuple[str, str] | None = None
+    unreached: Problem | None = None
+
+    @property
+    def ready(self) -> int:
+        """How many ready replicas a client reaches."""
+        return 0 if self.unreached else self.count("readyReplicas")
 
     def count(self, name: str) -> int:
         """A counter of the Deployment's status; it leaves zeros out."""
@@ -76,7 +83,7 @@ class Facts:
         return is_rolled_out(self.deployment, self.desired)
 
     @property
-    def trouble(self) -> Finding | None:
+    def trouble(self) -> Problem | None:
         """The worst that is wrong with what runs: first the pods, then what the Deployment says.
 
         Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
@@ -84,13 +91,13 @@ class Facts:
         found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
         refused = condition_of(self.deployment, "ReplicaFailure")
         if refused.get("status") == "True":
-            found.append(Finding(Reason.POLICY_DENIED, f"pods cannot be made: {refused.get('message')}"))
+            found.append(Problem(Reason.POLICY_DENIED, f"pods cannot be made: {refused.get('message')}"))
         if self.out_of_time:
             found.append(_late(self))
         return next(iter(found), None)
 
     @property
-    def waits(self) -> Finding | None:
+    def waits(self) -> Problem | None:
         """What a pod waits for, if one does."""
         return next((pod.waits for pod in self.pods if pod.waits), None)
 
@@ -100,12 +107,12 @@ class Facts:
         return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
 
 
-def _late(facts: Facts) -> Finding:
+def _late(facts: Facts) -> Problem:
     limit = progress_deadline(facts.service.spec.rollout)
     cause = (
         facts.waits.message if facts.waits else "raise rollout.startupTimeoutSeconds if the model needs longer to load"
     )
-    return Finding(Reason.PROGRESS_DEADLINE_EXCEEDED, f"no progress for {limit} s; {cause}")
+    return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, f"no progress for {limit} s; {cause}")
 
 
 Verdict = tuple[str, Reason, str]
@@ -113,19 +120,21 @@ Verdict = tuple[str, Reason, str]
 
 
 def summarize(
-    service: LLMService, observed: Observation, engine_image: str, outcome: Outcome, now: str
+    service: LLMService, observed: Observation, engine_image: str, result: Result, now: str
 ) -> LLMServiceStatus:
-    """The status of `service` after a pass with this `outcome`; `now` is RFC 3339."""
+    """The status of `service` after a pass with this `result`; `now` is RFC 3339."""
     wanted, in_force = desired_replicas(service.spec), bounds_in_force(service.spec, datetime.fromisoformat(now))
     ready = count_of(observed.children.get(("Deployment", service.name), {}), "readyReplicas")
-    scaled = scaling(service, in_force, observed.children, ready, outcome.no_scaler) if in_force else None
+    scaled = scaling(service, in_force, observed.children, ready, result.no_scaler) if in_force else None
+    pods = [_settled(pod, now) for pod in views(service, observed.pods) if not pod.ended]
     facts = Facts(
         service=service,
         desired=scaled.replicas if scaled else wanted or 0,
         scaled=scaled,
         deployment=observed.children.get(("Deployment", service.name), {}),
-        pods=[_settled(pod, now) for pod in views(service, observed.pods) if not pod.ended],
-        outcome=outcome,
+        pods=pods,
+        unreached=_unreached(service, pods, observed, now),
+        result=result,
         reports=observed.reports,
         unknown=observed.unknown,
         leaving=None if in_force else leaving(observed.children),
@@ -155,6 +164,21 @@ def summarize(
         revision=revisions(facts.deployment, facts.pods),
         loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
         autoscaling=scaled.status() if scaled else None,
+    )
+
+
+def _unreached(service: LLMService, pods: Sequence[PodView], observed: Observation, now: str) -> Problem | None:
+    """Why no client reaches the pods though some are ready; None: none is, or there is no such reason."""
+    ready = [pod for pod in pods if pod.ready]
+    if not ready or observed.slices is None or reached(observed.slices, ready):
+        return None
+    if settling_seconds(ready, now):
+        return Problem(Reason.DEPLOYING, f"{len(ready)} replicas are ready, and the Service is about to lead to them")
+    return Problem(
+        Reason.NO_ENDPOINTS,
+        f"{len(ready)} replicas are ready, and Service {service.name} leads to none of them: something else than the "
+        f"operator makes its endpoints, or the pods have other labels or ports than it selects; kubectl get "
+        f"endpointslices -l kubernetes.io/service-name={service.name}",
     )
 
 
@@ -210,11 +234,13 @@ def _stopped(facts: Facts) -> Verdict | None:
 
 
 def _ready(facts: Facts) -> Verdict:
-    ready, stopped, outcome = facts.count("readyReplicas"), _stopped(facts), facts.outcome
-    if refused := outcome.problem or (outcome.unserved if ready == 0 or stopped else None):
+    ready, stopped, result = facts.ready, _stopped(facts), facts.result
+    if refused := result.problem or (result.unserved if ready == 0 or stopped else None):
         return "False", refused.reason, refused.message
     if stopped:
         return stopped
+    if facts.unreached:
+        return "False", facts.unreached.reason, facts.unreached.message
     cause = facts.trouble or facts.waits
     if cause and (ready == 0 or facts.out_of_time):
         return "False", cause.reason, cause.message
@@ -228,10 +254,10 @@ def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
         return Reason.SERVING, f"{ready} of {facts.desired} replicas serve {facts.service.served_name}"
     if facts.replaced:
         return Reason.FEWER_REPLICAS, f"{ready} of {facts.desired} replicas serve"
-    return Reason.ROLLING_OUT, f"{ready} replicas serve while {_rollout_state(facts)}"
+    return Reason.ROLLING_OUT, f"{ready} replicas serve while {_progress(facts)}"
 
 
-def _rollout_state(facts: Facts) -> str:
+def _progress(facts: Facts) -> str:
     return f"{facts.count('updatedReplicas')} of {facts.desired} replicas are of the newest revision"
 
 
@@ -239,13 +265,15 @@ def _available(facts: Facts) -> Verdict:
     if stopped := _stopped(facts):
         return stopped
     available = facts.count("availableReplicas")
+    if available and facts.unreached:
+        return "False", facts.unreached.reason, facts.unreached.message
     if available == 0:
         return "False", Reason.NO_READY_REPLICA, "no replica answers requests"
     return "True", Reason.SERVING, f"{available} of {facts.desired} replicas answer requests"
 
 
 def _progressing(facts: Facts) -> Verdict:
-    if refused := facts.outcome.problem or facts.outcome.unserved:
+    if refused := facts.result.problem or facts.result.unserved:
         return "False", refused.reason, refused.message
     if facts.service.spec.rollout.paused:
         return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
@@ -256,12 +284,12 @@ def _progressing(facts: Facts) -> Verdict:
         return "False", late.reason, late.message
     if facts.waits:
         return "True", facts.waits.reason, facts.waits.message
-    return "True", Reason.DEPLOYING, f"{_rollout_state(facts)}; the furthest replica is {_loading(facts).phase}"
+    return "True", Reason.DEPLOYING, f"{_progress(facts)}; the furthest replica is {_loading(facts).phase}"
 
 
 def _degraded(facts: Facts) -> Verdict:
-    outcome, pending = facts.outcome, not_yet_acted_on(facts.service.spec)
-    kinds = (outcome.problem, outcome.unserved, facts.trouble, outcome.refused, outcome.conflict)
+    result, pending = facts.result, not_yet_acted_on(facts.service.spec)
+    kinds = (result.problem, result.unserved, facts.trouble, result.refused, result.conflict)
     found = list(dict.fromkeys(filter(None, kinds)))  # the worst first: it gives the reason
     sentences = [each.message for each in found]
     if pending:
@@ -295,8 +323,8 @@ def _scaling_active(facts: Facts) -> Verdict:
 
 
 def _rollout_blocked(facts: Facts) -> Verdict:
-    course = facts.outcome.course
-    return "True" if course.blocked else "False", course.finding.reason, course.finding.message
+    state = facts.result.rollout
+    return "True" if state.blocked else "False", state.problem.reason, state.problem.message
 
 
 def _load_seconds(service: LLMService, observed: Observation) -> int | None:

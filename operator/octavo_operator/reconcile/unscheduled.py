@@ -10,21 +10,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
-from octavo_operator.reconcile.finding import Finding
 from octavo_operator.reconcile.place import lacking, place_of
+from octavo_operator.reconcile.problem import Problem
 
 _NO_DEVICE = "cannot allocate all claims"
 _TOO_SMALL = "Preemption is not helpful for scheduling"
 _IN_USE = "No preemption victims found"
 
 
-def unscheduled(pod: Mapping[str, Any], said: str, gpu_resource: str) -> Finding:
-    """The finding on a pod that has no node, by what the scheduler `said`; GPUs are counted as `gpu_resource`."""
-    begin = f"pod {pod['metadata']['name']} finds no node: "
+def unscheduled(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_resource: str) -> Problem:
+    """The problem of a pod that has no node, by its `condition` PodScheduled; GPUs are counted as `gpu_resource`."""
+    name, said = pod["metadata"]["name"], condition.get("message") or ""
+    if condition.get("reason") == "SchedulingGated":
+        gates = ", ".join(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ())
+        return Problem(Reason.SCHEDULING_GATED, f"pod {name} is held back by its scheduling gates ({gates})")
+    begin = f"pod {name} finds no node: "
     why = _no_gpu(pod, said, gpu_resource)
     if why is None:
-        return Finding(Reason.UNSCHEDULABLE, f"{begin}{said}")
-    return Finding(Reason.WAITING_FOR_GPU, f"{begin}{why}. The scheduler: {said}")
+        return Problem(Reason.UNSCHEDULABLE, f"{begin}{said}")
+    return Problem(Reason.WAITING_FOR_GPU, f"{begin}{why}. The scheduler: {said}")
 
 
 def _no_gpu(pod: Mapping[str, Any], said: str, gpu_resource: str) -> str | None:

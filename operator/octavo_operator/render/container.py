@@ -12,6 +12,7 @@ from octavo_operator.render.volumes import API_KEYS, CACHE, HOME, LINK, Mount, w
 
 CONTAINER = "engine"
 PORT = 8000
+PORT_NAME = "http"
 PRE_STOP_SECONDS = 10  # until every node has taken the pod out of its Services
 STARTUP_PERIOD_SECONDS = 5
 GPU = "nvidia.com/gpu"
@@ -64,7 +65,7 @@ def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) ->
         args=arguments(llmservice),
         env=variables(spec, {"HF_HUB_OFFLINE": {"value": "1"}}),  # all is here: nobody is asked
         mounts=mounts,
-        ports={"ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}]},
+        ports={"ports": [{"name": PORT_NAME, "containerPort": PORT, "protocol": "TCP"}]},
         lifetime={
             **probes(spec.rollout.startup_timeout_seconds),
             "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
@@ -140,7 +141,7 @@ def probes(startup_timeout_seconds: int) -> dict[str, Any]:
 
     def probe(path: str, period: int, failures: int, timeout: int) -> dict[str, Any]:
         return {
-            "httpGet": {"path": f"/health/{path}", "port": "http"},
+            "httpGet": {"path": f"/health/{path}", "port": PORT_NAME},
             "periodSeconds": period,
             "failureThreshold": failures,
             "timeoutSeconds": timeout,

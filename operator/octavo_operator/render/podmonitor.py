@@ -10,6 +10,7 @@ from typing import Any
 
 from octavo_operator.api.names import SERVICE_LABEL, selector
 from octavo_operator.api.resource import LLMService
+from octavo_operator.render.container import PORT_NAME
 from octavo_operator.render.metadata import child_metadata
 
 KIND = "PodMonitor"
@@ -30,7 +31,7 @@ def pod_monitor(llmservice: LLMService, kinds: frozenset[str]) -> dict[str, Any]
             "jobLabel": "app.kubernetes.io/name",
             "podMetricsEndpoints": [
                 {
-                    "port": "http",
+                    "port": PORT_NAME,
                     "path": "/metrics",
                     "interval": llmservice.spec.monitoring.interval,
                     "relabelings": [{"sourceLabels": [_POD_LABEL], "targetLabel": LABEL}],

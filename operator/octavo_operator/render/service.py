@@ -6,6 +6,7 @@ from typing import Any
 
 from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
+from octavo_operator.render.container import PORT_NAME
 from octavo_operator.render.metadata import child_metadata
 
 
@@ -16,10 +17,10 @@ def service(llmservice: LLMService) -> dict[str, Any]:
     if settings.annotations:
         metadata["annotations"] = dict(settings.annotations)
     port = {
-        "name": "http",
+        "name": PORT_NAME,
         "port": settings.port,
         "protocol": "TCP",
-        "targetPort": "http",
+        "targetPort": PORT_NAME,
         "appProtocol": settings.app_protocol,
     }
     return {

@@ -1,4 +1,4 @@
-"""What was found out about a part of an LLMService."""
+"""What is wrong with, or to be said of, a part of an LLMService."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from octavo_operator.api.conditions import Reason
 
 
 @dataclass(frozen=True)
-class Finding:
+class Problem:
     """A reason and its sentence."""
 
     reason: Reason

@@ -1,0 +1,40 @@
+"""Which pods a client of the Service reaches: those to which its EndpointSlices lead. Pure.
+
+A pod that is ready serves nobody where the Service selects other pods, or leads to another port of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from octavo_operator.reconcile.pods import PodView
+from octavo_operator.render.container import PORT_NAME
+
+_SETTLE_SECONDS = 10.0  # the controller of EndpointSlices is quicker, also on a busy cluster
+
+
+def leads_to(endpoint_slice: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an EndpointSlice is worth keeping: the names of its ready pods, and the engine's port, if it has one."""
+    pods = [
+        endpoint["targetRef"]["name"]
+        for endpoint in endpoint_slice.get("endpoints") or ()
+        if (endpoint.get("conditions") or {}).get("ready") and endpoint.get("targetRef")
+    ]
+    ports = [port.get("port") for port in endpoint_slice.get("ports") or () if port.get("name") == PORT_NAME]
+    return {"pods": pods, "port": next(iter(ports), None)}
+
+
+def reached(slices: Iterable[Mapping[str, Any]], pods: Iterable[PodView]) -> list[PodView]:
+    """The ready pods to which one of the `slices`, as `leads_to` leaves them, leads."""
+    found = {(pod, each["port"]) for each in slices for pod in each["pods"]}
+    return [pod for pod in pods if pod.ready and (pod.name, pod.port) in found]
+
+
+def settling_seconds(pods: Iterable[PodView], now: str) -> float:
+    """For how long yet, from `now` (RFC 3339) on, it is usual that no EndpointSlice leads to the ready `pods`."""
+    since = [datetime.fromisoformat(pod.ready_since) for pod in pods if pod.ready and pod.ready_since]
+    if not since:
+        return 0.0
+    return max(0.0, _SETTLE_SECONDS - (datetime.fromisoformat(now) - min(since)).total_seconds())

@@ -1,0 +1,97 @@
+"""What keeps the pods of a surge from starting, and whether the end of an old pod would help. Pure.
+
+A surge pod starts before the pod that it replaces ends, so it needs room beside it: GPUs, memory, a quota, a volume.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.quantity import parse_quantity
+from octavo_operator.reconcile.place import lacking
+from octavo_operator.reconcile.pods import PodView, condition_of, mounting_seconds
+
+_QUOTA = "exceeded quota"
+_HELD_BY_OLD_PODS = ("anti-affinity rules", "free ports", "ReadWriteOncePod")
+"""What the scheduler says of a node that is refused for a pod that runs there."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a surge pod does not start, `since` when (RFC 3339), and whether ending an old pod surely helps."""
+
+    reason: Reason
+    message: str
+    since: str
+    helped: bool
+
+
+def obstacles(
+    deployment: Mapping[str, Any], pods: Sequence[PodView], exclusive: frozenset[str], now: str
+) -> list[Obstacle]:
+    """What the surge pods wait for while older pods hold their places; `now` is RFC 3339.
+
+    `exclusive`: the claims that are known to be for one node or one pod at a time.
+    """
+    found = [_refused(deployment, pods)]
+    for pod in pods:
+        before = [old for old in pods if is_before(old, pod)]
+        if before and pod.waits:
+            found.append(_of_pod(pod, before, exclusive, now))
+    return [each for each in found if each]
+
+
+def is_before(old: PodView, new: PodView) -> bool:
+    """Whether `old` has a node and is to be replaced by a pod of the revision of `new`."""
+    return old.scheduled and not old.ended and old.revision != new.revision and old.created <= new.created
+
+
+def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], now: str) -> Obstacle | None:
+    """What a surge pod waits for, if the pods `before` it may have it."""
+    if not pod.waits:
+        return None
+    said = pod.waits.message
+
+    def obstacle(reason: Reason, helps: Callable[[PodView], bool]) -> Obstacle:
+        return Obstacle(reason, said, pod.waits_since, any(map(helps, before)))
+
+    def makes_room(old: PodView) -> bool:
+        return old.place.makes_room_for(pod.place, lacking(said))
+
+    match pod.waits.reason:
+        case Reason.WAITING_FOR_GPU:
+            return obstacle(Reason.NO_GPU_FOR_SURGE, makes_room)
+        case Reason.SCHEDULING_GATED:  # whatever holds it counts what old pods have
+            return obstacle(Reason.SURGE_GATED, lambda _: True)
+        case Reason.UNSCHEDULABLE:
+            held = bool(lacking(said)) or any(words in said for words in _HELD_BY_OLD_PODS)
+            return obstacle(Reason.NO_ROOM_FOR_SURGE, lambda old: held and makes_room(old))
+        case Reason.WAITING_FOR_VOLUMES if not mounting_seconds(pod, now):
+            return obstacle(Reason.NO_VOLUME_FOR_SURGE, lambda old: bool(old.claims & pod.claims & exclusive))
+    return None
+
+
+def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle | None:
+    """A surge pod that the API server does not let be made, while there are pods of an older revision."""
+    failure = condition_of(deployment, "ReplicaFailure")
+    status = deployment.get("status") or {}
+    if failure.get("status") != "True" or int(status.get("replicas") or 0) <= int(status.get("updatedReplicas") or 0):
+        return None
+    said, since = str(failure.get("message")), failure.get("lastTransitionTime") or ""
+    if _QUOTA not in said:
+        return Obstacle(Reason.SURGE_REFUSED, f"a pod cannot be made: {said}", since, helped=False)
+    wanted = _requested(said)
+    helped = any(pod.scheduled and not pod.ended and pod.place.holds(wanted) for pod in pods)
+    return Obstacle(Reason.NO_QUOTA_FOR_SURGE, f"a pod cannot be made: {said}", since, helped)
+
+
+def _requested(said: str) -> dict[str, Decimal]:
+    """What a pod asks for of the quotas that it exceeds, in the words of the API server."""
+    lists = re.findall(r"requested: (\S+?),? used:", said)
+    pairs = [pair.partition("=") for each in lists for pair in each.split(",")]
+    return {name: parse_quantity(amount) for name, _, amount in pairs if amount}

@@ -1,0 +1,101 @@
+"""Clusters that do not behave: other managers change what is ours, and quotas leave no room for a rolling update."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.operator.bad_llmservices import VALID, merged
+
+from .client import Client
+from .octavo import condition, installed_operator, wait_for_condition
+from .watching import watched_reasons
+
+MENDED = 10  # seconds
+LISTENS = ["-m", "http.server", "8000", "--directory", "/tmp"]
+BY_TCP = {"$patch": "replace", "tcpSocket": {"port": "http"}, "periodSeconds": 1}
+NO_ENGINE = {
+    "name": "engine",
+    "command": ["python3"],
+    "args": LISTENS,
+    **dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"), BY_TCP),
+}
+"""In the engine's place something that is ready at once: these tests send no request."""
+READY_AT_ONCE = merged(
+    VALID,
+    {
+        "metadata": {"name": "model"},
+        "spec": {
+            "engine": {"image": "octavo-engine:dev", "imagePullPolicy": "Never"},
+            "accelerator": {"count": 0},
+            "podTemplate": {"spec": {"terminationGracePeriodSeconds": 11, "containers": [NO_ENGINE]}},
+        },
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Client) -> Iterator[Client]:
+    """The operator, cluster-wide."""
+    with installed_operator(cluster) as system:
+        yield system
+
+
+@pytest.fixture
+def served(operator: Client, namespace: Client) -> Client:
+    """A client of a namespace in which an LLMService is ready."""
+    namespace.apply(READY_AT_ONCE)
+    wait_for_condition(namespace, "model", "Ready", "Serving", 90)
+    return namespace
+
+
+def changed_service(client: Client, spec: dict[str, Any], manager: str = "kubectl-patch") -> None:
+    patch = json.dumps({"spec": spec})
+    client.kubectl("patch", "service", "model", "--type=merge", f"--field-manager={manager}", "-p", patch)
+
+
+def ports(client: Client) -> list[dict[str, Any]]:
+    return list(client.get("service", "model")["spec"]["ports"])
+
+
+def test_a_port_that_another_manager_puts_in_the_place_of_ours_is_gone_again(served: Client) -> None:
+    before = ports(served)
+    changed_service(served, {"ports": [{"name": "http", "port": 81, "targetPort": 1}]})
+    served.wait_until(lambda: ports(served) == before, MENDED, lambda: f"the ports are as before: {ports(served)}")
+    wait_for_condition(served, "model", "Ready", "Serving", MENDED)
+
+    def managers() -> list[tuple[str, str]]:
+        fields = served.http.get(served.path("service", "model")).json()["metadata"]["managedFields"]
+        return [(each["manager"], each["operation"]) for each in fields]
+
+    served.wait_until(lambda: ("octavo-operator", "Update") not in managers(), MENDED, "only its apply owns fields")
+    wait_for_condition(served, "model", "Degraded", "AsExpected", MENDED)
+
+
+def test_a_rolling_update_for_which_a_quota_has_no_room_goes_on_in_place(served: Client) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}}
+    served.apply(quota)
+    served.wait_until(
+        lambda: served.get("resourcequota", "one")["status"].get("used", {}).get("pods") == "1", 30, "used"
+    )
+    change = {"rollout": {"surgeTimeoutSeconds": 3}, "engine": {"env": [{"name": "CHANGED", "value": "yes"}]}}
+    with watched_reasons(served, "model", "RolloutBlocked") as reasons:
+        served.kubectl("patch", "llms", "model", "--type=merge", "-p", json.dumps({"spec": change}))
+        wait_for_condition(served, "model", "RolloutBlocked", "WentInPlace", 60)
+        wait_for_condition(served, "model", "Progressing", "Deployed", 90)
+        wait_for_condition(served, "model", "RolloutBlocked", "NotBlocked", 30)
+    assert reasons.values == ["NotBlocked", "NoQuotaForSurge", "WentInPlace", "NotBlocked"]
+
+
+def test_ready_is_what_a_client_reaches(served: Client) -> None:
+    nobody = {"selector": {"nobody": "has-this"}}
+    selector = served.get("service", "model")["spec"]["selector"]
+    changed_service(served, nobody, "argocd")
+    served.wait_until(lambda: served.get("service", "model")["spec"]["selector"] == selector, MENDED, "it is put back")
+    changed_service(served, nobody, "argocd")  # now it is a fight, in which the operator waits for a minute
+    service = wait_for_condition(served, "model", "Ready", "NoEndpoints", 30)
+    assert service["status"]["readyReplicas"] == 1
+    assert condition(service, "Available")["reason"] == "NoEndpoints"

@@ -1,0 +1,64 @@
+"""Ready means that a client reaches a pod: by the Service's EndpointSlices, not by what the pods say alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo_operator.api.conditions import ConditionType, Reason
+from octavo_operator.api.status import LLMServiceStatus
+from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, POD
+from octavo_operator.reconcile.observe import Observation, trimmed
+from octavo_operator.reconcile.summarize import Result, summarize
+from tests.operator.test_summarize import IMAGE, NOW, SERVING, condition, deployment, pod, service
+
+LATER = "2026-01-01T00:01:00Z"
+
+
+def endpoint_slice(*pods: str, ready: bool = True, name: str = "http", port: int = 8000) -> dict[str, Any]:
+    endpoints = [{"conditions": {"ready": ready}, "targetRef": {"kind": "Pod", "name": each}} for each in pods]
+    return {"metadata": {"name": "good-x1"}, "endpoints": endpoints, "ports": [{"name": name, "port": port}]}
+
+
+def ready_pod(name: str, since: str = NOW) -> dict[str, Any]:
+    found = pod(name, container=SERVING)
+    found["status"]["conditions"][-1]["lastTransitionTime"] = since
+    found["spec"] = {"containers": [{"name": "engine", "ports": [{"name": "http", "containerPort": 8000}]}]}
+    return dict(trimmed(POD, found))
+
+
+def status(*slices: dict[str, Any], since: str = NOW) -> LLMServiceStatus:
+    """The status of a service of two ready pods, a and b."""
+    kept = tuple(trimmed(ENDPOINT_SLICE, each) for each in slices)
+    pods = (ready_pod("a", since), ready_pod("b", since))
+    observed = Observation({}, deployment(ready=2, updated=2, total=2), pods, slices=kept)
+    return summarize(service(replicas=2), observed, IMAGE, Result(), LATER)
+
+
+UNREACHED = [
+    ("no slice", []),
+    ("no endpoint", [endpoint_slice()]),
+    ("not ready", [endpoint_slice("a", "b", ready=False)]),
+    ("another port", [endpoint_slice("a", "b", port=1)]),
+    ("a port of another name", [endpoint_slice("a", "b", name="other")]),
+    ("pods of others", [endpoint_slice("stray")]),
+]
+
+
+@pytest.mark.parametrize("slices", [row[1] for row in UNREACHED], ids=[row[0] for row in UNREACHED])
+def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str, Any]]) -> None:
+    for kind in (ConditionType.READY, ConditionType.AVAILABLE):
+        found = condition(status(*slices), kind)
+        assert (found.status, found.reason) == ("False", Reason.NO_ENDPOINTS)
+        assert "Service good leads to none of them" in found.message
+
+
+def test_a_pod_that_has_just_become_ready_is_about_to_be_reached() -> None:
+    found = condition(status(since="2026-01-01T00:00:55Z"), ConditionType.READY)
+    assert (found.status, found.reason) == ("False", Reason.DEPLOYING)
+
+
+def test_one_slice_of_several_is_enough() -> None:
+    found = condition(status(endpoint_slice("stray"), endpoint_slice("b")), ConditionType.READY)
+    assert (found.status, found.reason) == ("True", Reason.SERVING)
