@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from octavo_engine.model.source import resolve_model
+from octavo_operator.api.names import selector
 from octavo_operator.cli import main
 from octavo_operator.render.volumes import NODE_FOLDER
 from tests.engine import fake_hub
@@ -163,9 +164,7 @@ def test_a_model_from_s3_with_a_template_of_its_own(operator: Client, namespace:
     assert pod["spec"]["terminationGracePeriodSeconds"] == 30
     names = {variable["name"] for variable in pod["spec"]["containers"][0]["env"]}
     assert "OMP_WAIT_POLICY" in names and not names & set(KEYS), "only the fetching container has the credentials"
-    assert namespace.get("networkpolicy", "good")["spec"]["podSelector"] == {
-        "matchLabels": {"octavo.dev/llmservice": "good"}
-    }
+    assert namespace.get("networkpolicy", "good")["spec"]["podSelector"] == {"matchLabels": selector("good")}
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from octavo_operator.api.names import selector
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
 from .client import Client, CommandError
@@ -202,7 +203,7 @@ def test_what_belongs_to_somebody_else_is_left_alone(operator: Client, namespace
     assert namespace.get("service", "model")["spec"]["selector"] == {"app": "theirs"}
     namespace.kubectl("delete", "service", "model")
     converged(namespace)
-    assert namespace.get("service", "model")["spec"]["selector"] == {"octavo.dev/llmservice": "model"}
+    assert namespace.get("service", "model")["spec"]["selector"] == selector("model")
 
 
 def test_what_is_no_longer_wanted_goes(operator: Client, namespace: Client) -> None:

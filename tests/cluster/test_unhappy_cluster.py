@@ -81,13 +81,29 @@ def test_a_rolling_update_for_which_a_quota_has_no_room_goes_on_in_place(served:
     served.wait_until(
         lambda: served.get("resourcequota", "one")["status"].get("used", {}).get("pods") == "1", 30, "used"
     )
-    change = {"rollout": {"surgeTimeoutSeconds": 3}, "engine": {"env": [{"name": "CHANGED", "value": "yes"}]}}
+    change = {"rollout": {"surgeTimeoutSeconds": 10}, "engine": {"env": [{"name": "CHANGED", "value": "yes"}]}}
     with watched_reasons(served, "model", "RolloutBlocked") as reasons:
         served.kubectl("patch", "llms", "model", "--type=merge", "-p", json.dumps({"spec": change}))
         wait_for_condition(served, "model", "RolloutBlocked", "WentInPlace", 60)
         wait_for_condition(served, "model", "Progressing", "Deployed", 90)
         wait_for_condition(served, "model", "RolloutBlocked", "NotBlocked", 30)
     assert reasons.values == ["NotBlocked", "NoQuotaForSurge", "WentInPlace", "NotBlocked"]
+
+
+def test_a_pod_that_has_the_label_of_a_service_by_mistake_gets_no_requests(served: Client) -> None:
+    stray = {"octavo.dev/llmservice": "model"}
+    container = {"name": "engine", "image": "octavo-engine:dev", "imagePullPolicy": "Never", "command": ["python3"],
+                 "args": LISTENS, "ports": [{"name": "http", "containerPort": 8000}]}  # fmt: skip
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stray", "labels": stray},
+           "spec": {"containers": [container]}}  # fmt: skip
+    served.apply(pod)
+    served.kubectl("wait", "--for=condition=Ready", "pod/stray", "--timeout=60s")
+    slices = served.list("endpointslices", selector="kubernetes.io/service-name=model")
+    pods = [endpoint["targetRef"]["name"] for each in slices for endpoint in each["endpoints"]]
+    (own,) = served.list("pods", selector="octavo.dev/track=stable")
+    assert pods == [own["metadata"]["name"]]
+    assert own["metadata"]["labels"]["app.kubernetes.io/component"] == "engine"
+    assert served.get("llms", "model")["status"]["readyReplicas"] == 1
 
 
 def test_ready_is_what_a_client_reaches(served: Client) -> None:

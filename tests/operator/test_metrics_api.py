@@ -18,7 +18,7 @@ from yarl import URL
 
 from octavo_engine.engine.client import EngineState
 from octavo_engine.server.metrics import Metrics
-from octavo_operator.api.names import METRICS_API_SERVICE
+from octavo_operator.api.names import METRICS_API_SERVICE, pod_labels
 from octavo_operator.metrics_api import collector as collecting
 from octavo_operator.metrics_api import serve
 from octavo_operator.metrics_api.app import aggregated, plain
@@ -195,7 +195,7 @@ async def test_no_pod_is_no_number() -> None:
 
 def live_pod(**status: Any) -> dict[str, Any]:
     return {
-        "metadata": {"name": "p", "uid": "u", "labels": {"octavo.dev/llmservice": "model"}},
+        "metadata": {"name": "p", "uid": "u", "labels": pod_labels("model")},
         "status": {
             "podIP": "10.0.0.7",
             "conditions": [{"type": "Ready", "status": "True"}],

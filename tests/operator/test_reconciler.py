@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from octavo_operator.api.names import SERVICE_LABEL, pod_labels
 from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.fights import Fights
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
-from octavo_operator.reconcile.observe import trimmed
+from octavo_operator.reconcile.observe import key_of, trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.render import RenderConfig
 from tests.operator.bad_llmservices import VALID, merged
@@ -138,6 +139,16 @@ def beside(theirs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> list[dic
 
 def reconciler(server: Server, image: str = "engine:1") -> Reconciler:
     return Reconciler(server, server.indexes, RenderConfig(image))
+
+
+def test_a_pod_with_the_label_of_a_service_alone_belongs_to_none() -> None:
+    def pod(**labels: str) -> dict[str, Any]:
+        return {"metadata": {"name": "p", "namespace": "llm", "labels": labels}}
+
+    assert key_of(POD, pod(**pod_labels("good"))) == KEY
+    assert key_of(POD, pod(**{**pod_labels("good"), "octavo.dev/track": "canary"})) == KEY
+    assert key_of(POD, pod(**{SERVICE_LABEL: "good"})) is None
+    assert key_of(POD, pod(**{**pod_labels("good"), "app.kubernetes.io/component": "gateway"})) is None
 
 
 async def test_the_image_is_pinned_before_anything_is_made() -> None:

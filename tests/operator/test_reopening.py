@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from octavo_operator.api.names import SERVICE_LABEL
+from octavo_operator.api.names import SERVICE_LABEL, pod_labels
 from octavo_operator.reconcile import discovery, operator
 from octavo_operator.reconcile.apply import ApiError, Cluster
 from octavo_operator.reconcile.health import Heartbeat
@@ -51,7 +51,7 @@ class ApiServer:
         """Namespaces of which nothing may be read."""
         self.items: dict[str, list[dict[str, Any]]] = {
             LLMSERVICE.plural: [body("good")],
-            POD.plural: [body("good-1", **{SERVICE_LABEL: "good"})],
+            POD.plural: [body("good-1", **pod_labels("good"))],
         }
 
     @property

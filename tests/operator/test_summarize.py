@@ -181,7 +181,10 @@ def test_serving() -> None:
     assert condition(status, ConditionType.MODEL_LOADED).status == "True"
     assert condition(status, ConditionType.DEGRADED).status == "False"
     assert (status.ready_replicas, status.replicas, status.url) == (1, 1, "http://good.llm.svc:80/v1")
-    assert (status.engine_image, status.selector) == (IMAGE, "octavo.dev/llmservice=good")
+    assert (status.engine_image, status.selector) == (
+        IMAGE,
+        "octavo.dev/llmservice=good,app.kubernetes.io/component=engine,octavo.dev/track=stable",
+    )
 
 
 def test_ready_stays_true_while_new_pods_come() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 GROUP = "octavo.dev"
 VERSION = "v1alpha1"
@@ -14,6 +15,12 @@ FIELD_MANAGER = "octavo-operator"
 SERVICE_LABEL = f"{GROUP}/llmservice"
 NAME_LABEL = "app.kubernetes.io/name"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+COMPONENT_LABEL = "app.kubernetes.io/component"
+"""What a child or pod is there for: the engine; gateway and worker are kept for later."""
+ENGINE = "engine"
+TRACK_LABEL = f"{GROUP}/track"
+"""Which of two versions that serve side by side a pod is of: stable; canary is kept for later."""
+STABLE = "stable"
 
 METRICS_API = "external.metrics.k8s.io/v1beta1"
 METRICS_API_SERVICE = ".".join(reversed(METRICS_API.split("/")))
@@ -41,14 +48,28 @@ def labels(service_name: str) -> dict[str, str]:
         NAME_LABEL: "octavo",
         "app.kubernetes.io/instance": service_name,
         MANAGED_BY_LABEL: FIELD_MANAGER,
-        "app.kubernetes.io/component": "engine",
+        COMPONENT_LABEL: ENGINE,
         SERVICE_LABEL: service_name,
     }
 
 
+def pod_labels(service_name: str) -> dict[str, str]:
+    """The labels of the engine's pods."""
+    return {**labels(service_name), TRACK_LABEL: STABLE}
+
+
 def selector(service_name: str) -> dict[str, str]:
-    """The label that selects the pods of a service: it never changes, since a Deployment's selector cannot."""
-    return {SERVICE_LABEL: service_name}
+    """The labels that select the engine's pods of a service. They never change, since a Deployment's selector cannot.
+
+    They are more than one, so that pods of another role or track can be told apart, and one label that is set by
+    mistake leads no requests to a pod.
+    """
+    return {SERVICE_LABEL: service_name, COMPONENT_LABEL: ENGINE, TRACK_LABEL: STABLE}
+
+
+def is_engine_pod(pod_labels: Mapping[str, str]) -> bool:
+    """Whether a pod with these labels is one of an LLMService's engine, of any track."""
+    return SERVICE_LABEL in pod_labels and pod_labels.get(COMPONENT_LABEL) == ENGINE and TRACK_LABEL in pod_labels
 
 
 def cache_claim(service_name: str) -> str:

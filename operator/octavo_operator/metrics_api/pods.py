@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from octavo_operator.api.names import SERVICE_LABEL
+from octavo_operator.api.names import SERVICE_LABEL, is_engine_pod
 from octavo_operator.render.container import CONTAINER, PORT
 
 
@@ -27,14 +27,13 @@ class EnginePod:
 def engine_pod(pod: Mapping[str, Any]) -> EnginePod | None:
     """The pod, or None if no engine runs in it (any more): then nothing can wait there."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    service = (metadata.get("labels") or {}).get(SERVICE_LABEL)
-    address = status.get("podIP")
-    if not service or not address or not _runs(status):
+    labels, address = metadata.get("labels") or {}, status.get("podIP")
+    if not is_engine_pod(labels) or not address or not _runs(status):
         return None
     host = f"[{address}]" if ":" in address else address
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions") or ())
     url, ending = f"http://{host}:{PORT}/metrics", bool(metadata.get("deletionTimestamp"))
-    return EnginePod(metadata["uid"], metadata["name"], service, url, ready, ending)
+    return EnginePod(metadata["uid"], metadata["name"], labels[SERVICE_LABEL], url, ready, ending)
 
 
 def _runs(status: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL
+from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL, is_engine_pod
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.place import kept_of
@@ -55,9 +55,12 @@ def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:
 
 
 def key_of(kind: Kind, body: Object) -> Key | None:
-    """The LLMService that `body` is or belongs to, by its label."""
+    """The LLMService that `body` is or belongs to, by its labels; None: to none, as a pod that is no engine's."""
     metadata = body["metadata"]
-    name = metadata["name"] if kind is LLMSERVICE else (metadata.get("labels") or {}).get(SERVICE_LABEL)
+    labels = metadata.get("labels") or {}
+    if kind is POD and not is_engine_pod(labels):
+        return None
+    name = metadata["name"] if kind is LLMSERVICE else labels.get(SERVICE_LABEL)
     return (metadata["namespace"], name) if name else None
 
 

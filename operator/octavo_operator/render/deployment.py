@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_operator.api.llmservice import LLMServiceSpec, Rollout
-from octavo_operator.api.names import labels, selector
+from octavo_operator.api.names import pod_labels, selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.render.container import PRE_STOP_SECONDS, engine_container, gpu_resource
 from octavo_operator.render.fetch import init_containers
@@ -80,7 +80,7 @@ def grace_period(rollout: Rollout) -> int:
 
 def pod_template(llmservice: LLMService, image: str) -> dict[str, Any]:
     """The template of the pods, with the spec's own `podTemplate` over it."""
-    template = {"metadata": {"labels": labels(llmservice.name)}, "spec": pod_spec(llmservice, image)}
+    template = {"metadata": {"labels": pod_labels(llmservice.name)}, "spec": pod_spec(llmservice, image)}
     patch = llmservice.spec.pod_template
     return merge_pod_template(template, patch.as_patch()) if patch else template
 
