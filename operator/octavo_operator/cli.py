@@ -27,6 +27,7 @@ from octavo_operator.render import (
     render,
     scaledobject,
 )
+from octavo_operator.render.refusals import refusals
 from octavo_operator.render.scaler import bounds_in_force
 
 DEFAULT_ENGINE_IMAGE = f"octavo-engine:{__version__}"
@@ -224,6 +225,9 @@ def _check(path: Path) -> int:
     for line in inspection.skipped:
         _say(f"{path}: skipped: {line}")
     for service in inspection.services:
+        if problems := refusals(service):
+            inspection.problems.extend(map(str, problems))
+            continue
         sys.stdout.write(f"{path}: LLMService {service.name} is valid\n")
         for note in _notes(service):
             _say(f"{path}: note: {note}")

@@ -38,6 +38,27 @@ def test_accepts_a_scrape_within_a_minute(interval: str) -> None:
     assert parse(merged(VALID, {"spec": {"monitoring": {"interval": interval}}})).spec.monitoring.interval == interval
 
 
+@pytest.mark.parametrize(
+    ("pod", "code"),
+    [
+        ({"terminationGracePeriodSeconds": 9}, 2),
+        ({"terminationGracePeriodSeconds": 10}, 0),
+        ({"terminationGracePeriodSeconds": 9, "containers": [{"name": "engine", "lifecycle": None}]}, 0),
+        ({"terminationGracePeriodSeconds": None}, 0),
+    ],
+)
+def test_says_that_pods_have_no_time_for_their_pause_before_the_api_server_does(
+    pod: dict[str, Any], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "short.yaml"
+    file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"podTemplate": {"spec": pod}}})))
+    assert main(["check", str(file)]) == code
+    said = capsys.readouterr().err
+    assert (f"{file}: spec.podTemplate.spec.terminationGracePeriodSeconds: 9 is less than the 10 s" in said) is bool(
+        code
+    )
+
+
 def test_says_all_problems_of_a_file_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"replicas": -1, "engine": {"dtype": "int3"}, "what": 1}})))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.api.names import labels, selector
+from octavo_operator.api.names import pod_labels, selector
 from octavo_operator.api.resource import InvalidLLMServiceError, parse
 from octavo_operator.render import RenderConfig, render
 from octavo_operator.render.pod_template import merge_pod_template
@@ -133,7 +133,7 @@ def test_the_labels_by_which_pods_are_found_stay() -> None:
     assert template["metadata"] == {"labels": {"own": "yes", "mine": "1"}, "annotations": {"a": "b"}}
 
 
-@pytest.mark.parametrize("label", labels("x"))
+@pytest.mark.parametrize("label", pod_labels("x"))
 def test_an_attempt_to_set_them_is_refused_with_their_names(label: str) -> None:
     with pytest.raises(InvalidLLMServiceError) as refused:
         parse(merged(VALID, {"spec": {"podTemplate": {"metadata": {"labels": {label: "mine"}}}}}))
@@ -148,7 +148,7 @@ def test_the_selector_finds_the_pods_of_a_service_with_a_template_of_its_own() -
     (found,) = [each for each in render(service, RenderConfig("x")) if each["kind"] == "Deployment"]
     pods = found["spec"]["template"]
     assert found["spec"]["selector"]["matchLabels"] == selector("good")
-    assert pods["metadata"]["labels"] == {**labels("good"), "team": "a"}
+    assert pods["metadata"]["labels"] == {**pod_labels("good"), "team": "a"}
     assert pods["spec"]["hostNetwork"] is True
     assert pods["spec"]["containers"][0]["tty"] is True
     assert pods["spec"]["containers"][0]["args"][:2] == ["serve", "smollm2"]

@@ -6,6 +6,7 @@ The rest is tested against a real one, in tests/cluster/test_llmservice_reconcil
 from __future__ import annotations
 
 import copy
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -683,7 +684,55 @@ async def test_what_an_autoscaler_writes_is_no_drift() -> None:
     server.change("Deployment", {"spec": {"replicas": 7}}, "kube-controller-manager")
     await operator.reconcile(KEY)
     assert server.live["Deployment"]["spec"]["replicas"] == 7
-    assert server.service["status"]["replicas"] == 7
+    assert server.service["status"]["desiredReplicas"] == 7
+
+
+async def test_only_the_load_is_written_once_a_minute() -> None:
+    """Autoscalers measure it every few seconds; all else is written at once."""
+    server = Server(autoscaling={"minReplicas": 1, "maxReplicas": 3})
+    operator = await settled(server)
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    writes = []
+    for second in range(0, 300, 15):
+        operator._clock = lambda now=moment + timedelta(seconds=second): now.strftime("%Y-%m-%dT%H:%M:%SZ")  # type: ignore[misc]
+        metric = {"metric": {"name": "octavo_requests_waiting"}, "current": {"averageValue": str(second)}}
+        autoscaler = copy.deepcopy(server.live["HorizontalPodAutoscaler"])
+        autoscaler["status"] = {"desiredReplicas": 1, "currentMetrics": [{"type": "External", "external": metric}]}
+        server._store("HorizontalPodAutoscaler", autoscaler)
+        server.writes.clear()
+        again = await operator.reconcile(KEY)
+        writes.append(server.writes.count("LLMService/status"))
+        assert writes[-1] or (again is not None and again <= 60)
+    assert sum(writes) == 5
+    autoscaler["status"]["desiredReplicas"] = 2
+    server._store("HorizontalPodAutoscaler", autoscaler)
+    server.writes.clear()
+    await operator.reconcile(KEY)
+    assert server.writes == ["LLMService/status"]
+
+
+async def test_a_restore_without_a_status_keeps_the_image_that_runs() -> None:
+    server = Server()
+    await settled(server)
+    del server.service["status"]
+    upgraded = reconciler(server, image="engine:2")
+    for _ in range(2):
+        await upgraded.reconcile(KEY)
+    assert server.service["status"]["engineImage"] == "engine:1"
+    (container,) = server.live["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "engine:1"
+
+
+async def test_a_long_refusal_breaks_no_status() -> None:
+    """The API server says of each field what is wrong with it, and the CRD bounds a condition's message."""
+    server = Server()
+    server.failures["Deployment"] = ApiError(422, "Invalid", "x" * 42_000)
+    operator = reconciler(server)
+    for _ in range(2):
+        with pytest.raises(ApiError):
+            await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "ApplyFailed"
+    assert len(server.condition("Degraded")["message"]) == 4096
 
 
 async def test_a_deployment_of_none_that_no_autoscaler_would_ever_scale_is_started_again() -> None:

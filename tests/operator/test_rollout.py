@@ -244,6 +244,9 @@ def test_a_surge_pod_that_may_not_be_made_blocks(said: str, reason: Reason, help
     assert (now.blocked, now.problem.reason) == (True, reason)
     assert said in now.problem.message
     assert rollout_state(rollout(), deployment, pods, at(9999)).in_place is helped
+    ending = [old(ended=True, place=pods[0].place)]
+    going_in_place = {**deployment, "spec": live(surging=0)["spec"]}
+    assert rollout_state(rollout(), going_in_place, ending, at(9999)).in_place, "while the old pod ends"
     grows = live(total=1, updated=1)  # no pod of another revision is left: more replicas, or none at all
     grows["status"]["conditions"] = [failure]
     assert rollout_state(rollout(), grows, [old("r2")], at(9999)) == RolloutState()

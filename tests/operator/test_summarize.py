@@ -187,6 +187,18 @@ def test_serving() -> None:
     )
 
 
+def test_replicas_are_those_that_there_are() -> None:
+    status = summary(pod(container=SERVING), of=service(replicas=5), children=deployment(ready=1, updated=3, total=3))
+    assert (status.replicas, status.desired_replicas) == (3, 5)
+
+
+def test_a_new_pod_that_waits_is_not_counted_as_if_it_served() -> None:
+    pods = [pod("old", container=SERVING, revision="r1"), pod("new", revision="r2", **NO_GPU)]
+    pods[1]["metadata"]["creationTimestamp"] = "2026-01-01T00:01:00Z"
+    ready = condition(summary(*pods, children=deployment(ready=1, updated=1, total=2)), ConditionType.READY)
+    assert ready.message == "1 replicas serve while 0 of 1 replicas of the newest revision are ready"
+
+
 def test_ready_stays_true_while_new_pods_come() -> None:
     pods = [pod("old", container=SERVING, revision="r1"), pod("new", container=RUNNING, revision="r2")]
     status = summary(*pods, children=deployment(ready=1, updated=1, total=2))

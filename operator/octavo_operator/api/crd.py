@@ -16,7 +16,7 @@ Schema = dict[str, Any]
 _COLUMNS = (
     ("Model", "string", ".status.model.name", 0, "Name in the OpenAI API."),
     ("Ready", "integer", ".status.readyReplicas", 0, "Pods that answer requests."),
-    ("Desired", "integer", ".status.replicas", 0, "Pods that should be."),
+    ("Desired", "integer", ".status.desiredReplicas", 0, "Pods that should be."),
     ("Status", "string", '.status.conditions[?(@.type=="Ready")].reason', 0, "Why it is Ready, or why not."),
     ("Phase", "string", ".status.loading.phase", 0, "How far loading has come."),
     ("URL", "string", ".status.url", 1, "Base URL of the OpenAI API within the cluster."),

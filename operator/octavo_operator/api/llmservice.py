@@ -20,7 +20,7 @@ from octavo_operator.api.fields import (
     ShortName,
     seconds,
 )
-from octavo_operator.api.names import labels
+from octavo_operator.api.names import pod_labels
 from octavo_operator.api.quantity import Quantity, Size, parse_quantity
 from octavo_operator.api.schema import ListType, Rule, SpecModel, all_keys, exactly_one_of, pattern, section
 from octavo_operator.api.source import ModelSource, SecretReference
@@ -293,7 +293,7 @@ class NetworkPolicy(SpecModel):
     )  # fmt: skip
 
 
-_OWN_LABELS = tuple(labels(""))
+_OWN_LABELS = tuple(pod_labels(""))
 
 
 class PodTemplateMetadata(SpecModel):

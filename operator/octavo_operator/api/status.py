@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
@@ -12,6 +12,18 @@ from octavo_operator.api.schema import ListType
 
 # Closed sets here, but plain strings in the CRD: a newer operator must be able to report to an older CRD.
 OpenString = WithJsonSchema({"type": "string", "maxLength": 64})
+
+
+LONGEST_SENTENCE = 4096
+"""Characters of a sentence in a status; what the API server says of a refusal can be ten times as long."""
+
+
+def shortened(sentence: str) -> str:
+    """`sentence`, cut where it is longer than a status should hold; the CRD refuses what is longer than 32 KiB."""
+    return sentence if len(sentence) <= LONGEST_SENTENCE else sentence[: LONGEST_SENTENCE - 1] + "…"
+
+
+Sentence = Annotated[str, BeforeValidator(shortened)]
 
 
 class StatusModel(BaseModel):
@@ -30,7 +42,7 @@ class Condition(StatusModel):
     type: Annotated[ConditionType, OpenString] = Field(description="What is observed.")
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     reason: Annotated[Reason, OpenString] = Field(description="Why, in one word.")
-    message: str = Field(description="Why, in a sentence.", max_length=32768)
+    message: Sentence = Field(description="Why, in a sentence.", max_length=32768)
     observed_generation: int = Field(description="Generation of the spec that was looked at.")
     last_transition_time: str = Field(
         description="When status last changed.", json_schema_extra={"format": "date-time"}
@@ -62,7 +74,7 @@ class LoadingStatus(StatusModel):
     phase: Annotated[LoadingPhase, OpenString] = Field(
         description="Pending, Pulling, Downloading, Loading, Warmup, NotReady, Serving or Suspended."
     )
-    message: str = Field(description="What it waits for; empty: nothing.")
+    message: Sentence = Field(description="What it waits for; empty: nothing.")
     bytes_loaded: int | None = Field(default=None, description="Bytes of the weights that are loaded.")
     bytes_total: int | None = Field(default=None, description="Bytes of the weights.")
     last_load_seconds: int | None = Field(default=None, description="How long the last load took.")
@@ -85,7 +97,7 @@ class AutoscalingStatus(StatusModel):
     last_scale_time: str | None = Field(
         default=None, description="When it last changed the number.", json_schema_extra={"format": "date-time"}
     )
-    message: str | None = Field(default=None, description="Why it is or is not scaling, in a sentence.")
+    message: Sentence | None = Field(default=None, description="Why it is or is not scaling, in a sentence.")
 
 
 class AdapterStatus(StatusModel):
@@ -100,7 +112,8 @@ class LLMServiceStatus(StatusModel):
 
     observed_generation: int = Field(description="Generation of the spec that this status describes.")
     conditions: Annotated[list[Condition], ListType("type")] = Field(description="All eight, always.")
-    replicas: int = Field(description="Pods that should be.")
+    replicas: int = Field(description="Pods that there are, of all revisions, also for the scale subresource.")
+    desired_replicas: int = Field(description="Pods that should be.")
     ready_replicas: int = Field(description="Pods that answer requests.")
     available_replicas: int = Field(description="Pods that have answered long enough to count.")
     updated_replicas: int = Field(description="Pods of the newest revision.")

@@ -13,6 +13,7 @@ from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.place import kept_of
 from octavo_operator.reconcile.reach import leads_to
+from octavo_operator.render.container import CONTAINER
 
 Object = Mapping[str, Any]
 Key = tuple[str, str]
@@ -92,12 +93,19 @@ def trimmed(kind: Kind, body: Object) -> Object:
     kept: dict[str, Any] = {"kind": kind.name, "metadata": metadata, "status": body.get("status") or {}}
     if names := _KEPT_SPEC.get(kind.name):
         spec = body.get("spec") or {}
+        if kind.name == "Deployment":
+            kept["engineImage"] = _engine_image(spec)
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
             kept["spec"] |= kept_of(spec)
     if kind not in OBSERVED:
         kept["fingerprint"] = fingerprint(body)
     return kept
+
+
+def _engine_image(spec: Mapping[str, Any]) -> str:
+    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
+    return next((str(each.get("image") or "") for each in containers if each["name"] == CONTAINER), "")
 
 
 def fingerprint(body: Object) -> str:

@@ -22,7 +22,7 @@ from octavo_operator.reconcile.pods import mounting_seconds, views
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.reach import reached, settling_seconds
 from octavo_operator.reconcile.rollout import RolloutState, rollout_state
-from octavo_operator.reconcile.summarize import Result, invalid_status, summarize
+from octavo_operator.reconcile.summarize import Result, invalid_status, summarize, without_load
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.scaler import bounds_in_force, why_no_scaler
 
@@ -33,7 +33,9 @@ _SERVING = ("Deployment", "Service")
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 """Access modes of claims that pods on several nodes may have at the same time."""
 _LASTING = timedelta(minutes=1)
-"""What should pass and has not for so long is told, such as the failure of an admission webhook that is gone."""
+"""What should pass and has not for so long is reported, such as the failure of an admission webhook that is gone."""
+_LOAD_PAUSE = timedelta(minutes=1)
+"""Between two writes of a status in which only the load is another: autoscalers measure it every few seconds."""
 
 
 class ReconcileCluster(Writer, EventWriter, Protocol):
@@ -57,6 +59,7 @@ class Reconciler:
         self._children = Children(cluster, Fights())
         self._recorder = Recorder(cluster)
         self._written: dict[Key, Object] = {}
+        self._written_at: dict[Key, datetime] = {}
         self._failing: dict[Key, datetime] = {}
         self._clock: Callable[[], str] = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -66,6 +69,7 @@ class Reconciler:
         if observed.service is None:
             self._children.forget(key)
             self._written.pop(key, None)
+            self._written_at.pop(key, None)
             self._failing.pop(key, None)
             return None
         live = self._newest(key, observed.service)
@@ -83,7 +87,7 @@ class Reconciler:
     async def _reconcile(self, key: Key, service: LLMService, observed: Observation) -> float | None:
         image = (service.status or {}).get("engineImage")
         if not image:  # pinned before anything is made, so that no restart of ours can come between
-            image = self._config.engine_image
+            image = _running_image(service, observed) or self._config.engine_image
             await self._report(service, observed, image, Result())
         if rows := blocking(service.spec):
             problem = Problem(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))
@@ -94,12 +98,13 @@ class Reconciler:
         config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
         applied = await self._children.apply(key, service, observed, render(service, config))
         pauses = _pauses(service, observed, self._clock())
-        again, told = _again(service, applied, now, moment, pauses), self._told(key, applied, moment)
+        again, reported = _again(service, applied, now, moment, pauses), self._reported(key, applied, moment)
         try:
-            if told or not applied.failures:  # else what there is to say is as old as what was applied
+            if reported or not applied.failures:  # else what there is to say is as old as what was applied
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
-                result = replace(_result(told, applied, now), no_scaler=no_scaler)
-                await self._report(service, replace(observed, children=applied.children), image, result)
+                result = replace(_result(reported, applied, now), no_scaler=no_scaler)
+                later = await self._report(service, replace(observed, children=applied.children), image, result)
+                again = min((each for each in (again, later) if each is not None), default=None)
             for failure in (*applied.refusals.values(), *applied.failures.values()):
                 raise failure
         except ApiError as error:
@@ -107,8 +112,8 @@ class Reconciler:
             raise
         return again
 
-    def _told(self, key: Key, applied: Applied, moment: datetime) -> Mapping[Identity, ApiError]:
-        """The failures that are told: refusals at once, others once they have lasted."""
+    def _reported(self, key: Key, applied: Applied, moment: datetime) -> Mapping[Identity, ApiError]:
+        """The failures that are reported: refusals at once, others once they have lasted."""
         if not applied.failures:
             self._failing.pop(key, None)
             return {}
@@ -116,7 +121,7 @@ class Reconciler:
         return applied.failures if moment - since >= _LASTING else applied.refusals
 
     def _newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The LLMService as the watch told of it, or as it was after our own last write if that is newer."""
+        """The LLMService as the watch reported it, or as it was after our own last write if that is newer."""
         written = self._written.get(key)
         return written if written and _version(written) > _version(seen) else seen
 
@@ -135,29 +140,42 @@ class Reconciler:
         own = observed.children.get(identity)
         return own or await self._cluster.get(BY_NAME[identity[0]], service.namespace, name)
 
-    async def _report(self, service: LLMService, observed: Observation, image: str, result: Result) -> None:
+    async def _report(self, service: LLMService, observed: Observation, image: str, result: Result) -> float | None:
         status = summarize(service, observed, image, result, self._clock())
-        await self._write_status(observed.service or {}, status.as_object())
+        return await self._write_status(observed.service or {}, status.as_object())
 
-    async def _write_status(self, live: Mapping[str, Any], status: Object) -> None:
+    async def _write_status(self, live: Mapping[str, Any], status: Object) -> float | None:
+        """Writes the status if it has changed; returns in how many seconds it is to be written though it has."""
         metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
         key = metadata["namespace"], metadata["name"]
         before = self._newest(key, live).get("status") or {}
         if before == status:
-            return
+            return None
+        now = datetime.fromisoformat(self._clock())
+        if without_load(before) == without_load(status) and key in self._written_at:
+            left = (self._written_at[key] + _LOAD_PAUSE - now).total_seconds()
+            if left > 0:
+                return left
         manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
         try:
             written = await self._cluster.apply(manifest, "/status")
         except ApiError as error:
             if error.status not in (404, 409):  # deleted meanwhile, and perhaps made again: another event follows
                 raise
-            return
-        self._written[key] = dict(trimmed(LLMSERVICE, written))
+            return None
+        self._written[key], self._written_at[key] = dict(trimmed(LLMSERVICE, written)), now
         await self._recorder.record(metadata, transitions(before, status))
+        return None
 
 
 def _version(live: Mapping[str, Any]) -> int:
     return int(live["metadata"]["resourceVersion"])
+
+
+def _running_image(service: LLMService, observed: Observation) -> str:
+    """The image that the engine of a service without a status runs, as after a restore from a backup; empty: none."""
+    deployment = observed.children.get(("Deployment", service.name), {})
+    return "" if service.spec.engine.image else str(deployment.get("engineImage") or "")
 
 
 def _is_exclusive(claim: Mapping[str, Any]) -> bool:
@@ -190,9 +208,9 @@ def _again(
     return min(pauses, default=None)
 
 
-def _result(told: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
+def _result(reported: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
     fought = "; ".join(conflict.message for conflict in applied.conflicts)
-    refused = {identity: _problem(failure) for identity, failure in told.items()}
+    refused = {identity: _problem(failure) for identity, failure in reported.items()}
     unserved = next((found for (kind, _), found in refused.items() if kind in _SERVING), None)
     return Result(
         unserved=unserved,

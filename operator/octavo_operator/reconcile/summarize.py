@@ -153,7 +153,8 @@ def summarize(
     return LLMServiceStatus(
         observed_generation=service.metadata.generation,
         conditions=_conditions(verdicts, service.status or {}, service.metadata.generation, now),
-        replicas=facts.desired,
+        replicas=facts.count("replicas"),
+        desired_replicas=facts.desired,
         ready_replicas=facts.count("readyReplicas"),
         available_replicas=facts.count("availableReplicas"),
         updated_replicas=facts.count("updatedReplicas"),
@@ -200,6 +201,15 @@ def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, 
         kept.get(condition.type, condition.as_object()) for condition in _conditions(verdicts, before, generation, now)
     ]
     return {**before, "observedGeneration": generation, "conditions": conditions}
+
+
+_LOAD = ("queueDepth", "concurrencyPercent")
+
+
+def without_load(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status, as the API has it, without the numbers that are others at each look of an autoscaler."""
+    autoscaling = status.get("autoscaling") or {}
+    return {**status, "autoscaling": {name: value for name, value in autoscaling.items() if name not in _LOAD}}
 
 
 def _conditions(
@@ -258,7 +268,10 @@ def _serving(facts: Facts, ready: int) -> tuple[Reason, str]:
 
 
 def _progress(facts: Facts) -> str:
-    return f"{facts.count('updatedReplicas')} of {facts.desired} replicas are of the newest revision"
+    newest = revisions(facts.deployment, facts.pods)
+    ready = sum(pod.ready and newest is not None and pod.revision == newest.updated for pod in facts.pods)
+    serving = min(ready, facts.count("updatedReplicas"))
+    return f"{serving} of {facts.desired} replicas of the newest revision are ready"
 
 
 def _available(facts: Facts) -> Verdict:

@@ -78,16 +78,25 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
 
 def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle | None:
     """A surge pod that the API server does not let be made, while there are pods of an older revision."""
-    failure = condition_of(deployment, "ReplicaFailure")
-    status = deployment.get("status") or {}
-    if failure.get("status") != "True" or int(status.get("replicas") or 0) <= int(status.get("updatedReplicas") or 0):
+    failure, old = condition_of(deployment, "ReplicaFailure"), _older(deployment, pods)
+    if failure.get("status") != "True" or not old:  # those that end already make room
         return None
     said, since = str(failure.get("message")), failure.get("lastTransitionTime") or ""
     if _QUOTA not in said:
         return Obstacle(Reason.SURGE_REFUSED, f"a pod cannot be made: {said}", since, helped=False)
     wanted = _requested(said)
-    helped = any(pod.scheduled and not pod.ended and pod.place.holds(wanted) for pod in pods)
+    helped = any(pod.place.holds(wanted) for pod in old)
     return Obstacle(Reason.NO_QUOTA_FOR_SURGE, f"a pod cannot be made: {said}", since, helped)
+
+
+def _older(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> list[PodView]:
+    """The pods of older revisions that have a node and stay."""
+    status = deployment.get("status") or {}
+    updated = int(status.get("updatedReplicas") or 0)
+    if int(status.get("replicas") or 0) <= updated:
+        return []
+    newest = max(pods, key=lambda pod: pod.created).revision if updated and pods else None
+    return [pod for pod in pods if pod.scheduled and not pod.ended and pod.revision != newest]
 
 
 def _requested(said: str) -> dict[str, Decimal]:

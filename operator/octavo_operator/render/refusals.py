@@ -1,0 +1,31 @@
+"""What the API server would refuse of the rendered pods, though the LLMService itself is valid: of spec.podTemplate."""
+
+from __future__ import annotations
+
+from octavo_operator.api.resource import LLMService, Problem
+from octavo_operator.render.deployment import grace_period, pod_template
+
+_GRACE = "terminationGracePeriodSeconds"
+
+
+def refusals(llmservice: LLMService) -> list[Problem]:
+    """One problem for each container whose pause before it is stopped is longer than the pod's time to end."""
+    pod = pod_template(llmservice, "any")["spec"]
+    grace = pod.get(_GRACE)
+    if not isinstance(grace, int):
+        return []
+    pauses = {}
+    for container in pod.get("containers") or ():
+        sleep = ((container.get("lifecycle") or {}).get("preStop") or {}).get("sleep") or {}
+        pauses[container.get("name")] = sleep.get("seconds") or 0
+    drain = llmservice.spec.rollout.drain_timeout_seconds
+    return [
+        Problem(
+            f"spec.podTemplate.spec.{_GRACE}",
+            f"{grace} is less than the {seconds} s that container {name} pauses before it is stopped (preStop), so the "
+            f"API server refuses the pods: omit it (it is {grace_period(llmservice.spec.rollout)} then), or set it to "
+            f"{seconds} and, for answers that are being given, rollout.drainTimeoutSeconds ({drain}) at least",
+        )
+        for name, seconds in pauses.items()
+        if seconds > grace
+    ]
