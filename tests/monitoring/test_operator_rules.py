@@ -17,6 +17,22 @@ LEADER = 'namespace="system",pod="octavo-operator-1"'
 OTHER = 'namespace="system",pod="octavo-operator-2"'
 ELSEWHERE = 'namespace="elsewhere",pod="octavo-operator-1"'
 LEADS = {f"octavo_operator_leader{{{LEADER}}}": "1+0x30", f"octavo_operator_leader{{{OTHER}}}": "0+0x30"}
+SERVICE = 'namespace="llm",name="good",pod="octavo-operator-1"'
+PODS = 'namespace="llm",llmservice="good",pod="good-1"'
+
+
+def condition(kind: str, value: int, status: str = "True") -> dict[str, str]:
+    """The operator's metric of an LLMService's condition, for half an hour."""
+    return {f'octavo_llmservice_condition{{{SERVICE},type="{kind}",status="{status}"}}': f"{value}+0x30"}
+
+
+def wanted(replicas: int) -> dict[str, str]:
+    return {f"octavo_llmservice_desired_replicas{{{SERVICE}}}": f"{replicas}+0x30"}
+
+
+SERVES = {**condition("Available", 1), f"octavo_llmservice_monitored{{{SERVICE}}}": "1+0x30"}
+SCRAPED = {f"octavo_requests_running{{{PODS}}}": "0+0x30"}
+READABLE = 'octavo_operator_namespace_readable{namespace="llm",pod="octavo-operator-1"}'
 FAULTS = "octavo_operator_reconciles_total"
 
 
@@ -40,6 +56,20 @@ def groups() -> list[dict[str, Any]]:
         ({**LEADS, f"octavo_operator_queue_oldest_seconds{{{LEADER}}}": "30+0x30"}, []),
         ({**LEADS, f'{FAULTS}{{{LEADER},result="fault"}}': "0+1x30"}, ["OctavoOperatorFaults"]),
         ({**LEADS, f'{FAULTS}{{{LEADER},result="refused"}}': "0+1x30"}, []),
+        ({**LEADS, f"octavo_operator_silent_seconds{{{OTHER}}}": "1201+0x30"}, ["OctavoOperatorSilent"]),
+        ({**LEADS, f"octavo_operator_silent_seconds{{{OTHER}}}": "600+0x30"}, []),
+        ({**LEADS, READABLE: "0+0x30"}, ["OctavoNamespaceUnreadable"]),
+        ({**LEADS, READABLE: "1+0x30"}, []),
+        ({**LEADS, **condition("Ready", 0), **wanted(1)}, ["OctavoLLMServiceNotReady"]),
+        ({**LEADS, **condition("Ready", 0), **wanted(0)}, []),
+        ({**LEADS, **condition("Ready", 1), **condition("Ready", 0, "False"), **wanted(1)}, []),
+        ({**LEADS, **condition("Degraded", 1)}, ["OctavoLLMServiceDegraded"]),
+        ({**LEADS, **condition("Degraded", 0), **condition("Degraded", 1, "Unknown")}, []),
+        ({**LEADS, **condition("RolloutBlocked", 1)}, ["OctavoRolloutStuck"]),
+        ({**LEADS, **condition("RolloutBlocked", 0)}, []),
+        ({**LEADS, **SERVES}, ["OctavoTargetsAbsent"]),
+        ({**LEADS, **SERVES, **SCRAPED}, []),
+        ({**LEADS, **condition("Available", 1)}, []),
     ],
 )
 def test_what_fires(groups: list[dict[str, Any]], series: dict[str, str], expected: list[str], tmp_path: Path) -> None:

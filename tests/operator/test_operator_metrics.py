@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from octavo_operator.reconcile import health
 from octavo_operator.reconcile.health import Heartbeat, serve_health
+from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
@@ -67,11 +69,41 @@ def test_gauges_are_read_when_they_are_asked_for() -> None:
     assert samples(metrics)["octavo_operator_writes_total['Service', 'apply']"] == 1
 
 
+def indexes_of(holding: list[str], monitored: bool = False) -> dict[str, dict[Key, list[Any]]]:
+    """Of one LLMService, in which these conditions hold of Ready and Degraded."""
+    conditions = [{"type": kind, "status": str(kind in holding)} for kind in ("Ready", "Degraded")]
+    status = {"conditions": conditions, "desiredReplicas": 2}
+    monitors = {"podmonitors": {KEY: [{"metadata": {}}]}} if monitored else {}
+    return {LLMSERVICE.plural: {KEY: [{"metadata": {}, "status": status}]}, **monitors}
+
+
+def test_conditions_of_llmservices_are_metrics_of_the_replica_that_leads() -> None:
+    metrics = OperatorMetrics()
+    metrics.read_services(indexes_of(["Ready"], monitored=True))
+    assert not [name for name in samples(metrics) if name.startswith("octavo_llmservice")]
+    metrics.leads()
+    found = {name: value for name, value in samples(metrics).items() if name.startswith("octavo_llmservice")}
+    assert found == {
+        "octavo_llmservice_condition['Ready', 'True', 'good', 'llm']": 1,
+        "octavo_llmservice_condition['False', 'Ready', 'good', 'llm']": 0,
+        "octavo_llmservice_condition['Ready', 'Unknown', 'good', 'llm']": 0,
+        "octavo_llmservice_condition['Degraded', 'True', 'good', 'llm']": 0,
+        "octavo_llmservice_condition['Degraded', 'False', 'good', 'llm']": 1,
+        "octavo_llmservice_condition['Degraded', 'Unknown', 'good', 'llm']": 0,
+        "octavo_llmservice_desired_replicas['good', 'llm']": 2,
+        "octavo_llmservice_monitored['good', 'llm']": 1,
+    }
+    metrics.read_services({})  # the watches are opened anew
+    assert not [name for name in samples(metrics) if name.startswith("octavo_llmservice")]
+
+
 def test_the_docs_name_every_metric() -> None:
     metrics = OperatorMetrics()
     metrics.read_from(WorkQueue[Key](), Heartbeat())
     metrics.wrote("apply", "Service")
     metrics.read_scope(Scope(()))
+    metrics.leads()
+    metrics.read_services(indexes_of(["Ready"]))
     names = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
     text = DOCS.read_text()
     ours = {name for name in names if name.startswith("octavo_") and not name.endswith("_created")}

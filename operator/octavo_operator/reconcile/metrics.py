@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -10,9 +10,10 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from octavo_operator.reconcile.health import Heartbeat
-from octavo_operator.reconcile.observe import Key
+from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
 from octavo_operator.reconcile.scope import Scope
+from octavo_operator.reconcile.service_metrics import ServiceCollector
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
@@ -58,6 +59,7 @@ class OperatorMetrics:
             ["verb", "kind"],
             registry=self._registry,
         )
+        self._services = ServiceCollector()
         self._leader = Gauge("octavo_operator_leader", "1 on the replica that leads.", registry=self._registry)
 
     def reconciled(self, seconds: float, error: Exception | None) -> None:
@@ -71,8 +73,13 @@ class OperatorMetrics:
         self._writes.labels(verb, kind).inc()
 
     def leads(self) -> None:
-        """This replica leads from now on."""
+        """This replica leads from now on, and shows the LLMServices: followers would only repeat them."""
         self._leader.set(1)
+        self._registry.register(self._services)
+
+    def read_services(self, indexes: Mapping[str, Index]) -> None:
+        """Shows the LLMServices in these indexes of the watches, once this replica leads."""
+        self._services.read_from(indexes)
 
     def read_from(self, queue: WorkQueue[Key], heartbeat: Heartbeat) -> None:
         """Adds the gauges of the queue and of the watches."""

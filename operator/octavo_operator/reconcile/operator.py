@@ -57,6 +57,7 @@ class _Process:
     queue: WorkQueue[Key]
     heartbeat: Heartbeat
     scope: Scope
+    metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     leads: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -68,7 +69,7 @@ async def run(options: OperatorOptions) -> None:
     """
     metrics = OperatorMetrics()
     queue, scope = WorkQueue[Key](metrics.reconciled), Scope(options.namespaces)
-    process = _Process(options, await Cluster.connect(), queue, Heartbeat(), scope)
+    process = _Process(options, await Cluster.connect(), queue, Heartbeat(), scope, metrics)
     _stop_on_signals(process.stop)
     metrics.read_from(process.queue, process.heartbeat)
     metrics.read_scope(scope)
@@ -77,7 +78,7 @@ async def run(options: OperatorOptions) -> None:
     health = await serve_health(options.health_port, wrong, lambda: scope.problems, metrics.render)
     lease = Lease(process.cluster, *options.lease) if options.lease else None
     try:
-        await _first_of(process.stop.wait(), _lead(process, lease, metrics), _start(process))
+        await _first_of(process.stop.wait(), _lead(process, lease), _start(process))
     finally:
         if lease:  # all work has ended
             await lease.release()
@@ -92,12 +93,12 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
-async def _lead(process: _Process, lease: Lease | None, metrics: OperatorMetrics) -> None:
+async def _lead(process: _Process, lease: Lease | None) -> None:
     """Leads as soon as it may, for ever; LeaseLostError once it may no longer."""
     if lease:
         process.cluster.may_write_for = lease.seconds_left
         await lease.acquire()
-    metrics.leads()
+    process.metrics.leads()
     process.leads.set()
     await (lease.keep() if lease else asyncio.Event().wait())
 
@@ -152,6 +153,7 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     """What runs side by side to look after the namespaces that can be read."""
     cluster, queue, heartbeat = process.cluster, process.queue, process.heartbeat
     namespaces, indexes = process.scope.readable, dict[str, Index]()
+    process.metrics.read_services(indexes)
     watches = Watches(cluster, queue, heartbeat, namespaces, kinds, indexes)
     loading = LoadWatch(indexes, queue)
     reconciler = Reconciler(cluster, indexes, config, loading.reports)
