@@ -31,10 +31,11 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(scope="module", params=LEVELS or [pytest.param("none", marks=pytest.mark.skip(REASON))])
-def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CPUKernels:
+def kernels(request: pytest.FixtureRequest) -> CPUKernels:
+    """The kernels for one instruction set, compiled now or when these sources were last used."""
     if shutil.which("gcc") is None:
         pytest.skip(REASON)
-    return library.load(build.compile_to(tmp_path_factory.mktemp("kernels"), request.param))
+    return library.load(build.library_for(request.param))
 
 
 def random(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> torch.Tensor:

@@ -258,7 +258,7 @@ FILE_FAULTS = {
 
 
 @pytest.mark.parametrize(("content", "message"), FILE_FAULTS.values(), ids=FILE_FAULTS)
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_broken_files(content, message, tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(content)

@@ -370,7 +370,7 @@ def test_without_a_way_to_it_what_was_fetched_serves(bucket: S3Server, monkeypat
 def test_a_machine_without_certificates_of_its_own_does_as_well(bucket: S3Server) -> None:
     nowhere = {"SSL_CERT_FILE": "/nowhere", "SSL_CERT_DIR": "/nowhere"}
     process = puller(URL, **nowhere)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert content(Path(out.strip()))["config.json"] == CONFIG
 

@@ -178,7 +178,6 @@ def test_ranks_of_any_configuration_answer_as_one_does(size, names, models):
             done.result()
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("name", "size", "whom", "how", "words"),
     [
@@ -199,7 +198,6 @@ def test_ranks_answer_as_one_does_until_a_process_ends(name, size, whom, how, wo
         assert seconds < 5
 
 
-@pytest.mark.timeout(400)
 def test_a_rank_that_ends_while_nobody_asks_is_noticed(models):
     expected = answers_of_one(models["norm_eps"])
     with serving(models["norm_eps"], 2) as server:

@@ -9,6 +9,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from tests.kernels.check import modules
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +20,7 @@ HALVES = ("sampling or decoder", "not (sampling or decoder)")
 """Checks, by pytest's -k, that take about as long; computed on a core each."""
 
 
+@pytest.mark.timeout(900)  # of all checks together; each has its own limit
 def test_interpreted_kernels_equal_their_references() -> None:
     """All checks that are not too large, in processes whose Triton interprets."""
     path = Path(__file__).with_name("interpreted.py")

@@ -35,7 +35,11 @@ class BuildError(Exception):
 
 def built_library() -> Path:
     """The compiled kernels for this machine, compiled now if they are not there yet; BuildError if that fails."""
-    level = _level()
+    return library_for(_level())
+
+
+def library_for(level: str) -> Path:
+    """The compiled kernels for the instruction set `level` of LEVELS; otherwise as `built_library`."""
     for folder in (PACKAGED, _cache()):
         if (found := folder / _file_name(level)).exists():
             return found
