@@ -6,6 +6,7 @@ import pytest
 import triton
 
 from bench.gpu import roofline
+from tests.cluster.layout import user_cache
 from tests.kernels.check import Build, modules
 from tests.kernels.hopper import Resources, compile_all, section, table
 from tests.kernels.sass import inner_loop, inner_loops
@@ -14,10 +15,10 @@ BUILDS = [pytest.param(build, id=build.name) for module in modules() for build i
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Resources | Exception]:
-    """All builds, compiled in earnest, not from an earlier run's cache."""
+def found() -> dict[str, Resources | Exception]:
+    """All builds. Triton keeps what it compiled, by its own key of sources, constants, target and compiler."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        patch.setenv("TRITON_CACHE_DIR", str(user_cache() / "triton"))
         return compile_all()
 
 
