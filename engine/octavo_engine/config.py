@@ -179,8 +179,8 @@ class EngineConfig:
     target_ttft_p90: float | None = setting(
         None,
         "float",
-        "seconds to the first token that nine of ten requests should keep; takes back what --target-itl-p90 lowered as "
-        "far as that allows, and tells when it is not kept; alone it only tells, as nothing is lowered then",
+        "seconds to the first token that nine of ten requests should keep; raises again what --target-itl-p90 lowered "
+        "as far as that allows, and reports when it is missed; alone it only reports, as nothing is lowered then",
         minimum=0.001,
         maximum=3600,
     )

@@ -71,7 +71,7 @@ def _finished(target: Path) -> set[int]:
             except (ValueError, KeyError, TypeError):
                 if line.endswith(b"\n"):
                     raise ConfigurationError(
-                        f"{target} holds a line that is no answer of ours; name another file"
+                        f"{target} holds a line that `generate` has not written; name another file"
                     ) from None
                 break
             if not line.endswith(b"\n"):

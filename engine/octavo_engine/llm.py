@@ -74,7 +74,7 @@ class LLM:
         """Answer all prompts, batched continuously; the answers in the prompts' order.
 
         `stop` strings end an answer and are not part of it. A prompt that cannot be answered (too long, empty) gets a
-        Completion with `error`; the others are not harmed. `on_finish` hears of each answer as soon as it is there.
+        Completion with `error`; the others are not affected. `on_finish` is called with each complete answer.
         """
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         running: dict[str, _Running] = {}
@@ -148,5 +148,5 @@ class LLM:
         return self._loop.report()
 
     def close(self) -> None:
-        """Give back the device."""
+        """Release the device."""
         self._loop.close()

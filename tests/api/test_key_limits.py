@@ -84,7 +84,7 @@ def test_meters_of_keys_that_were_removed_go() -> None:
     for name, meter in meters.items():
         assert limits.meter(Key(name)) is meter
     now += 60
-    meters["running"].running.give_back(1)
+    meters["running"].running.release(1)
     limits.forget_others({"kept"})
     assert limits._meters == {"kept": kept}
 

@@ -392,7 +392,7 @@ def test_a_request_that_the_engine_could_not_compute_is_a_500(
     assert "request mine: its sequence" in caplog.text
     door = server.serving.admission
     server.wait_until(lambda: len(server.serving.running) == 0)
-    assert (door.all.requests.used, door.all.tokens.used, door.all.kv.used, door.begun) == (0, 0, 0, 0)
+    assert (door.total.requests.used, door.total.tokens.used, door.total.kv.used, door.begun) == (0, 0, 0, 0)
 
 
 def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(

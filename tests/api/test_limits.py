@@ -59,7 +59,7 @@ class Door(Admission):
 
     @property
     def in_use(self) -> tuple[int, ...]:
-        books = self.all
+        books = self.total
         return books.requests.used, books.tokens.used, books.kv.used, self.begun, len(self.lanes)
 
 
@@ -133,7 +133,7 @@ def test_a_request_that_finds_a_free_seat_need_not_fit_into_the_commitment() -> 
 def test_the_choices_of_a_request_share_their_prompt() -> None:
     door = Door(tokens=10**9, requests=100)
     door.place(4, tokens=400, answer=10)
-    assert door.all.kv.used == 440
+    assert door.total.kv.used == 440
 
 
 def test_an_answer_counts_with_what_answers_lately_had() -> None:
@@ -336,7 +336,7 @@ def test_what_waits_is_counted_right_while_a_request_is_half_answered(start: Cal
     with ThreadPoolExecutor() as pool:
         half = pool.submit(post, server, prompt=[[5], [5, 5, 5, 5]])  # the first is answered, the second is held
         server.wait_until(
-            lambda: server.serving.admission.begun == 1 and server.serving.admission.all.requests.used == 0
+            lambda: server.serving.admission.begun == 1 and server.serving.admission.total.requests.used == 0
         )
         server.play("Hi", hold_after=0)
         reading = pool.submit(post, server)
@@ -364,7 +364,7 @@ def test_refused_requests_leave_no_trace(server: Served) -> None:
     post(server, prompt=[])
     server.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x " * 600}]})
     door = server.serving.admission
-    books = door.all
+    books = door.total
     assert (books.requests.used, books.tokens.used, books.kv.used) == (0, 0, 0)
     assert (door.begun, len(server.serving.running)) == (0, 0)
 
@@ -421,7 +421,7 @@ def test_a_request_that_ends_without_a_token_was_not_served(start: Callable[...,
     for _ in range(6):
         assert post(server).status_code in (500, 503)
     door = server.serving.admission
-    books = door.all
+    books = door.total
     assert server.do(lambda: books.requests.seconds_to_free(10)) is None
     assert server.do(lambda: books.tokens.seconds_to_free(10)) is None
     assert (books.requests.used, books.tokens.used, books.kv.used, door.begun) == (0, 0, 0, 0)
@@ -433,9 +433,9 @@ def test_what_was_never_served_says_nothing_of_the_drain_rate() -> None:
     budget.take(100)
     for _ in range(50):
         now += 1
-        budget.give_back(1, served=False)
+        budget.release(1, served=False)
     assert budget.seconds_to_free(5) is None
     for _ in range(10):
         now += 1
-        budget.give_back(1)
+        budget.release(1)
     assert budget.seconds_to_free(5) > 5

@@ -39,7 +39,7 @@ def test_leaving_a_stream_aborts_it(server: Served) -> None:
     server.wait_until(lambda: len(server.engine.aborted) == 2)
     server.wait_until(lambda: len(server.serving.running) == 0)
     door = server.serving.admission
-    assert (door.all.requests.used, door.all.kv.used, door.begun) == (0, 0, 0)
+    assert (door.total.requests.used, door.total.kv.used, door.begun) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("hold_after", [0, 2])

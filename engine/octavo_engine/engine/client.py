@@ -1,4 +1,4 @@
-"""The HTTP process's end of the engine: starts its process, sends requests, hands out results, notices its death.
+"""The HTTP process's end of the engine: starts its process, sends requests, hands out results, notices its end.
 
 Imports neither torch nor anything that does, so that the HTTP process answers /health and /metrics within a second.
 """
@@ -62,7 +62,7 @@ class EngineState:
 
 
 def error_of(failed: Failed) -> OctavoError:
-    """The exception that the engine's last words stand for."""
+    """The exception for the failure that ended the engine."""
     return BY_EXIT_CODE.get(failed.exit_code, EngineDeadError)(failed.message)
 
 
@@ -83,7 +83,7 @@ class EngineClient:
 
     async def start(self) -> None:
         """Start the engine process; it loads while this returns."""
-        self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # mode 0700: nobody else can connect
+        self._folder = tempfile.TemporaryDirectory(prefix="octavo-")  # mode 0700: no other user can connect
         path = Path(self._folder.name) / "engine"
         if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
             self._folder.cleanup()
@@ -141,7 +141,7 @@ class EngineClient:
             await self._send(AbortRequests(list(request_ids)))
 
     async def closed(self) -> Failed | None:
-        """Wait until the engine process has ended; its last words if it was not asked to."""
+        """Wait until the engine process has ended; the failure if it was not asked to."""
         await self._ended.wait()
         return self.state.failed
 
@@ -166,7 +166,7 @@ class EngineClient:
         self._folder.cleanup()
 
     async def _send(self, message: ToEngine) -> None:
-        # An engine that just ended has no pipe to wait for: `_watch_process` tells whoever needs to know.
+        # An engine that just ended has no pipe to wait for; `_watch_process` fails the open streams.
         with contextlib.suppress(zmq.Again):
             await self._socket.send(encode(message), flags=zmq.NOBLOCK)
 
@@ -175,7 +175,7 @@ class EngineClient:
             frame = await self._socket.recv()
             try:
                 self._take(decode_from_engine(frame))
-            except Exception as error:  # noqa: BLE001  (nobody else would notice, and streams would hang)
+            except Exception as error:  # noqa: BLE001  (the task would end unnoticed, and streams would hang)
                 self._fail(Failed(EngineDeadError.exit_code, f"a message of the engine could not be taken: {error}"))
                 self._kill()
 
@@ -220,15 +220,15 @@ class EngineClient:
 
     async def _watch_process(self) -> None:
         code = await self._process.wait()
-        await asyncio.sleep(0.05)  # last words may still be on their way
+        await asyncio.sleep(0.05)  # a last message may still be on its way
         if not self._stopping and self.state.failed is None:
-            self._fail(Failed(EngineDeadError.exit_code, _obituary(code)))
+            self._fail(Failed(EngineDeadError.exit_code, _exit_message(code)))
         self.state.phase = "dead"
         self._settled.set()
         self._ended.set()
 
     def _fail(self, failed: Failed) -> None:
-        """Remember the first cause and tell every stream."""
+        """Remember the first failure and fail every stream."""
         if self.state.failed is None:
             self.state.failed = failed
         self.state.phase = "dead"
@@ -241,7 +241,7 @@ class EngineClient:
             os.kill(self._process.pid, signal.SIGKILL)
 
 
-def _obituary(code: int) -> str:
+def _exit_message(code: int) -> str:
     if code >= 0:
         return f"the engine process ended with exit code {code}"
     name = signal.Signals(-code).name

@@ -1,4 +1,4 @@
-"""What a loaded engine is: told once, when it is ready."""
+"""The description of a loaded engine, which it sends once, when it is ready."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MemoryInfo:
     """Of the device, or of the container on CPU."""
 
     def as_json(self) -> dict[str, int]:
-        """As /health/startup says it."""
+        """The fields of /health/startup."""
         return {
             "weightBytes": self.weights,
             "stepBytes": self.step,
@@ -37,13 +37,13 @@ class ModelInfo:
     """Bytes of the weights' files."""
 
     def as_json(self) -> dict[str, str | int | None]:
-        """As /health/startup says it."""
+        """The fields of /health/startup."""
         return {"resolvedRevision": self.commit, "sizeBytes": self.size}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What whoever asks the engine needs to know about it."""
+    """What the server and `LLM` need to know of the engine."""
 
     max_model_len: int
     """Tokens of the longest sequence, prompt and answer together."""
@@ -51,13 +51,13 @@ class EngineInfo:
     """Width of the logits: no token id may reach it."""
     eos_token_ids: tuple[int, ...]
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
-    """Where a request says nothing."""
+    """The sampling parameters that a request leaves open."""
     block_size: int
     num_kv_blocks: int
     max_num_seqs: int
     dtype: str
     kv_cache_dtype: str = "auto"
-    """`auto`, as vLLM says it, for keys and values in `dtype`."""
+    """`auto`, as in vLLM, for keys and values in `dtype`."""
     device: str
     attention_backend: str
     load_seconds: float

@@ -1,4 +1,4 @@
-"""Loading: weights, cache and state table onto the device, and the first steps, which nobody should wait for."""
+"""Loading: weights, cache and state table onto the device, and first steps, so that no request waits for compiling."""
 
 from __future__ import annotations
 
@@ -168,9 +168,9 @@ def _warm_up(worker: Worker, loading: Loading, plan: MemoryPlan) -> None:
     """Prefills and decodes, so that nothing is compiled or allocated first in a user's step.
 
     A GPU, for which kernels are compiled, answers prompts of all `_PROMPTS` in every way of `_WARM_UP`, and one decode
-    has a context that is long enough to be split; elsewhere one answer does. They use row 0 and block 0, which are
-    nobody's yet and are written anew by whoever gets them. All blocks of what is longer are block 0 too: it says
-    nothing, and nobody reads it.
+    has a context that is long enough to be split; elsewhere one answer does. They use row 0 and block 0,
+    which no request has yet; the first request that gets them writes them anew. All blocks of a longer context are
+    block 0 too, whose values do not matter.
     """
     config, num_groups = loading.config, len(loading.target.spec.kv_groups)
     compiles = loading.target.device.type == "cuda"

@@ -1,4 +1,4 @@
-"""What the HTTP process and the engine process say to each other: msgspec structs over an ipc socket, never pickle."""
+"""The messages between HTTP process and engine process: msgspec structs over an ipc socket, never pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AddRequest(msgspec.Struct, tag="add", frozen=True):
 
 
 class AbortRequests(msgspec.Struct, tag="abort", frozen=True):
-    """Requests nobody waits for any more. Unknown ids are fine: they have just ended."""
+    """Ends requests whose answers are not needed any more. An id may be unknown, as its request has just ended."""
 
     request_ids: list[str]
 
@@ -28,7 +28,7 @@ class Ping(msgspec.Struct, tag="ping", frozen=True):
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
-    """End now; what runs is answered with finish_reason `abort`. Draining is the HTTP process's business."""
+    """End now; what runs is answered with finish_reason `abort`. The HTTP process has drained before."""
 
 
 ToEngine = AddRequest | AbortRequests | Ping | Shutdown
@@ -51,7 +51,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 
 
 class Outputs(msgspec.Struct, tag="outputs", frozen=True):
-    """News of requests after a step, and the scheduler's state."""
+    """The outputs of requests after a step, and the scheduler's state."""
 
     outputs: StepOutputs
     stats: SchedulerStats
@@ -64,7 +64,7 @@ class Pong(msgspec.Struct, tag="pong", frozen=True):
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """Last words: the engine ends with this exit code."""
+    """The engine's last message: it ends with this exit code."""
 
     exit_code: int
     message: str

@@ -1,4 +1,4 @@
-"""What the engine gives for some requests, in the order in which it comes, for one reader."""
+"""The engine's outputs for some requests, in the order in which they come, for one reader."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from octavo_engine.core.step import RequestOutput
 class OutputStream:
     """The outputs of one or several requests until each has ended; an asynchronous iterator.
 
-    The engine's client writes it, without ever waiting for the reader: what is not read yet are token ids.
+    The engine's client appends to it without waiting for the reader; until they are read, tokens are ids.
     """
 
     def __init__(self, request_ids: Iterable[str]) -> None:
         self.unfinished = set(request_ids)
-        """Requests of which more will come."""
+        """Ids of the requests that have not ended."""
         self._queue: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
 
     def put(self, output: RequestOutput) -> None:
@@ -26,7 +26,7 @@ class OutputStream:
         self._queue.put_nowait(output)
 
     def fail(self, error: Exception) -> None:
-        """Let the reader meet `error` after what is there already, unless all requests have ended."""
+        """Raise `error` in the reader after the outputs that are there, unless all requests have ended."""
         if self.unfinished:
             self._queue.put_nowait(error)
 

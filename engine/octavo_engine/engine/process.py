@@ -1,7 +1,7 @@
 """The engine process: receives requests, runs the loop, sends results. Started by `EngineClient` alone.
 
-The configuration comes as the first line of standard input, which then stays open: when it closes, the parent is gone
-and so is the reason to live.
+The configuration comes as the first line of standard input, which then stays open: when it closes, the parent has ended
+and this process ends too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from octavo_engine.errors import EngineDeadError, OctavoError
 _IDLE_POLL_MS = 1000
 _LOADING_INTERVAL = 0.1
 _REPORT_INTERVAL = 0.5
-"""Seconds after which the state is told though no client has news, as in the steps of a long prompt."""
+"""Seconds after which the state is sent although there are no outputs, as during the steps of a long prompt."""
 
 log = logging.getLogger("octavo.engine")
 
@@ -71,8 +71,8 @@ class Connection:
                 return messages
             try:
                 messages.append(decode_to_engine(frame))
-            except msgspec.DecodeError as error:  # not from our client: harms nobody
-                log.warning("ignored a message that is none of ours: %s", error)
+            except msgspec.DecodeError as error:  # not from the client: no request is affected
+                log.warning("ignored a message that cannot be decoded: %s", error)
 
     def close(self) -> None:
         """Send what is queued, for at most a second."""
@@ -81,7 +81,7 @@ class Connection:
 
 
 def serve_loop(loop: EngineLoop, connection: Connection) -> None:
-    """Run until told to shut down."""
+    """Run until a Shutdown message."""
     checked, reported = True, 0.0
     while True:
         wait = 0 if loop.has_work else _IDLE_POLL_MS
@@ -136,7 +136,7 @@ def _run(config: EngineConfig, connection: Connection, log_format: str) -> None:
 
 
 def _collect_garbage_when_idle() -> None:
-    """What is loaded stays; what requests leave is looked through while nobody waits, or once there is very much of it.
+    """Freeze what is loaded; collect what requests leave when the engine is idle, or once there is very much of it.
 
     Else a collection of the oldest generation walks every token of every request between two steps: 28 ms at 1,024.
     """
@@ -153,8 +153,8 @@ def _die_with_parent() -> None:
 def main() -> int:
     """Entry point: `… ENDPOINT LOG_FORMAT`, with the configuration on standard input."""
     logs.set_up(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the HTTP process's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a pod's SIGTERM likewise: it drains, then sends Shutdown
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the HTTP process handles the terminal's Ctrl-C
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # and a pod's SIGTERM: it drains, then sends Shutdown
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     connection = Connection(sys.argv[1])

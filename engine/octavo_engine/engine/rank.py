@@ -1,6 +1,6 @@
 """The process of one rank but the first: loads its shard, then computes every plan that the first one sends.
 
-Started by `runner.ranks.Ranks` alone, with its job (config, files, log format) as a line of standard input. It tells
+Started by `runner.ranks.Ranks` alone, with its job (config, files, log format) as a line of standard input. It reports
 how much memory its device has; the first message to come is the memory plan, all others are steps.
 """
 

@@ -64,15 +64,15 @@ LoadProgress = Callable[[str, float, str], None]
 """Phase, ratio 0 to 1 over all phases, detail."""
 
 _STEP_SHARE = 1 / 8
-"""Of --watchdog-timeout: longer no step is to take, or a slow CPU would look stalled at its first long prompt.
+"""Part of --watchdog-timeout that a step may take, or a slow CPU would look stalled at its first long prompt.
 
-It may still be several times as long as was thought: contexts grow, and neighbours come."""
+A step can still take several times as long as expected: contexts grow, and other processes compete for the cores."""
 # Where each phase begins and ends on the one scale from 0 to 1.
 _PHASES = {"sizing": (0.0, 0.02), "pulling": (0.02, 0.5), "loading": (0.5, 0.97), "warmup": (0.97, 1.0)}
 
 
 def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str | None = None) -> EngineLoop:
-    """Load the model and put the engine together; an OctavoError says what stands in the way.
+    """Load the model and build the engine; an OctavoError says why it cannot be done.
 
     Other ranks log in `log_format`, and nothing but their errors where there is none.
     """
@@ -119,7 +119,9 @@ def _sampling_defaults(config: EngineConfig, files: ModelFiles) -> SamplingDefau
     values = ((field, getattr(defaults, field.name)) for field in fields(defaults))
     own = [f"{field.name} {value:g}" for field, value in values if value != field.default]
     if own:
-        log.info("sampling where a request says nothing: %s (the model's own; --generation-config)", ", ".join(own))
+        log.info(
+            "sampling parameters that a request leaves open: %s (from the model; --generation-config)", ", ".join(own)
+        )
     return defaults
 
 
@@ -189,7 +191,7 @@ class Sizing:
 def size_engine(
     config: EngineConfig, files: ModelFiles, others: Sequence[DeviceMemory] = (), *, measure: bool = True
 ) -> Sizing:
-    """Whether and how the model fits here with these settings; DoesNotFitError says which knob to turn.
+    """Whether and how the model fits here with these settings; DoesNotFitError names the setting to change.
 
     `others` are the devices of the other ranks, if they are known: the one that may be used least decides for all.
     Attention backends are measured on a GPU if `measure`, as an engine that is about to start has to.

@@ -1,4 +1,4 @@
-"""Tells a busy engine from a stuck one: pings go through the loop, and an answer must come within the time limit."""
+"""Distinguishes a busy engine from a stuck one: the loop must answer pings within the time limit."""
 
 from __future__ import annotations
 

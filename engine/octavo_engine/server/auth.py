@@ -1,7 +1,7 @@
 """API keys: a YAML file or a folder as a mounted Secret gives it, read again when it changes.
 
-Only SHA-256 digests are kept, and a presented key is looked up by its own: how long that takes says nothing of the
-keys, since nobody can choose where a digest lies, and it takes no longer with ten thousand of them.
+Only SHA-256 digests are kept, and a presented key is looked up by its own: the time this takes does not
+depend on the keys, since a client cannot choose a digest, and it is no longer with ten thousand keys.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLAG = "--api-key-file"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Who sends a request and what they may do; None is no limit."""
+    """An API key's name and limits; None is no limit."""
 
     name: str
     priority: int | None = 0
@@ -49,7 +49,7 @@ class Key:
 
 
 ANYONE = Key("", priority=None)
-"""Whoever uses an API without keys."""
+"""The key of every request to an API without keys."""
 
 
 class KeyEntry(BaseModel):
@@ -79,7 +79,7 @@ class KeyEntry(BaseModel):
 
     @property
     def owner(self) -> Key:
-        """What the secret stands for."""
+        """The key's name and limits, without the secret."""
         return Key(
             self.name,
             self.priority or 0,
@@ -99,7 +99,7 @@ class KeyFile(BaseModel):
 
 
 class KeyRing:
-    """The keys of --api-key-file; `priorities` says whether their priority acts."""
+    """The keys of --api-key-file. Unless `priorities`, a key's priority does not act, which is logged."""
 
     def __init__(self, path: Path, *, priorities: bool = True) -> None:
         self._path = path
@@ -107,14 +107,14 @@ class KeyRing:
         self._seen = _signature(path)
         entries = read_keys(path)
         if not entries:
-            raise ConfigurationError(f"--api-key-file {path} holds no key, so nobody could use the API")
+            raise ConfigurationError(f"--api-key-file {path} holds no key, so that no client could use the API")
         self._take(entries)
 
     def __len__(self) -> int:
         return len(self._known)
 
     def owner_of(self, key: str) -> Key | None:
-        """Whose key it is; None if nobody's."""
+        """The entry of a key that a client presents; None if it is not known."""
         return self._known.get(_digest(key))
 
     def reload_if_changed(self) -> None:

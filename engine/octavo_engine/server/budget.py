@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _MEMORY = 20.0
-"""Seconds of use after which what was seen counts a third."""
+"""Seconds of use after which an observation's weight has fallen to 1/e."""
 _EVIDENCE = 4
-"""Returns that must have been seen before a rate is believed."""
+"""Releases that must have been seen before there is a rate."""
 _NEARLY_NOTHING = 1e-9
 
 
 @dataclass(slots=True)
 class Budget:
-    """What is taken and given back, in requests or tokens.
+    """An amount in use, in requests or tokens, and the rate at which it comes free.
 
-    The rate is an exponentially weighted mean over the time in which any was in use: an idle hour says nothing of how
+    The rate is an exponentially weighted mean over the time in which any was in use, as an idle hour does not show how
     fast a full queue moves.
     """
 
@@ -29,12 +29,12 @@ class Budget:
     _seen_at: float = 0.0
 
     def take(self, amount: int) -> None:
-        """So much more is in use."""
+        """Count `amount` more as in use."""
         self._pass_time()
         self.used += amount
 
-    def give_back(self, amount: int, *, served: bool = True) -> None:
-        """So much is free again. What was not served says nothing of how fast work is done."""
+    def release(self, amount: int, *, served: bool = True) -> None:
+        """Count `amount` as free again; only what was served counts towards the rate."""
         if amount:
             self._pass_time()
             self.used -= amount

@@ -1,4 +1,4 @@
-"""What the engine's last report says, as Prometheus families made when somebody scrapes."""
+"""The engine's last report as Prometheus metric families, made at each scrape."""
 
 from __future__ import annotations
 

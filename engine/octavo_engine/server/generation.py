@@ -105,10 +105,10 @@ class Generation:
         self._outputs.fail(error)
 
     def _take(self, sequence: Sequence, output: RequestOutput) -> Piece | None:
-        """The next piece, if there is one already. What goes wrong is this request's alone: APIError says what."""
+        """The piece that an output completes, if any; APIError ends this request alone."""
         if output.token_ids and not sequence.begun:
             self._ticket.begin()
-        self._ticket.wrote(len(output.token_ids))
+        self._ticket.count_output(len(output.token_ids))
         try:
             piece = sequence.take(output)
         except APIError as error:

@@ -19,8 +19,8 @@ def _answer(healthy: bool, serving: Serving, reason: str = "") -> JSONResponse:
         "progress": 1.0 if state.phase == "ready" else round(state.progress.ratio, 4),
     }
     if state.ready is not None:
-        told = {"memory": state.ready.memory, "model": state.ready.model}
-        body |= {name: info.as_json() for name, info in told.items() if info is not None}
+        reported = {"memory": state.ready.memory, "model": state.ready.model}
+        body |= {name: info.as_json() for name, info in reported.items() if info is not None}
     return JSONResponse(body, 200 if healthy else 503, {"Cache-Control": "no-store"})
 
 

@@ -94,8 +94,8 @@ class KeyMeter:
             raise RefusedError(429, "max_concurrent_requests", detail, wait)
 
     @property
-    def at_rest(self) -> bool:
-        """Whether a new meter would say the same."""
+    def unused(self) -> bool:
+        """Whether it is in the state of a new meter."""
         return self.running.used == 0 and self.requests.full and self.tokens.full
 
     def begin(self) -> None:
@@ -105,7 +105,7 @@ class KeyMeter:
 
     def end(self, *, accepted: bool) -> None:
         """A request has ended. One that was refused costs nothing."""
-        self.running.give_back(1)
+        self.running.release(1)
         if not accepted:
             self.requests.take(-1)
 
@@ -124,5 +124,5 @@ class KeyLimits:
         return found
 
     def forget_others(self, names: Set[str]) -> None:
-        """Drop the meters of all keys but these. One that is not at rest stays until it is: its key may come back."""
-        self._meters = {name: meter for name, meter in self._meters.items() if name in names or not meter.at_rest}
+        """Drop the meters of all keys but these. One in use stays, as its key may be added again."""
+        self._meters = {name: meter for name, meter in self._meters.items() if name in names or not meter.unused}

@@ -1,14 +1,14 @@
-"""Admission: what waits is bounded by four budgets, and who is turned away learns when to come back.
+"""Admission: four budgets bound what waits, and a request that is rejected is given a time to come back after.
 
-- Queued requests: sequences that were accepted and have not begun to answer, less those that the engine is reading.
+- Queued requests: sequences that were accepted and have not begun to answer, less those in the engine's prefill.
 - Queued prefill tokens: the prompt tokens of the sequences that have not begun to answer.
 - KV commitment: the KV tokens that accepted, unfinished sequences may come to need: prompt and answer. An answer counts
-  with its max_tokens, but no more than the longest of the latest answers had: few use what they may. Whoever finds a
-  free seat need not fit: nobody is refused who would not wait.
-- Key share: what one of several API keys takes of each of these three, others being there or not, so that there is room
-  when they come.
+  with its max_tokens, but no more than the longest of the latest answers had: few use what they may. A request
+  that finds a free slot among --max-num-seqs need not fit: what would not wait is never rejected.
+- Key share: what one of several API keys takes of each of these three, whether other keys are in use or not, so that
+  there is room when they are.
 
-What has begun, preempted requests included, is never pushed out by new work. One request alone is never too large.
+New work never pushes out what has begun, preempted requests included. One request alone is never too large.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class QueueLimits:
 
 
 @dataclass(slots=True)
-class Books:
-    """What is taken of the budgets, by everybody or by one key."""
+class Budgets:
+    """The three budgets that are counted, for all keys together or for one."""
 
     clock: Callable[[], float]
     requests: Budget = field(init=False)
@@ -59,20 +59,21 @@ class Books:
         self.requests, self.tokens, self.kv = Budget(self.clock), Budget(self.clock), Budget(self.clock)
 
     @property
-    def at_rest(self) -> bool:
-        """Whether nothing is taken."""
+    def unused(self) -> bool:
+        """Whether nothing is in use."""
         return self.requests.used == self.tokens.used == self.kv.used == 0
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One HTTP request's place: whose it is, how many of its sequences wait or run, and what each takes."""
+    """An HTTP request's share of the budgets: its key, how many of its sequences wait or run, what each takes."""
 
     admission: Admission
     key: Key
     priority: int
     meter: KeyMeter
-    books: tuple[Books, Books]
+    budgets: tuple[Budgets, Budgets]
+    """Those of all keys together and those of its own."""
     waiting: int
     """Sequences that have not begun to answer."""
     begun: int = 0
@@ -91,9 +92,9 @@ class Ticket:
         self.meter.tokens.take(prompt)
         self.accepted = True
         self.tokens_each, self.kv_each = prompt // self.waiting, kv // self.waiting
-        for books in self.books:
-            books.tokens.take(self.tokens_each * self.waiting)
-            books.kv.take(self.kv_each * self.waiting)
+        for budgets in self.budgets:
+            budgets.tokens.take(self.tokens_each * self.waiting)
+            budgets.kv.take(self.kv_each * self.waiting)
 
     def begin(self) -> None:
         """One of the sequences has given its first token."""
@@ -101,8 +102,8 @@ class Ticket:
         self.begun += 1
         self.admission.begun += 1
 
-    def wrote(self, tokens: int) -> None:
-        """So many tokens of an answer have come."""
+    def count_output(self, tokens: int) -> None:
+        """Charge the key for this many tokens of an answer."""
         self.meter.tokens.take(tokens)
 
     def end(self, begun: bool) -> None:
@@ -112,14 +113,14 @@ class Ticket:
             self.admission.begun -= 1
         else:
             self._leave_queue(1, served=False)
-        self._give_back_kv(1, served=begun)
+        self._release_kv(1, served=begun)
 
     def leave(self) -> None:
-        """The request has ended, whatever way, and with it all its sequences. May be called more than once."""
+        """Release all that the request still takes, however it ended. May be called more than once."""
         if self._left:
             return
         self._left = True
-        self._give_back_kv(self.waiting + self.begun, served=False)
+        self._release_kv(self.waiting + self.begun, served=False)
         self._leave_queue(self.waiting, served=False)
         self.admission.begun -= self.begun
         self.begun = 0
@@ -128,17 +129,17 @@ class Ticket:
     def _leave_queue(self, sequences: int, *, served: bool) -> None:
         self.waiting -= sequences
         self.admission.leave_lane(self.key, self.priority, sequences)
-        for books in self.books:
-            books.requests.give_back(sequences, served=served)
-            books.tokens.give_back(sequences * self.tokens_each, served=served)
+        for budgets in self.budgets:
+            budgets.requests.release(sequences, served=served)
+            budgets.tokens.release(sequences * self.tokens_each, served=served)
 
-    def _give_back_kv(self, sequences: int, *, served: bool) -> None:
-        for books in self.books:
-            books.kv.give_back(sequences * self.kv_each, served=served)
+    def _release_kv(self, sequences: int, *, served: bool) -> None:
+        for budgets in self.budgets:
+            budgets.kv.release(sequences * self.kv_each, served=served)
 
 
 class Admission:
-    """The door: judges what comes by what this process knows. Every check raises RefusedError."""
+    """Decides whether a request may wait, by what the HTTP process knows. Every check raises RefusedError."""
 
     def __init__(
         self,
@@ -149,102 +150,105 @@ class Admission:
         several_keys: Callable[[], bool] = lambda: False,
     ) -> None:
         self.limits = limits
-        self.all = Books(clock)
+        self.total = Budgets(clock)
         self.begun = 0
         """Sequences that have begun to answer and have not ended."""
         self.lanes: Counter[tuple[str, int]] = Counter()
         """Sequences that have not begun, by key and priority."""
         self._stats, self._info, self._clock, self._several_keys = stats, info, clock, several_keys
-        self._by_key: dict[str, Books] = {}
+        self._by_key: dict[str, Budgets] = {}
         self._meters = KeyLimits(clock)
         self._answers = deque([_FIRST_GUESS], maxlen=_ANSWERS)
 
     @property
     def queued(self) -> int:
-        """Sequences that wait for a seat."""
-        return max(0, self.all.requests.used - self._reading)
+        """Sequences that wait for a slot among --max-num-seqs."""
+        return max(0, self.total.requests.used - self._in_prefill)
 
     @property
-    def _reading(self) -> int:
-        """Sequences that have a seat and no token yet."""
+    def _in_prefill(self) -> int:
+        """Sequences that run and have given no token yet."""
         return max(0, self._stats().running - self.begun)
 
     @property
-    def _free_seats(self) -> int:
+    def _free_slots(self) -> int:
         stats, info = self._stats(), self._info()
         if info is None or stats.waiting:
             return 0
         return max(0, (stats.running_limit or info.max_num_seqs) - stats.running)
 
     def look(self, key: Key) -> None:
-        """Judge a request of which nothing is known but whose it is: not even the smallest may find a place."""
+        """Reject a request of which only the key is known if not even the smallest would be accepted."""
         self._meters.meter(key).look(key)
         self.check_requests(key, 1)
         self.check_tokens(key, 1)
         self.check_kv(key, 1, self.queued + 1)
 
     def enter(self, key: Key, sequences: int, priority: int = 0, seconds_left: float = float("inf")) -> Ticket:
-        """A place for a request of so many sequences that must have ended in so many seconds."""
+        """A ticket for a request of `sequences` sequences that must have ended in `seconds_left` seconds."""
         meter = self._meters.meter(key)
         meter.look(key)
         self.check_requests(key, sequences)
         self._check_deadline(key, priority, seconds_left)
-        books = (self.all, self._books(key))
-        for each in books:
+        budgets = (self.total, self._budgets_of(key))
+        for each in budgets:
             each.requests.take(sequences)
         self.lanes[key.name, priority] += sequences
         meter.begin()
-        return Ticket(self, key, priority, meter, books, sequences)
+        return Ticket(self, key, priority, meter, budgets, sequences)
 
     def leave_lane(self, key: Key, priority: int, sequences: int) -> None:
-        """So many sequences of this key and priority do not wait any more."""
+        """Note that `sequences` sequences of this key and priority do not wait any more."""
         lane = key.name, priority
         self.lanes[lane] -= sequences
         if not self.lanes[lane]:
             del self.lanes[lane]
 
     def check_requests(self, key: Key, sequences: int) -> None:
-        """A request that is larger than the queue and all seats is welcome when none waits and there is any room."""
-        free, queued, info = self._free_seats, self.queued, self._info()
+        """Check the number of sequences.
+
+        A request that is larger than the queue and all slots together is accepted if none waits and there is any room.
+        """
+        free, queued, info = self._free_slots, self.queued, self._info()
         alone = queued == 0 and sequences > self.limits.requests + (info.max_num_seqs if info else 0)
         if self.limits.requests + free - queued < (1 if alone else sequences):
             detail = f"{queued} requests wait already and this one has {sequences}"
             flag = f"--max-queued-requests {self.limits.requests}"
-            raise self._full("queued_requests", self.all.requests, f"{detail} ({flag})")
-        mine = self._books(key).requests
-        own = max(0, mine.used - self._reading)
+            raise self._full("queued_requests", self.total.requests, f"{detail} ({flag})")
+        mine = self._budgets_of(key).requests
+        own = max(0, mine.used - self._in_prefill)
         self._check_share(mine, own, sequences, self.limits.requests, free, "requests", "--max-queued-requests")
 
     def check_tokens(self, key: Key, tokens: int) -> None:
-        """Judge the prompt tokens of a request by those that wait."""
-        waiting, limit = self.all.tokens.used, self.limits.tokens
+        """Check the prompt tokens of a request beside those that wait."""
+        waiting, limit = self.total.tokens.used, self.limits.tokens
         if waiting and waiting + tokens > limit:
             detail = f"{waiting} prompt tokens wait already and this request has {tokens} (--max-queued-tokens {limit})"
-            raise self._full("queued_tokens", self.all.tokens, detail)
-        mine = self._books(key).tokens
+            raise self._full("queued_tokens", self.total.tokens, detail)
+        mine = self._budgets_of(key).tokens
         self._check_share(mine, mine.used, tokens, limit, 0, "prompt tokens", "--max-queued-tokens")
 
     def check_kv(self, key: Key, tokens: int, queued: int) -> None:
-        """Judge the KV tokens that a request may come to need by all accepted ones', unless it finds a free seat.
+        """Check the KV tokens that a request may come to need beside those of all accepted ones, unless a slot is free.
 
         `queued` counts the request itself.
         """
         info = self._info()
-        if info is None or queued <= self._free_seats:
+        if info is None or queued <= self._free_slots:
             return
-        capacity, used = info.num_kv_blocks * info.block_size, self.all.kv.used
+        capacity, used = info.num_kv_blocks * info.block_size, self.total.kv.used
         limit = int(capacity * self.limits.kv_ratio)
         if used and used + tokens > limit:
             detail = (
                 f"accepted requests may come to need {used} tokens of KV cache and this one {tokens}; allowed are "
                 f"{limit} (--max-kv-commitment {self.limits.kv_ratio:g} times {capacity})"
             )
-            raise self._full("kv_commitment", self.all.kv, detail)
-        mine = self._books(key).kv
+            raise self._full("kv_commitment", self.total.kv, detail)
+        mine = self._budgets_of(key).kv
         self._check_share(mine, mine.used, tokens, limit, 0, "KV tokens", "--max-kv-commitment")
 
     def answered(self, tokens: int) -> None:
-        """An answer came to its end after so many tokens."""
+        """Remember how many tokens an answer had."""
         self._answers.append(tokens)
 
     def likely(self, max_tokens: int) -> int:
@@ -252,20 +256,20 @@ class Admission:
         return min(max_tokens, max(self._answers))
 
     def forget_others(self, names: Set[str]) -> None:
-        """Drop what is known of all keys but these, save of those that still have requests here or a limit to wait for.
+        """Drop what is counted for keys other than these, except for those with requests or a rate limit in force.
 
-        To be called now and then, as keys are removed while they have some.
+        Called whenever the key file may have changed, as a key can be removed while its requests run.
         """
-        self._by_key = {name: books for name, books in self._by_key.items() if name in names or not books.at_rest}
+        self._by_key = {name: each for name, each in self._by_key.items() if name in names or not each.unused}
         self._meters.forget_others(names)
 
-    def _books(self, key: Key) -> Books:
+    def _budgets_of(self, key: Key) -> Budgets:
         if (found := self._by_key.get(key.name)) is None:
-            found = self._by_key[key.name] = Books(self._clock)
+            found = self._by_key[key.name] = Budgets(self._clock)
         return found
 
     def _check_share(self, mine: Budget, own: int, more: int, limit: int, free: int, what: str, flag: str) -> None:
-        """`own` of `mine` are taken, `more` are asked for; `free` may be had beyond the share of `limit`."""
+        """Check that `own` of `mine` and `more` are within the key's share of `limit`, and `free` beyond it."""
         if not own or not self._several_keys():
             return
         share = max(1, int(limit * self.limits.key_share))
@@ -277,12 +281,12 @@ class Admission:
             raise RefusedError(429, "key_share", detail, retry_after(mine.seconds_to_free(own)))
 
     def _check_deadline(self, key: Key, priority: int, seconds_left: float) -> None:
-        """Refuse at once what could not begin in time even if all others were behind it.
+        """Reject at once a request that could not begin in time even if the scheduler preferred it.
 
-        Before it are only those of its own key and priority: of the others the scheduler may let it pass by.
+        Only requests of its own key and priority certainly come before it; it may overtake others.
         """
-        ahead = self.lanes[key.name, priority] - self._reading
-        seconds = self.all.requests.seconds_to_free(ahead) if ahead > 0 else None
+        ahead = self.lanes[key.name, priority] - self._in_prefill
+        seconds = self.total.requests.seconds_to_free(ahead) if ahead > 0 else None
         if seconds is not None and seconds > seconds_left:
             detail = (
                 f"the {ahead} requests before this one take about {min(seconds, _DAY):.0f} s and its timeout is "

@@ -2,8 +2,8 @@
 
 All series exist, at 0, from the start of the process, and label values come from closed sets. Names and buckets of
 vllm:* are those of vLLM 0.33 (`v1/metrics/loggers.py`, `buckets.py`); those it has dropped but dashboards still read
-are kept. octavo_* has its buckets too, and bounds of its own at the thresholds of our alerts: a quantile is only told
-from a threshold that is a bound.
+are kept. octavo_* has its buckets too, and bounds at the thresholds of the alerts besides: a quantile can only be
+compared with a threshold that is a bound.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from octavo_engine.engine.messages import Outputs
 from octavo_engine.server.engine_metrics import EngineCollector
 from octavo_engine.server.refusal import Rejection
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times beside each counter, read by nobody
+disable_created_metrics()  # type: ignore[no-untyped-call]  # creation times beside each counter, which nothing reads
 
 Outcome = Literal["stop", "length", "abort", "timeout", "error"]
 
@@ -102,7 +102,7 @@ class Metrics:
         self.generated_tokens = self._count("octavo_generation_tokens", "vllm:generation_tokens", "Tokens generated")
         self._outcomes = self._count_by("octavo_requests", "outcome", _OUTCOMES, "Sequences ended, by how")
         self._label_twin(self._outcomes, "vllm:request_success", "finished_reason", _VLLM_OUTCOMES)
-        self._rejections = self._count_by("octavo_requests_rejected", "reason", _REJECTIONS, "Turned away, by why")
+        self._rejections = self._count_by("octavo_requests_rejected", "reason", _REJECTIONS, "Requests rejected")
         self._label_twin(self._rejections, "vllm:admission_rejections", "reason", _VLLM_REJECTIONS)
         self._latencies()
         self._shapes()
@@ -143,11 +143,11 @@ class Metrics:
         self.choices = self._histogram("", ("vllm:request_params_n",), "n asked for", (1, 2, 5, 10, 20))
 
     def reject(self, reason: Rejection) -> None:
-        """A request was turned away before it was accepted."""
+        """Count a request that was rejected before it was accepted."""
         self._rejections.add(value=reason)
 
     def finish(self, outcome: Outcome) -> None:
-        """An accepted sequence has ended."""
+        """Count the end of an accepted sequence."""
         self._outcomes.add(value=outcome)
 
     def on_step(self, outputs: Outputs) -> None:

@@ -1,5 +1,6 @@
-"""What every request passes before it is looked at: its id, the key, the size of its body. Plain ASGI, so that a
-client's disconnect still reaches the endpoint.
+"""What every request passes before its endpoint: an id, the check of its key, the limit of its body's size.
+
+Plain ASGI, so that a client's disconnect still reaches the endpoint.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
 
 
 class RequestContext:
-    """Gives each request an id, the client's own if it sent one, and turns whatever is raised into an answer.
+    """Gives each request an id, the client's own if it sent one, and turns exceptions into answers.
 
-    The id is what the client sees in X-Request-Id and the log says of failures: nothing is looked up by it.
+    The client sees the id in X-Request-Id and the log names it where something fails; nothing is looked up by it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -82,7 +83,7 @@ def _check_headers(scope: Scope) -> None:
 class Authentication:
     """Default-deny: a path that is not exactly one of OPEN_PATHS needs a key, whether it exists or not.
 
-    Judged is `scope["path"]`, the request target's path with its %-escapes decoded: the string that the router matches.
+    The path is `scope["path"]`, the request target's with its %-escapes decoded: the string that the router matches.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing | None, on_reject: Callable[[], None]) -> None:
@@ -112,15 +113,15 @@ class Authentication:
 
 
 def key_of(scope: Scope) -> Key:
-    """Who sends the request, as Authentication has found out."""
+    """The API key of a request, as Authentication has found it."""
     key: Key = scope.get("state", {}).get("key", ANYONE)
     return key
 
 
 class Door:
-    """Turns requests for answers away before their body is read, if they could not be taken whatever they ask for.
+    """Rejects a request to `paths` before its body is read if not even the smallest request would be accepted.
 
-    An overloaded server turns most of what comes away: this is what it costs.
+    An overloaded server rejects most requests, and this keeps the cost of each small.
     """
 
     def __init__(

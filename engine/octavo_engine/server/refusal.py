@@ -1,4 +1,4 @@
-"""A request that is turned away before it is accepted: which limit, as the metrics count it, and when to come back."""
+"""A request that is rejected before it is accepted: by which limit, as the metrics count it, and when to come back."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ log = logging.getLogger("octavo.server")
 _RELOAD_INTERVAL = 5.0
 _TICK = 0.05
 _KEEP_ALIVE = 75
-"""Seconds that an idle connection is kept: longer than clients and proxies do, so that it is they who close it. Whoever
-closes may cut off a request that is just being sent."""
-_FAREWELL = 2.0
-"""Seconds in which clients are told that their streams end."""
+"""Seconds that an idle connection is kept: longer than clients and proxies keep theirs, so that they close it. The side
+that closes may cut off a request that is just being sent."""
+_CLOSING = 2.0
+"""Seconds in which streams that are ended can still send their last event."""
 
 
 def serve(engine: EngineConfig, server: ServerConfig) -> int:
@@ -77,7 +77,7 @@ async def _until_signals(server: Server) -> int:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers: signals drain, which is ours to do."""
+    """uvicorn without its signal handlers, as `Server` drains on a signal."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -105,12 +105,12 @@ class Server:
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE,
-                timeout_graceful_shutdown=int(_FAREWELL),
+                timeout_graceful_shutdown=int(_CLOSING),
             )
         )
 
     async def run(self) -> int:
-        """Serve until told to end; the exit code."""
+        """Serve until a signal or the engine's end; the exit code."""
         async with self._engine_running(), self._listening():
             if await self._unless_signalled(self._load()):
                 await self._unless_signalled(self._engine_end())
@@ -201,7 +201,7 @@ class Server:
         raise EngineDeadError(failed.message if failed else "the engine process ended")
 
     async def _drain(self) -> None:
-        """Let running answers finish, at most so long; then tell the others that they do not."""
+        """Let running answers finish within --drain-timeout, then end the others with an error."""
         running, limit = self._serving.running, self._serving.config.drain_timeout
         if running:
             log.info("draining: %d requests may take %g s more; a second signal ends them at once", len(running), limit)
@@ -210,10 +210,10 @@ class Server:
             for wait in waits:
                 wait.cancel()
         if running:
-            log.warning("%d requests did not finish in time and are told so", len(running))
+            log.warning("%d requests did not finish within --drain-timeout and end with an error", len(running))
             running.fail_all(shutting_down())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(running.idle(), _FAREWELL)
+                await asyncio.wait_for(running.idle(), _CLOSING)
         if (failed := self._serving.engine.state.failed) is not None:
             raise EngineDeadError(failed.message)
         log.info("the server ends")

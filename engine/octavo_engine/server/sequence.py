@@ -1,6 +1,6 @@
 """One choice of one prompt on its way to the client: from the engine's tokens to text that is fit to be shown.
 
-Shown are whole characters and nothing of a stop string, with the log probabilities of exactly the tokens shown so far.
+A piece holds complete characters and nothing of a stop string, and the log probabilities of exactly its tokens.
 """
 
 from __future__ import annotations

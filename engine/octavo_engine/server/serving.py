@@ -1,4 +1,4 @@
-"""What the parts of the HTTP process share: the engine, the model's names, the tokenizer, what runs, what is full."""
+"""What the parts of the HTTP process share: engine, model names, tokenizer, running requests, admission."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Engine(Protocol):
 
 
 class Cancellable(Protocol):
-    """A running request that can be told to end with an error."""
+    """A running request that can be ended with an error."""
 
     def fail(self, error: APIError) -> None: ...
 
@@ -95,7 +95,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What an accepted request needs to know of the model. It keeps it, even when the server begins to drain."""
+    """What an accepted request uses of the model, also after the server has begun to drain."""
 
     ready: EngineInfo
     tokenizer: Tokenizer
@@ -165,7 +165,7 @@ class Serving:
     def look(self, key: Key) -> None:
         """RefusedError if there is no room for a request of this key, whatever it is: judged before its body is read.
 
-        A server that is loading or draining says so after it has read the body: it closes the connection.
+        While loading or draining a request is rejected later, after its body, as the connection is closed then.
         """
         if self.loaded and not self.draining:
             self.admission.look(key)

@@ -1,4 +1,4 @@
-"""Tokenizing and rendering on threads, so that a long prompt does not hold up anybody's stream."""
+"""Tokenizing and rendering on threads, so that a long prompt does not delay other streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens become text as they come: whole characters only, and nothing that may yet turn out to be a stop string."""
+"""Text from tokens as they come: complete characters only, and nothing that may be the beginning of a stop string."""
 
 from __future__ import annotations
 

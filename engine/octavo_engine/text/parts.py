@@ -1,4 +1,4 @@
-"""What a model's files say about its tokenizer, in whatever format they say it."""
+"""What a model's files say about its tokenizer, independent of their format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes that each token stands for, whatever way its tokenizer spells them.
+"""The bytes of each token, for each way in which tokenizers spell them.
 
 Answers are put together from bytes rather than by decoding ever longer lists of ids: a token costs the same at the end
 of an answer as at its beginning, and what is held back is exactly an unfinished UTF-8 character.

@@ -1,4 +1,4 @@
-"""How every generating endpoint answers: admitted, prepared, streamed or sent whole, and dropped with its client."""
+"""What all generating endpoints share: admit, prepare, generate, then stream or send at once; end with the client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Writer(Protocol):
     def last(self, usage: Usage) -> bytes:
         """The chunk with nothing but the usage."""
 
-    def whole(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer; one piece for each sequence."""
 
 
@@ -46,7 +46,7 @@ async def answer(
     sequences: int,
     prepare: Callable[[LoadedModel, Ticket], Awaitable[tuple[GenerationRequest, Writer]]],
 ) -> Response:
-    """Run one request from the door to its last byte. `prepare` tokenizes and checks it."""
+    """Run one request from admission to its last byte. `prepare` tokenizes and checks it."""
     model = serving.model()
     serving.check_model(body.model)
     if body.stream_options is not None and not body.stream:
@@ -66,7 +66,7 @@ async def answer(
         usage = bool(body.stream_options and body.stream_options.include_usage)
         return EventStream(stream(generation, writer, usage), generation.run())
     async with generation.run():
-        return await while_connected(request, whole(generation, writer))
+        return await while_connected(request, collect_answer(generation, writer))
 
 
 async def stream(generation: Generation, writer: Writer, include_usage: bool) -> AsyncGenerator[bytes, None]:
@@ -88,13 +88,13 @@ async def stream(generation: Generation, writer: Writer, include_usage: bool) ->
     yield DONE
 
 
-async def whole(generation: Generation, writer: Writer) -> Response:
+async def collect_answer(generation: Generation, writer: Writer) -> Response:
     """One JSON body, once all sequences have ended."""
     pieces: list[list[Piece]] = [[] for _ in generation.sequences]
     async for piece in generation:
         pieces[piece.index].append(piece)
     answers = [merge(each) for each in pieces]
-    return Response(writer.whole(answers, usage_of(generation)), media_type="application/json")
+    return Response(writer.full(answers, usage_of(generation)), media_type="application/json")
 
 
 def merge(pieces: Sequence[Piece]) -> Piece:

@@ -59,9 +59,9 @@ class ChatWriter:
 
     def last(self, usage: Usage) -> bytes:
         """No choices, only usage."""
-        return self._frame.whole([], usage)
+        return self._frame.full([], usage)
 
-    def whole(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer."""
         choices = [
             ChatChoice(
@@ -73,7 +73,7 @@ class ChatWriter:
             )
             for piece in answers
         ]
-        return self._frame.whole(choices, usage)
+        return self._frame.full(choices, usage)
 
     def _of(self, piece: Piece) -> ChatLogprobs | None:
         if not self._logprobs:

@@ -54,9 +54,9 @@ class TextWriter:
 
     def last(self, usage: Usage) -> bytes:
         """No choices, only usage."""
-        return self._frame.whole([], usage)
+        return self._frame.full([], usage)
 
-    def whole(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer."""
         choices = [
             TextChoice(
@@ -68,7 +68,7 @@ class TextWriter:
             )
             for piece in answers
         ]
-        return self._frame.whole(choices, usage)
+        return self._frame.full(choices, usage)
 
     def _of(self, piece: Piece) -> TextLogprobs | None:
         if not self._logprobs:

@@ -19,7 +19,7 @@ _UNREADABLE = "There was an error parsing the body"
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What a client is told."""
+    """The fields of an error."""
 
     message: str
     type: str

@@ -33,6 +33,6 @@ class Frame:
         """What a chunk adds to one answer."""
         return encode(msgspec.structs.replace(self._empty, choices=[choice]))
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+    def full(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """All answers; with none it is the chunk that ends a stream with its usage."""
         return encode(msgspec.structs.replace(self._empty, choices=list(choices), usage=usage))

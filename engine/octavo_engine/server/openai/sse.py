@@ -1,4 +1,4 @@
-"""Server-sent events: one JSON object an event, comments while there is nothing to say, an error event on failure."""
+"""Server-sent events: one JSON object an event, comments while nothing is sent, an error event on failure."""
 
 from __future__ import annotations
 
