@@ -52,7 +52,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """What prefix caching adds to a prompt that nobody has sent before, and what the device needs for the prompt."""
+    """What prefix caching adds to a prompt that was not sent before, and what the device needs for the prompt."""
 
     tokens: int
     caching_us: float
@@ -183,7 +183,7 @@ def table(levels: Sequence[Level], prefill: Prefill) -> str:
     lines += [
         "",
         "The last column: what prefix caching adds, of a step of the simulated h200-8b, which hides it. To prompts of",
-        f"{prefill.tokens} tokens that nobody sent before it adds {us:.3f} µs a token, {shares} step time.",
+        f"{prefill.tokens} tokens that were not sent before it adds {us:.3f} µs a token, {shares} step time.",
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What a simulation is told, and the scheduler that is built from it."""
+"""The settings of a simulation, and the scheduler that is built from them."""
 
 from __future__ import annotations
 

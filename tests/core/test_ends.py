@@ -171,7 +171,7 @@ def test_an_error_of_a_fork_leaves_what_its_parent_computed() -> None:
     assert [o.cached_tokens for o in run(scheduler, device=device) if o.request_id == "next"] == [32]
 
 
-def test_all_are_ended_at_once_and_their_results_are_told_to_nobody() -> None:
+def test_all_are_ended_at_once_and_their_results_are_not_reported() -> None:
     scheduler, device = make_engine(seqs=2)
     for n in range(4):
         add(scheduler, f"r{n}", 20, max_tokens=9)

@@ -132,10 +132,10 @@ def test_a_lane_moves_up_one_level_for_every_ageing_time_its_oldest_has_waited()
 
 def finish(scheduler: Scheduler, device: Device, requests: list[RequestState]) -> list[str]:
     """Run to the end; the requests in the order in which they ended."""
-    told = {request.request_id: request.num_output for request in requests}
+    before = {request.request_id: request.num_output for request in requests}
     outputs = run(scheduler, device=device)
     for request in requests:
-        assert answer_of(outputs, request.request_id) == expected(request)[told[request.request_id] :]
+        assert answer_of(outputs, request.request_id) == expected(request)[before[request.request_id] :]
     return [output.request_id for output in outputs if output.finish_reason]
 
 
@@ -247,7 +247,7 @@ def held(scheduler: Scheduler) -> Counter[str]:
     return Counter(request.tenant for request in scheduler._planner.running)
 
 
-def test_a_key_beyond_its_share_of_seats_yields_and_nobody_takes_them_back() -> None:
+def test_a_key_beyond_its_share_of_seats_yields_and_they_are_not_taken_back() -> None:
     scheduler, device = make_engine(blocks=128, seqs=4)
     ours = [add(scheduler, f"a{n}", 10, max_tokens=60, tenant="a", arrival=n) for n in range(6)]
     step(scheduler, device)
@@ -311,7 +311,7 @@ def test_equals_do_not_displace_each_other() -> None:
     assert scheduler.report().preemptions == 0
 
 
-def test_nobody_is_overtaken_by_what_came_more_than_its_ageing_later() -> None:
+def test_no_request_is_overtaken_by_one_that_came_more_than_its_ageing_later() -> None:
     """Three levels less important, ten seconds a level: what arrives after 30 s comes after it, and not before."""
     scheduler, device = make_engine(seqs=1, policy="priority", ageing_seconds=10.0, max_preemptions=0)
     add(scheduler, "first", 5, max_tokens=3, arrival=0.0)
@@ -362,7 +362,7 @@ def test_a_prompt_goes_on_ageing_once_it_has_begun() -> None:
     assert number - admitted < 40, "from then on its chunks count as much as those of newcomers"
 
 
-def test_who_left_leaves_nobody_heavy() -> None:
+def test_a_tenant_that_has_left_makes_no_other_heavy() -> None:
     """Beside a key that has gone, a lone busy one is not held back for longer than ten seconds."""
     accounts = Accounts()
     accounts.open("busy", 1.0)
@@ -378,7 +378,7 @@ def test_who_left_leaves_nobody_heavy() -> None:
     assert not any(heavy[12:])
 
 
-def test_use_that_has_faded_makes_nobody_heavy() -> None:
+def test_use_that_has_decayed_makes_no_tenant_heavy() -> None:
     """Both are here, neither uses anything: what one used long ago does not hold it back for ever."""
     accounts = Accounts()
     for tenant in "ab":

@@ -1,4 +1,4 @@
-"""What was computed once is found again: by whom, in groups of every kind, and by nobody else."""
+"""What was computed once is found again, in groups of every kind, and only by requests that may find it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_answers_are_found_again_as_part_of_the_next_prompt() -> None:
     assert run(scheduler, device=device)[-1].cached_tokens == 48
 
 
-def test_a_sliding_group_adopts_its_window_only() -> None:
+def test_a_sliding_group_matches_its_window_only() -> None:
     """A window of 18 before token 48 begins at token 31, the last of the second block."""
     scheduler, device = make_engine(groups=GROUPS["sliding"], blocks=32)
     add(scheduler, "a", [*SHARED, 1], max_tokens=2)
