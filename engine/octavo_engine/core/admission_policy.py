@@ -89,7 +89,7 @@ class AdmissionPolicy:
         return max(self._settings.watermark, self.accounts.reserve(state.tenant)) if running else 0.0
 
     def worth_trying(self, state: RequestState, available: Sequence[int], running: int, step: int) -> bool:
-        """Whether blocks have come back since it last failed. Now and then it is tried in any case: rules change."""
+        """Whether blocks were freed since it last failed. It is tried now and then in any case: shares change."""
         if running == 0 or step % _TRY_EVERY == 0 or not state.blocks_wanted:
             return True
         return all(have >= want for have, want in zip(available, state.blocks_wanted, strict=True))

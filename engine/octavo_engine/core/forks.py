@@ -42,7 +42,7 @@ class Forks:
     def take_ready(self, requests: Mapping[str, RequestState]) -> list[RequestState]:
         """Remove and return those that wait no more: their parent's prompt is computed, or it has left `requests`.
 
-        One parent's forks come in reverse, as each is to be put before those that wait for a seat.
+        The forks of one parent come in reverse, as each is to be put before those that wait for a seat.
         """
         ready_forks: list[RequestState] = []
         for parent_id, forks in list(self._by_parent.items()):

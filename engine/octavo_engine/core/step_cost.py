@@ -1,4 +1,4 @@
-"""What steps cost, learned from those that have run: so much without prompts, so much more for a prompt's token."""
+"""What steps cost, learned from those that have run: a time without prompts, and a time for each prompt token."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 FEW_TOKENS = 16
 """Up to so many prompt tokens a step is as good as one without."""
 FIRST_TOKENS = 256
-"""Prompt tokens of a step that must not take too long, before any has told what they cost."""
+"""Prompt tokens of a step that must not take too long, while it is not known what they cost."""
 _WEIGHT = 0.1
 _LATEST = 4
 _WEIGHTY_CHUNK = 128
-"""Prompt tokens from which a step tells all it can about a token's time."""
+"""Prompt tokens from which a step counts in full for a token's time."""
 
 
 @dataclass(slots=True)
@@ -24,11 +24,11 @@ class StepCost:
     token_seconds: float = 0.0
     """A prompt's token, in addition."""
     _latest: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
-    """Of the latest steps with prompts, what a token took in each; where that cannot be told apart from the decodes
-    beside it, no more than all of the step."""
+    """Seconds of a token in each of the latest steps with prompts; where decodes beside it seem to have taken all
+    of the step, the whole step's time is divided among its prompt tokens."""
 
     def observe(self, prompt_tokens: int, seconds: float) -> None:
-        """A step has taken so long."""
+        """A step with so many prompt tokens took `seconds`."""
         if prompt_tokens <= FEW_TOKENS:
             rest = max(0.0, seconds - prompt_tokens * self.token_seconds)
             self.decode_seconds = _moved(self.decode_seconds, rest, _WEIGHT)
@@ -43,9 +43,9 @@ class StepCost:
         return self.decode_seconds + prompt_tokens * self.token_seconds
 
     def tokens_within(self, seconds: float, budget: int) -> int:
-        """Prompt tokens, of `budget`, whose step takes no longer than so many seconds, going by the slowest of late.
+        """Prompt tokens, of `budget`, whose step takes no longer than `seconds`, by the slowest of the latest steps.
 
-        At least so many that their step tells something.
+        They are never too few for their step to be measured.
         """
         if seconds == float("inf"):
             return budget
