@@ -123,6 +123,38 @@ class Row:
     owner: str
     """Whose keys and values these are: requests of different owners may say the same and still never share."""
 
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Put tokens behind the known ones."""
+        for token in tokens:
+            self.tokens.append(token)
+            self.digests.append(extend_digest(self.digests[-1], token))
+
+    def sample(self, drafts: Sequence[int]) -> list[int]:
+        """What follows the tokens before `drafts`, its last ones, and each of these that is right."""
+        known = len(self.tokens) - len(drafts)
+        del self.tokens[known:], self.digests[known:]
+        sampled: list[int] = []
+        for draft in (*drafts, None):
+            sampled.append(next_token(self.digests[-1], self.seed))
+            self.extend(sampled[-1:])
+            if sampled[-1] != draft:
+                break
+        return sampled
+
+
+class PretendedProposer:
+    """Knows how each request goes on. It says so, or something else in one place, or nothing, by its number."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, list[int]] = {}
+        """Prompt and answer of each request, on beyond where it stops."""
+
+    def propose(self, request_id: str, token_ids: Sequence[int]) -> Sequence[int]:
+        number, known = crc32(f"{request_id} {len(token_ids)}".encode()), len(token_ids)
+        count, wrong = number % 6, number // 6 % 6
+        right = self.texts[request_id][known : known + count]
+        return [token + (place == wrong) for place, token in enumerate(right)]
+
 
 @dataclass
 class Device:
@@ -140,7 +172,13 @@ class Device:
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute a plan; AssertionError if it reads what was never written or writes where another reads."""
         self._apply(plan)
-        work = [(row, start, 1) for row, start in zip(plan.decode_rows, plan.decode_starts, strict=True)]
+        drafts = {plan.decode_rows[index]: tokens for index, tokens in plan.drafts.items()}
+        for index, tokens in drafts.items():
+            self.rows[index].extend(tokens)
+        work = [
+            (row, start, 1 + len(drafts.get(row, ())))
+            for row, start in zip(plan.decode_rows, plan.decode_starts, strict=True)
+        ]
         sampling = list(plan.decode_rows)
         for chunk in plan.chunks:
             work.append((chunk.row, chunk.start, chunk.num_tokens))
@@ -153,14 +191,9 @@ class Device:
                 self._write(self.rows[index], position, written)
         for index, start, count in work:
             self._read(self.rows[index], start, start + count)
-        results = []
-        for index in sampling:
-            row = self.rows[index]
-            token = next_token(row.digests[-1], row.seed)
-            row.tokens.append(token)
-            row.digests.append(extend_digest(row.digests[-1], token))
-            results.append(token)
-        return StepResult(plan.step, results, seconds=0.01)
+        results = [self.rows[index].sample(drafts.get(index, ())) for index in sampling]
+        more = {index: tuple(tokens[1:]) for index, tokens in enumerate(results) if len(tokens) > 1}
+        return StepResult(plan.step, [tokens[0] for tokens in results], more, seconds=0.01)
 
     def _apply(self, plan: StepPlan) -> None:
         for new in plan.new_rows:

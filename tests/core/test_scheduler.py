@@ -25,13 +25,13 @@ from simulation import (
 )
 
 from octavo_engine.core.admission import NotAdmissibleError
-from octavo_engine.core.draft import Draft
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import FinishReason, TokenLogprobs
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.core.step_builder import StepBuilder
 from octavo_engine.core.step_cost import FIRST_TOKENS
 from octavo_engine.engine.adaptive import AdaptiveLimits
 
@@ -154,7 +154,7 @@ def test_plain_tokens_come_in_columns_and_first_last_and_told_ones_as_events() -
         assert plan is not None
         result = device.execute(plan)
         if number == 2:
-            result = replace(result, logprobs={0: told})
+            result = replace(result, logprobs={0: (told,)})
         outputs = scheduler.update(plan, result, 0.0)
         assert (outputs.request_ids == ["a"]) == in_columns
         assert len(outputs.events) == 1 - in_columns
@@ -324,8 +324,8 @@ def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_
     first = scheduler.plan(0.0)
     assert first is not None
     result = replace(device.execute(first), errors={0: "no"})
-    draft = Draft(64)
-    scheduler._planner.preempt(scheduler._requests["broken"], draft)
+    builder = StepBuilder(64)
+    scheduler._planner.preempt(scheduler._requests["broken"], builder)
     assert news(scheduler.update(first, result, 0.0))[0].error == "no"
     scheduler.check_integrity()
     add(scheduler, "next", range(33), max_tokens=2)

@@ -142,8 +142,8 @@ class Crowd:
 def assert_alike(got: StepResult, expected: StepResult) -> None:
     assert not got.errors and not expected.errors
     assert got.token_ids == expected.token_ids
-    for index, logprobs in expected.logprobs.items():
-        assert got.logprobs[index].logprob == pytest.approx(logprobs.logprob, abs=1e-4)
+    for index, (logprobs,) in expected.logprobs.items():
+        assert got.logprobs[index][0].logprob == pytest.approx(logprobs.logprob, abs=1e-4)
 
 
 @torch.inference_mode()
@@ -408,7 +408,7 @@ def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, max_model_len)
     load._warm_up(worker, loading_of(model[1], "cuda", StaticAttention(), plan), plan)  # type: ignore[arg-type]
     params = [new.sampling for plan in plans for new in plan.new_rows]
-    ways = {(asked.temperature > 0 and asked.top_p < 1, needs_of(asked) & PENALIZES) for asked in params}
+    ways = {(asked.temperature > 0 and asked.top_p < 1, bool(needs_of(asked) & PENALIZES)) for asked in params}
     assert ways == {(True, True), (True, False), (False, True), (False, False)}
     longest = max(start for plan in plans for start in plan.decode_starts) + 1
     assert longest <= max_model_len

@@ -26,6 +26,7 @@ from octavo_engine.engine.info import EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.messages import Shutdown
 from octavo_engine.engine.startup import start_engine
+from octavo_engine.runner.masks import NO_MASKS, Masks
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
 INFO = EngineInfo(
@@ -51,9 +52,12 @@ class Recorder:
         self.fail_at: int | None = None
         self._plans: deque[StepPlan] = deque()
 
-    def submit(self, plan: StepPlan) -> None:
-        self.events.append(f"submit {plan.step}")
+    def forward(self, plan: StepPlan) -> None:
+        self.events.append(f"forward {plan.step}")
         self._plans.append(plan)
+
+    def sample(self, masks: Masks = NO_MASKS) -> None:
+        assert not masks
 
     idle = False
 
@@ -101,7 +105,7 @@ def test_a_step_is_submitted_before_the_result_of_the_one_in_front_is_awaited() 
     ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=4))
     assert drain(loop) == {"a": [10, 11, 12, 13]}
     assert recorder.events == [
-        "submit 1", "submit 2", "result 1", "submit 3", "result 2", "submit 4", "result 3", "result 4",
+        "forward 1", "forward 2", "result 1", "forward 3", "result 2", "forward 4", "result 3", "result 4",
     ]  # fmt: skip
 
 
@@ -117,10 +121,10 @@ def test_what_arrives_while_a_wasted_step_runs_is_planned_at_once() -> None:
     loop, recorder = recorded()
     ask(loop, "a", [1] * 10, replace(GREEDY, stop_token_ids=(10,)))
     loop.step()
-    assert recorder.events == ["submit 1", "submit 2", "result 1"]
+    assert recorder.events == ["forward 1", "forward 2", "result 1"]
     ask(loop, "b", [2] * 5, replace(GREEDY, max_tokens=1))
     loop.step()
-    assert recorder.events[3:] == ["submit 3", "result 2"]
+    assert recorder.events[3:] == ["forward 3", "result 2"]
     assert drain(loop) == {"b": [5]}
 
 
@@ -135,8 +139,8 @@ class SlowRecorder(Recorder):
         self.visitor: Callable[[], None] = lambda: None
         self.plans: list[StepPlan] = []
 
-    def submit(self, plan: StepPlan) -> None:
-        super().submit(plan)
+    def forward(self, plan: StepPlan) -> None:
+        super().forward(plan)
         self.plans.append(plan)
 
     def wait(self, seconds: float) -> None:
@@ -159,8 +163,8 @@ def test_a_long_step_leaves_the_next_plan_open_until_it_has_nearly_ended() -> No
     ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=5))
     assert drain(loop) == {"a": [10, 11, 12, 13, 14]}
     assert recorder.events == [
-        "submit 1", "submit 2", "result 1",  # nothing is known yet
-        "wait 0.042", "submit 3", "result 2", "wait 0.042", "submit 4", "result 3", "wait 0.042", "submit 5",
+        "forward 1", "forward 2", "result 1",  # nothing is known yet
+        "wait 0.042", "forward 3", "result 2", "wait 0.042", "forward 4", "result 3", "wait 0.042", "forward 5",
         "result 4", "wait 0.042", "result 5",
     ]  # fmt: skip
 
@@ -170,7 +174,7 @@ def test_who_arrives_in_a_long_step_is_in_the_next() -> None:
     recorder.visitor = lambda: ask(loop, "b", [2] * 5, replace(GREEDY, max_tokens=2))
     ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=9))
     assert len(drain(loop)["b"]) == 2
-    third = recorder.events.index("submit 5")
+    third = recorder.events.index("forward 5")
     assert recorder.events[:third].count("wait 0.042") == 3
     assert [chunk.num_tokens for chunk in recorder.plans[4].chunks] == [5]
 

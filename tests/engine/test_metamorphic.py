@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,13 +38,15 @@ from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, ThreadExecutor
 from octavo_engine.runner.kv_blocks import BlockShares
 from octavo_engine.runner.kv_cache import allocate_cache
+from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.runner.state_table import StateTable
-from octavo_engine.runner.worker import LaunchedStep, Worker
+from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 
 CPU = torch.device("cpu")
 SCHEDULES = 1_000
 GRAPHED = 50
 WINDOWED = 30
+SPECULATED = 24
 RUNGS = [1, 2, 5]
 """Fewer than there can be rows, and not all there are below."""
 VOCABULARY = 64
@@ -146,7 +148,7 @@ class Model:
         for number in range(LONGEST_ANSWER):
             result = worker.execute(plan)
             answer += result.token_ids
-            (_, first), (_, second) = result.logprobs[0].top
+            (_, first), (_, second) = result.logprobs[0][0].top
             if params.temperature == 0 and first - second < TIE:
                 self.ties.add((prompt, way))
             plan = StepPlan(0, decode_rows=[0], decode_starts=[len(tokens) + number])
@@ -190,25 +192,33 @@ def make_model(folder: Path, window: int | None = None, prompts: int = 24) -> Mo
 
 
 class InlineExecutor:
-    """Launches a step where it is submitted and reads its results when they are collected."""
+    """Computes a step as it is asked for, and reads its results when they are."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._launched: deque[LaunchedStep] = deque()
+        self._forwarded: list[ForwardedStep] = []
         self.cut = 0
         """Chunks that were only a part of what their request had to compute."""
+        self.drafts = self.accepted = 0
 
     idle = True  # so that the loop plans ahead at once
 
     def wait(self, seconds: float) -> None:
         """Never needed."""
 
-    def submit(self, plan: StepPlan) -> None:
+    def forward(self, plan: StepPlan) -> None:
         self.cut += sum(not chunk.samples for chunk in plan.chunks)
-        self._launched.append(self._worker.launch(plan))
+        self.drafts += sum(map(len, plan.drafts.values()))
+        self._forwarded.append(self._worker.forward(plan))
 
-    def collect(self) -> StepResult:
-        return self._worker.finish(self._launched.popleft())
+    def sample(self, masks: Masks = NO_MASKS) -> None:
+        self._launched.append(self._worker.sample(self._forwarded.pop(), masks))
+
+    def result(self) -> StepResult:
+        result = self._worker.finish(self._launched.popleft())
+        self.accepted += sum(map(len, result.more_token_ids.values()))
+        return result
 
     def close(self) -> None:
         self._launched.clear()
@@ -229,10 +239,25 @@ class Asked:
     end: RequestOutput | None = None
 
 
+class PretendedProposer:
+    """Knows the answers. It proposes the next tokens of one, wrong ones among them, or none, by its own dice."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule, self._rng = schedule, random.Random(schedule.number)
+
+    def propose(self, request_id: str, token_ids: Sequence[int]) -> Sequence[int]:
+        asked, rng = self._schedule.asked[request_id], self._rng
+        known = len(token_ids) - len(asked.prompt)
+        right = asked.expected[known : known + rng.choice([0, 1, 2, 5])]
+        return [token if rng.random() < 0.8 else rng.randrange(VOCABULARY) for token in right]
+
+
 class Schedule:
     """One crowd, all of it drawn from its number."""
 
-    def __init__(self, model: Model, number: int, graphs: RecordedOperations | None = None) -> None:
+    def __init__(
+        self, model: Model, number: int, graphs: RecordedOperations | None = None, *, speculates: bool = False
+    ) -> None:
         self.model, self.number, self.rng = model, number, random.Random(number)
         rng = self.rng
         self.block_size = rng.choice([4, 8, 16])
@@ -261,7 +286,7 @@ class Schedule:
             watermark=rng.choice([0.0, 0.05]),
             swap_block_seconds=0.0 if swap else float("inf"),
         )
-        self.scheduler = Scheduler(settings, memory)
+        self.scheduler = Scheduler(settings, memory, proposer=PretendedProposer(self) if speculates else None)
         worker = model.worker(
             rows=rows,
             length=self.longest,
@@ -380,6 +405,8 @@ class Schedule:
             figures[name] += getattr(stats, name)
         figures["schedules"] += 1
         figures["cut chunks"] += self.inline.cut
+        figures["drafts"] += self.inline.drafts
+        figures["accepted drafts"] += self.inline.accepted
         figures["requests"] += len(self.asked)
         for asked in self.asked.values():
             assert asked.end is not None
@@ -440,6 +467,31 @@ def test_so_it_does_where_decodes_are_replayed(model: Model) -> None:
         "preemptions": 12,
         "swapped_in_blocks": 3,
         "hits": 10,
+    }
+    missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
+    assert not missing, f"too little happened, (found, wanted): {missing}"
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["eager", "replayed"])
+def test_so_it_does_where_drafts_are_verified(model: Model, replayed: bool) -> None:
+    """Speculative decoding changes no answer, however it is sampled; drafts are decodes that graphs replay."""
+    figures: Counter[str] = Counter()
+    for number in range(SPECULATED):
+        graphs = RecordedOperations() if replayed else None
+        schedule = Schedule(model, number, graphs, speculates=True)
+        schedule.run(figures)
+        compare(schedule, figures)
+        figures["replays"] += graphs.replays if graphs else 0
+    least = {
+        "compared": 100,
+        "whole answers": 60,
+        "drafts": 500,
+        "accepted drafts": 200,
+        "preemptions": 5,
+        "swapped_in_blocks": 1,
+        "copied_blocks": 5,
+        "hits": 4,
+        "replays": 200 * replayed,
     }
     missing = {name: (figures[name], count) for name, count in least.items() if figures[name] < count}
     assert not missing, f"too little happened, (found, wanted): {missing}"

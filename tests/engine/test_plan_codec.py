@@ -18,6 +18,7 @@ def test_every_part_of_a_plan_arrives():
         block_ops=(BlockOp(BlockOpKind.SWAP_IN, 0, 5, 6),),
         decode_rows=[0, 1],
         decode_starts=[17, 900],
+        drafts={1: (5, 6)},
         chunks=(Chunk(4, 0, 3, samples=True),),
     )
     assert decode_plan(encode_plan(plan)) == plan

@@ -23,6 +23,7 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner import shm_queue
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import GroupExecutor, ThreadExecutor
+from octavo_engine.runner.masks import Masks
 from octavo_engine.runner.ranks import Ranks
 from octavo_engine.runner.shm_queue import SharedMemoryQueue
 
@@ -102,8 +103,12 @@ class WaitingWorker:
     def __init__(self) -> None:
         self.never = threading.Event()
 
-    def launch(self, plan: StepPlan) -> StepPlan:
+    def forward(self, plan: StepPlan) -> StepPlan:
         return plan
+
+    def sample(self, forwarded: StepPlan, masks: Masks) -> StepPlan:
+        assert not masks
+        return forwarded
 
     def finish(self, launched: StepPlan) -> None:
         self.never.wait(30)
@@ -113,7 +118,8 @@ def test_a_device_that_waits_for_a_lost_rank_does_not_keep_the_news_back():
     """Of the five seconds in which all has to end three may be gone when a rank counts as stopped."""
     ranks, worker = Ranks(2, "tests.engine.failing_rank", b"silent\n"), WaitingWorker()
     group = GroupExecutor(ThreadExecutor(cast("Any", worker), DeviceThread()), ranks)
-    group.submit(StepPlan(0))
+    group.forward(StepPlan(0))
+    group.sample()
     with pytest.raises(EngineDeadError, match="ended with exit code 7"):
         group.result()
     started = time.monotonic()

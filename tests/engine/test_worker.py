@@ -36,7 +36,7 @@ Said = list[tuple[int, float]]
 
 def said(result: StepResult) -> Said:
     assert not result.errors
-    return [(token, result.logprobs[i].logprob) for i, token in enumerate(result.token_ids)]
+    return [(token, result.logprobs[i][0].logprob) for i, token in enumerate(result.token_ids)]
 
 
 def assert_alike(got: Said, expected: Said) -> None:
@@ -218,7 +218,9 @@ def test_the_logprobs_and_errors_of_rows_are_found_by_their_index(bench: Bench, 
         bench.worker.execute(begin(row, prompt_of(row, 10), [row], params))
     result = bench.worker.execute(decode([0, 1, 2, 3], [10] * 4))
     assert set(result.logprobs) == {1, 3}
-    assert all(result.logprobs[i].token_id == result.token_ids[i] and len(result.logprobs[i].top) == 2 for i in (1, 3))
+    for index in (1, 3):
+        [logprobs] = result.logprobs[index]
+        assert logprobs.token_id == result.token_ids[index] and len(logprobs.top) == 2
     broken(2)
     again = bench.worker.execute(decode([0, 1, 2, 3], [10] * 4))
     assert set(again.errors) == {2}

@@ -42,7 +42,7 @@ class KVMemory:
         ]
         self.copied_blocks = 0
         self._all_kept = all(group.kind == "full" for group in groups)
-        self._has_states = any(group.kind == "recurrent" for group in groups)
+        self.has_states = any(group.kind == "recurrent" for group in groups)
         self._operations: list[BlockOp] = []
         self.swap = SwapSpace(self.groups, [group.swap_blocks for group in groups], self._operations)
 
@@ -184,7 +184,7 @@ class KVMemory:
 
     def stop_before(self, state: RequestState, end: int) -> int:
         """Where a chunk planned up to `end` should stop, so that recurrent groups leave checkpoints on their way."""
-        if not self.prefix_caching or not self._has_states or state.reserved:
+        if not self.prefix_caching or not self.has_states or state.reserved:
             return end
         size, last = self.block_size, (state.known - 1) // self.block_size * self.block_size
         stop = min(end // size * size, last)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo_engine.core.admission_policy import AdmissionPolicy, AdmissionRound
-from octavo_engine.core.draft import Draft
 from octavo_engine.core.fairness import LEFTOVER
 from octavo_engine.core.kv_groups import NO_BLOCK
 from octavo_engine.core.kv_memory import KVMemory
@@ -17,6 +16,7 @@ from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.running import RunningRequests
 from octavo_engine.core.settings import SchedulerSettings, StepLimits
 from octavo_engine.core.step import NewRow, SchedulerStats, TableChange
+from octavo_engine.core.step_builder import StepBuilder
 from octavo_engine.core.step_cost import StepCost
 
 
@@ -47,9 +47,9 @@ class Planner:
         """Prompt tokens that a step may hold now."""
         return self.cost.tokens_within(self.settings.max_step_seconds, self.limits.chunk_limit)
 
-    def plan(self, now: float) -> Draft:
+    def plan(self, now: float) -> StepBuilder:
         """The next step; it may be empty."""
-        builder = Draft(self.settings.max_num_batched_tokens)
+        builder = StepBuilder(self.settings.max_num_batched_tokens)
         self._decode(builder)
         builder.budget = min(builder.budget, self.chunk_limit)
         first, later = self.policy.order_prompts(self.running.prefilling, now)
@@ -72,7 +72,7 @@ class Planner:
 
     # Requests that run.
 
-    def _decode(self, builder: Draft) -> None:
+    def _decode(self, builder: StepBuilder) -> None:
         """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
         decoding, rows, starts = builder.decoding, builder.decode_rows, builder.decode_starts
         to_look_at = []
@@ -87,18 +87,33 @@ class Planner:
             state.computed = start + 1
             state.in_flight += 1
         builder.budget -= len(decoding)
+        for_drafts = max(0, builder.budget - len(to_look_at)) // 2  # prompts have the other half
         for state in to_look_at:
-            # All its tokens may be on their way already, or it may just have been preempted.
-            if state.status is Status.RUNNING and state.known < state.final_len:
-                self.memory.cache_blocks(state)
-                if self._extend(state, state.computed + 1, builder):
-                    builder.add_decode(state)
+            # It may just have been preempted, all its tokens may be in flight, or its drafts may follow one in flight.
+            all_planned = state.known >= state.final_len or (state.drafts and state.in_flight)
+            if state.status is not Status.RUNNING or all_planned:
+                continue
+            self.memory.cache_blocks(state)
+            if drafts := self._drafts_with_blocks(state, for_drafts, builder):
+                builder.add_decode(state, drafts)
+                state.capacity = state.computed  # each plan looks at it until its result is in
+                for_drafts -= len(drafts)
+            elif self._extend(state, state.computed + 1, builder):
+                builder.add_decode(state)
 
-    def _prompt_limit(self, state: RequestState, builder: Draft) -> int:
+    def _drafts_with_blocks(self, state: RequestState, most: int, builder: StepBuilder) -> tuple[int, ...]:
+        """At most so many of a request's drafts, for which there are blocks: no request is preempted for them."""
+        drafts = state.drafts[:most]
+        if not drafts or (changes := self.memory.extend(state, state.computed + 1 + len(drafts))) is None:
+            return ()
+        builder.changes += changes
+        return drafts
+
+    def _prompt_limit(self, state: RequestState, builder: StepBuilder) -> int:
         """Prompt tokens that a request's tenant may still have in this step."""
         return min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens))
 
-    def _prefill(self, state: RequestState, builder: Draft) -> None:
+    def _prefill(self, state: RequestState, builder: StepBuilder) -> None:
         """Plan as many of a request's tokens as there is room for, unless it must be preempted instead."""
         num_tokens = min(state.known - state.computed, self._prompt_limit(state, builder))
         if num_tokens <= 0:
@@ -113,7 +128,7 @@ class Planner:
             self.running.begin_decoding(state)
             state.capacity = state.computed  # so that the next plan makes the prompt's blocks findable at once
 
-    def _extend(self, state: RequestState, end: int, builder: Draft) -> bool:
+    def _extend(self, state: RequestState, end: int, builder: StepBuilder) -> bool:
         """Get the blocks for tokens up to `end`; False if the request was preempted itself to make room."""
         while (changes := self.memory.extend(state, end)) is None:
             candidates = [r for r in self.running if self.policy.preemptible(r)]
@@ -126,7 +141,7 @@ class Planner:
 
     # Requests that wait.
 
-    def _admit(self, builder: Draft, now: float, over_share: set[str]) -> None:
+    def _admit(self, builder: StepBuilder, now: float, over_share: set[str]) -> None:
         """Admit waiting requests for as long as there is room; tenants that are `over_share` get no more."""
         if not self.policy.waiting:
             return
@@ -140,7 +155,7 @@ class Planner:
             else:
                 admissions.blocked(state)
 
-    def _make_room(self, state: RequestState, builder: Draft) -> bool:
+    def _make_room(self, state: RequestState, builder: StepBuilder) -> bool:
         """Match a waiting request if there are a seat and blocks for it, if need be taken from those that yield."""
         running, available = len(self.running), self.memory.available
         seated = self.policy.has_seat(state, running, self.limits.running_limit)
@@ -162,7 +177,7 @@ class Planner:
         self.memory.free(state)
         return False
 
-    def _match(self, state: RequestState, builder: Draft) -> list[int]:
+    def _match(self, state: RequestState, builder: StepBuilder) -> list[int]:
         """Give a waiting request what is there of its beginning; the blocks of each group that it lacks then."""
         parent = self._requests.get(state.fork_of or "")
         last_time = not self.policy.preemptible(state)
@@ -173,7 +188,7 @@ class Planner:
         tokens = state.final_len if last_time else state.known
         return self.memory.shortage(state, tokens, self.policy.spare(state, len(self.running)))
 
-    def _start(self, state: RequestState, builder: Draft, now: float) -> None:
+    def _start(self, state: RequestState, builder: StepBuilder, now: float) -> None:
         """Give a matched request its row and its first tokens."""
         self.policy.waiting.take(state)
         self.memory.count_hits(state)
@@ -197,7 +212,7 @@ class Planner:
 
     # Requests that give way.
 
-    def preempt(self, victim: RequestState, builder: Draft) -> None:
+    def preempt(self, victim: RequestState, builder: StepBuilder) -> None:
         """Take a running request's row and blocks; what it had computed is swapped out, or computed again later."""
         builder.drop(victim)
         builder.preempted = True

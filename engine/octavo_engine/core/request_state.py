@@ -60,6 +60,8 @@ class RequestState:
     computed: int = 0
     """Tokens whose keys and values are in the cache, or will be once the launched steps end."""
     in_flight: int = 0
+    drafts: tuple[int, ...] = ()
+    """The tokens guessed to follow `token_ids`. With any, it is planned only while no token of it is in flight."""
     capacity: int = 0
     """Tokens that can be computed before its block tables must be looked at again."""
     cached_tokens: int = 0

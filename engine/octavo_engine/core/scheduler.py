@@ -12,11 +12,13 @@ before the results are on the host. Blocks may change hands in between: the devi
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from octavo_engine.core.forks import Forks, begins_as
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.planner import Planner
+from octavo_engine.core.proposer import Proposer
 from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.settings import SchedulerSettings, StepLimits
@@ -29,8 +31,17 @@ _WASTE_EVERY = 16
 class Scheduler:
     """Owns every request from `add` to its last output, and the KV memory they share."""
 
-    def __init__(self, settings: SchedulerSettings, memory: KVMemory, limits: StepLimits | None = None) -> None:
-        """Without `limits` a step is bounded by the settings alone."""
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        memory: KVMemory,
+        limits: StepLimits | None = None,
+        proposer: Proposer | None = None,
+    ) -> None:
+        """Without `limits` a step is bounded by the settings alone; with a `proposer` it may have draft tokens."""
+        if proposer is not None and memory.has_states:
+            raise ValueError("layers with a recurrent state cannot take rejected drafts back")
+        self.proposer = proposer
         self.memory = memory
         self.limits = limits or StepLimits(settings.max_num_seqs, settings.max_num_batched_tokens)
         self.stats = SchedulerStats(kv_blocks_total=memory.blocks_total)
@@ -65,10 +76,12 @@ class Scheduler:
             self._policy.waiting.add(state)
         return state
 
-    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> RequestOutput | None:
+    def abort(
+        self, request_id: str, reason: FinishReason = FinishReason.ABORT, *, error: str | None = None
+    ) -> RequestOutput | None:
         """End a request now, whatever its state; None if there is no such request any more."""
         state = self._requests.get(request_id)
-        return None if state is None else self._finish(state, reason)
+        return None if state is None else self._finish(state, reason, error=error)
 
     def abort_all(self) -> list[RequestOutput]:
         """End every request."""
@@ -87,6 +100,11 @@ class Scheduler:
     def has_work(self) -> bool:
         """Whether any request is waiting or running."""
         return bool(self._requests)
+
+    @property
+    def sampling(self) -> Sequence[RequestState]:
+        """The requests that sample in the newest plan, in the order of its result."""
+        return self._launched[-1]
 
     # Steps.
 
@@ -109,7 +127,7 @@ class Scheduler:
         requests = self._launched.popleft()
         outputs = StepOutputs()
         ids, tokens = outputs.request_ids, outputs.token_ids
-        events = {*result.logprobs, *result.errors, *range(len(plan.decode_rows), len(requests))}
+        events = {*result.logprobs, *result.errors, *plan.drafts, *range(len(plan.decode_rows), len(requests))}
         for index, (state, token) in enumerate(zip(requests, result.token_ids, strict=True)):
             state.in_flight -= 1
             known = state.token_ids
@@ -120,6 +138,8 @@ class Scheduler:
             else:
                 ids.append(state.request_id)
                 tokens.append(token)
+        if self.proposer is not None:
+            self._propose(requests, self.proposer)
         self._observe(plan, result, now)
         return outputs
 
@@ -130,10 +150,25 @@ class Scheduler:
             return self._finish(state, FinishReason.ERROR, error=error)
         if state.num_output == 1:
             self.limits.on_first_token(now - state.arrival)
-        reason = state.end_by(token)
-        logprobs = result.logprobs.get(index)
+        tokens, reason = [token], state.end_by(token)
+        for accepted in result.more_token_ids.get(index, ()):
+            if reason is not None:
+                break
+            state.token_ids.append(accepted)
+            tokens.append(accepted)
+            reason = state.end_by(accepted)
+        if state.status is Status.RUNNING:  # else it was preempted, and what its drafts left in the cache is lost
+            state.computed += len(tokens) - 1
         output = state.output() if reason is None else self._finish(state, reason)
-        return replace(output, token_ids=(token,), logprobs=(logprobs,) if logprobs else ())
+        return replace(output, token_ids=tuple(tokens), logprobs=result.logprobs.get(index, ())[: len(tokens)])
+
+    def _propose(self, requests: Iterable[RequestState], proposer: Proposer) -> None:
+        """Have drafts guessed for the requests whose results are in: no more than their answers have room for."""
+        for state in requests:
+            room = max(0, state.final_len - state.known - 1)
+            state.drafts = tuple(proposer.propose(state.request_id, state.token_ids)[:room]) if room else ()
+            if state.drafts:
+                state.capacity = state.computed  # so that the next plan looks at it
 
     def _finish(self, state: RequestState, reason: FinishReason, *, error: str | None = None) -> RequestOutput:
         if state.status is Status.RUNNING:
@@ -156,7 +191,7 @@ class Scheduler:
     # What steps cost.
 
     def expected_seconds(self, plan: StepPlan) -> float:
-        """How long a step will take, going by those before it; 0 while nothing is known."""
+        """How long a step will take, going by those before it; 0 while nothing is known. Drafts count as prompts."""
         return self._planner.cost.expected_seconds(plan.num_tokens - len(plan.decode_rows))
 
     def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:

@@ -77,8 +77,8 @@ class StepPlan:
     """All there is to compute in one step, to be done in this order.
 
     New rows and table changes are taken in, block operations executed one after another, then one forward pass computes
-    the decoding rows' tokens followed by the chunks'. The rows that sample are all decoding rows, then the chunks that
-    say so; a result's columns are in this order.
+    the decoding rows' tokens, each row's drafts behind its own, followed by the chunks'. The rows that sample are all
+    decoding rows, then the chunks that say so; a result's columns are in this order.
     """
 
     step: int
@@ -89,12 +89,19 @@ class StepPlan:
     """Rows that compute one token, their last known one, and sample."""
     decode_starts: list[int] = field(default_factory=list)
     """That token's position, for each of `decode_rows`."""
+    drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By index into `decode_rows`: tokens guessed to follow that token, which are computed and verified with it."""
     chunks: tuple[Chunk, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         """Tokens in the step's forward pass."""
-        return len(self.decode_rows) + sum(chunk.num_tokens for chunk in self.chunks)
+        return self.num_decode_tokens + sum(chunk.num_tokens for chunk in self.chunks)
+
+    @property
+    def num_decode_tokens(self) -> int:
+        """Tokens of the decoding rows, their drafts included."""
+        return len(self.decode_rows) + sum(map(len, self.drafts.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +110,13 @@ class StepResult:
 
     step: int
     token_ids: list[int]
-    """One for each sampling row; meaningless where there is an error."""
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
-    """By index into `token_ids`, where they were asked for."""
+    """The first token of each sampling row; meaningless where there is an error."""
+    more_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By index into `token_ids`: the tokens after the first of a row whose drafts were accepted."""
+    logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    """By index into `token_ids`, where they were asked for: one for each of the row's tokens."""
     errors: dict[int, str] = field(default_factory=dict)
-    """By index into `token_ids`: this row's step failed, and its request alone ends."""
+    """By index into `token_ids`: sampling this row failed, and its request alone ends."""
     seconds: float = 0.0
 
 
@@ -131,11 +140,11 @@ class StepOutputs:
     """News of all requests after a step; each request is in one of the two places at most."""
 
     request_ids: list[str] = field(default_factory=list)
-    """Requests that got one more token and have nothing else to tell."""
+    """Requests that got one more token and no other news."""
     token_ids: list[int] = field(default_factory=list)
     """Those tokens."""
     events: list[RequestOutput] = field(default_factory=list)
-    """First tokens, last ones, and those with log probabilities or errors."""
+    """First tokens, last ones, several at once, and those with log probabilities or errors."""
 
     @property
     def any(self) -> bool:
@@ -143,7 +152,7 @@ class StepOutputs:
         return bool(self.request_ids or self.events)
 
     def each(self) -> Iterator[RequestOutput]:
-        """All of it as one kind, for whoever hands it on request by request."""
+        """All of it request by request."""
         for request_id, token in zip(self.request_ids, self.token_ids, strict=True):
             yield RequestOutput(request_id, (token,))
         yield from self.events

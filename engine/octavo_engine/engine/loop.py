@@ -7,12 +7,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from torch import Tensor
+
 from octavo_engine.core.admission import NotAdmissibleError, check_length, check_sampling, check_tokens
 from octavo_engine.core.request import FinishReason, Request
+from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs, StepPlan
 from octavo_engine.engine.dump import describe
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.mask_provider import MaskProvider
 from octavo_engine.runner.executor import Executor
 
 DEPTH = 2
@@ -36,13 +40,17 @@ class EngineLoop:
         info: EngineInfo,
         clock: Callable[[], float] = time.monotonic,
         depth: int = DEPTH,
+        mask_provider: MaskProvider | None = None,
     ) -> None:
         self.info = info
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
         self._depth = depth
+        self.mask_provider = mask_provider
         self._launched: deque[StepPlan] = deque()
+        self._waits_for_masks = False
+        """Whether the newest step is not sampled yet. No other is launched until it is."""
         self._busy_until = 0.0
         """When the launched steps will have ended, as far as can be told."""
         self._ended: list[RequestOutput] = []
@@ -112,6 +120,8 @@ class EngineLoop:
         result = self._executor.result()
         now = self._clock()
         outputs = self._scheduler.update(self._launched.popleft(), result, now)
+        if self._waits_for_masks:
+            self._sample()
         self._busy_until = now + sum(map(self._scheduler.expected_seconds, self._launched))
         outputs.events[:0] = events
         self._say_whether_targets_are_met()
@@ -125,13 +135,47 @@ class EngineLoop:
 
     def _launch(self) -> None:
         """Plan and launch, as many steps as may be under way now."""
-        while len(self._launched) < self._depth and not self._early():
+        while len(self._launched) < self._depth and not self._waits_for_masks and not self._early():
             now = self._clock()
             if (plan := self._scheduler.plan(now)) is None:
                 return
             self._launched.append(plan)
-            self._executor.submit(plan)
+            self._executor.forward(plan)
+            self._sample()
             self._busy_until = max(now, self._busy_until) + self._scheduler.expected_seconds(plan)
+
+    def _sample(self) -> None:
+        """Have the newest step sampled, unless a mask depends on tokens of steps whose results are not in yet."""
+        if (provider := self.mask_provider) is None:
+            self._executor.sample()
+            return
+        guided = self._guided(provider)
+        self._waits_for_masks = bool(guided) and len(self._launched) > 1
+        if not self._waits_for_masks:
+            masks = {index: self._mask(provider, index, state) for index, state in guided}
+            self._executor.sample({index: mask for index, mask in masks.items() if mask is not None})
+
+    def _guided(self, provider: MaskProvider) -> list[tuple[int, RequestState]]:
+        """The requests of the newest step that need a mask, with their index among its sampling rows."""
+        return [
+            (index, state)
+            for index, state in enumerate(self._scheduler.sampling)
+            if state.finish_reason is None and provider.guides(state.request_id)
+        ]
+
+    def _mask(self, provider: MaskProvider, index: int, state: RequestState) -> Tensor | None:
+        """What the provider allows a request to sample; a provider that fails ends the request with an error."""
+        drafts = self._launched[-1].drafts.get(index, ())
+        try:
+            answer = state.token_ids[state.prompt_len :]
+            return provider.mask(state.request_id, answer, drafts)
+        except Exception as error:
+            log.exception("request %s has no mask", state.request_id)
+            ended = self._scheduler.abort(
+                state.request_id, FinishReason.ERROR, error=f"guided decoding failed: {error}"
+            )
+            self._ended += [ended] if ended else []
+            return None
 
     def _check_patience(self) -> None:
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0

@@ -1,25 +1,25 @@
-"""What requests ask of their logits before a token is chosen: penalties, biases, and not to stop too early.
+"""What is done to logits before a token is chosen: penalties, biases, no stop too early, and masks.
 
 All rows that ask are computed together, and nothing waits for the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from octavo_engine.runner.sampling_table import BANS, BIASES, PENALIZES, SampledRows
 from octavo_engine.runner.state_table import StateTable
-from octavo_engine.runner.transfer import to_device
+from octavo_engine.runner.transfer import copied_to_device, to_device
 
 
 def adjust_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor:
     """`logits` [R, vocab] as the rows want them: a copy in float32, or the same tensor if no row asks for anything."""
     needs = table.sampling.needs(sampled.rows)
     banned = _banned(sampled, table) if needs & BANS else []
-    if not (needs & (PENALIZES | BIASES) or banned):
+    if not (needs & (PENALIZES | BIASES) or banned or sampled.masks):
         return logits
     changed = logits.to(torch.float32, copy=True)
     if needs & PENALIZES:
@@ -29,7 +29,21 @@ def adjust_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> Te
     if banned:
         places = _places([(index, tokens) for index, tokens in banned], logits.device)
         changed.index_put_(places, torch.full((len(places[0]),), -torch.inf, device=logits.device))
+    if sampled.masks:
+        _apply_masks(changed, sampled.masks)
     return changed
+
+
+def _apply_masks(logits: Tensor, masks: Mapping[int, Tensor]) -> None:
+    """Forbid what the bits of a row's mask [ceil(vocab / 32)] do not allow. ValueError if there are not so many."""
+    vocab = logits.shape[-1]
+    if any(len(mask) != -(-vocab // 32) for mask in masks.values()):
+        raise ValueError(f"a mask for {vocab} tokens must have {-(-vocab // 32)} words of 32 bits")
+    bits = copied_to_device(torch.stack(list(masks.values())), logits.device)
+    allowed = bits.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=logits.device) & 1
+    index = to_device(list(masks), logits.device)
+    forbidden = allowed.flatten(1)[:, :vocab] == 0
+    logits.index_copy_(0, index, logits[index].masked_fill_(forbidden, -torch.inf))
 
 
 def _banned(sampled: SampledRows, table: StateTable) -> list[tuple[int, Tensor]]:

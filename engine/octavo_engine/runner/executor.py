@@ -1,33 +1,37 @@
-"""Who executes plans: one worker, driven by a thread, alone or as the first of a group of ranks."""
+"""How plans are executed: by one worker that a thread drives, alone or as the first of a group of ranks."""
 
 from __future__ import annotations
 
 from collections import deque
 from concurrent import futures
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.errors import OctavoError
 from octavo_engine.runner.device_thread import CLOSE_SECONDS, DeviceThread
+from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.runner.plan_codec import encode_plan
 from octavo_engine.runner.ranks import Ranks
-from octavo_engine.runner.worker import LaunchedStep, Worker
+from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 
 _LOST_SECONDS = 0.3
-"""For each of a rank's threads when another rank is gone. On GPUs it waits for that one's part of a sum, for ever; what
-has happened is to be told, and this process to end, within 5 s of which 3 may have gone by."""
+"""Seconds for each of a rank's threads to end when another rank is gone. On GPUs it waits for that one's part of a sum
+forever; the error has to be reported and this process ended within 5 s, of which 3 may have gone by."""
 
 
 class Executor(Protocol):
-    """Plans go in, results come out in the same order."""
+    """Plans go in, results come out in the same order. A step's `sample` comes before the next step's `forward`."""
 
-    def submit(self, plan: StepPlan) -> None:
-        """Launch a step behind those launched before; returns at once."""
+    def forward(self, plan: StepPlan) -> None:
+        """Have a step's forward pass computed behind the steps before it; returns at once."""
+
+    def sample(self, masks: Masks = NO_MASKS) -> None:
+        """Have the step sampled whose forward pass was asked for last; returns at once."""
 
     @property
     def idle(self) -> bool:
-        """Whether another step would begin to be launched at once."""
+        """Whether another step would begin at once."""
 
     def wait(self, seconds: float) -> None:
         """Until it is idle, or so many seconds are over."""
@@ -52,21 +56,31 @@ class ThreadExecutor:
     def __init__(self, worker: Worker, thread: DeviceThread) -> None:
         self._worker = worker
         self._thread = thread
+        self._forwarded: Future[ForwardedStep] = Future()
         self._launched: deque[Future[LaunchedStep]] = deque()
+        self._newest: Future[Any] | None = None
 
-    def submit(self, plan: StepPlan) -> None:
-        """Launch a step behind those launched before; returns at once."""
-        self._launched.append(self._thread.submit(self._worker.launch, plan))
+    def forward(self, plan: StepPlan) -> None:
+        """Launch a step's forward pass behind what was launched before; returns at once."""
+        self._newest = self._forwarded = self._thread.submit(self._worker.forward, plan)
+
+    def sample(self, masks: Masks = NO_MASKS) -> None:
+        """Launch the sampling of the step whose forward pass was launched last; returns at once."""
+        self._newest = future = self._thread.submit(self._sample, self._forwarded, masks)
+        self._launched.append(future)
+
+    def _sample(self, forwarded: Future[ForwardedStep], masks: Masks) -> LaunchedStep:
+        return self._worker.sample(forwarded.result(), masks)
 
     @property
     def idle(self) -> bool:
         """Whether the device's thread has nothing to do: on the CPU nor has the device."""
-        return not self._launched or self._launched[-1].done()
+        return self._newest is None or self._newest.done()
 
     def wait(self, seconds: float) -> None:
         """Until it is idle, or so many seconds are over."""
-        if self._launched:
-            futures.wait([self._launched[-1]], timeout=max(0.0, seconds))
+        if self._newest is not None:
+            futures.wait([self._newest], timeout=max(0.0, seconds))
 
     def result(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it is raised here."""
@@ -82,10 +96,10 @@ class ThreadExecutor:
 
 
 class GroupExecutor:
-    """The first rank of a group here, behind `first`; the others are told every plan before it.
+    """The first rank of a group here, behind `first`; the others are sent every plan before it.
 
-    Results are waited for in a thread of their own, so that a device that hangs because another rank does not come
-    never keeps `result` from telling so.
+    Results are waited for in a thread of their own: where the device hangs because another rank is gone, `result`
+    raises that rank's error all the same. The other ranks do not sample, so they need no masks.
     """
 
     def __init__(self, first: ThreadExecutor, ranks: Ranks) -> None:
@@ -93,10 +107,14 @@ class GroupExecutor:
         self._ranks = ranks
         self._waiting = DeviceThread()
 
-    def submit(self, plan: StepPlan) -> None:
-        """Launch a step on all ranks behind those launched before; returns at once."""
+    def forward(self, plan: StepPlan) -> None:
+        """Launch a step on all ranks behind what was launched before; returns at once."""
         self._ranks.send(encode_plan(plan))
-        self._first.submit(plan)
+        self._first.forward(plan)
+
+    def sample(self, masks: Masks = NO_MASKS) -> None:
+        """Launch the sampling of the newest step, whose tokens the other ranks wait for; returns at once."""
+        self._first.sample(masks)
 
     @property
     def idle(self) -> bool:

@@ -42,13 +42,32 @@ def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = N
     return step if into is None else replace(step, inputs=_copied(step.inputs, into))
 
 
+def _decode_tokens(plan: StepPlan) -> tuple[list[int], list[int]]:
+    """Row and position of each token of the decoding rows.
+
+    A draft is a decode of its own, a sequence of the same row that is one token longer: every layer writes the keys
+    and values of all tokens before it attends, so each sees those before it. That needs no other attention and no
+    other CUDA graphs than any decode does.
+    """
+    if not plan.drafts:
+        return plan.decode_rows, plan.decode_starts
+    rows: list[int] = []
+    starts: list[int] = []
+    for index, (row, start) in enumerate(zip(plan.decode_rows, plan.decode_starts, strict=True)):
+        count = 1 + len(plan.drafts.get(index, ()))
+        rows += [row] * count
+        starts += range(start, start + count)
+    return rows, starts
+
+
 def _by_kernel(plan: StepPlan, table: StateTable, into: StepInputs | None) -> GatheredStep:
     """Any plan, its decodes before its chunks."""
     from octavo_engine.kernels.gather import GatherOutputs, gather_step
 
-    decodes, device = len(plan.decode_rows), table.device
-    rows = plan.decode_rows + [chunk.row for chunk in plan.chunks]
-    starts = plan.decode_starts + [chunk.start for chunk in plan.chunks]
+    decode_rows, decode_starts = _decode_tokens(plan)
+    decodes, device = len(decode_rows), table.device
+    rows = decode_rows + [chunk.row for chunk in plan.chunks]
+    starts = decode_starts + [chunk.start for chunk in plan.chunks]
     counts = [1] * decodes + [chunk.num_tokens for chunk in plan.chunks]
     ends = [start + count for start, count in zip(starts, counts, strict=True)]
     sampling = list(range(decodes)) + [decodes + i for i, chunk in enumerate(plan.chunks) if chunk.samples]
@@ -101,9 +120,10 @@ def _empty_inputs(table: StateTable, counts: list[int], ends: list[int], samples
 
 def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
     """One token a row: sequences, tokens and samples are the same thing."""
-    count = len(plan.decode_rows)
-    rows, starts = to_device(plan.decode_rows + plan.decode_starts, table.device).view(2, count)
-    ends_host = [start + 1 for start in plan.decode_starts]
+    rows_host, starts_host = _decode_tokens(plan)
+    count = len(rows_host)
+    rows, starts = to_device(rows_host + starts_host, table.device).view(2, count)
+    ends_host = [start + 1 for start in starts_host]
     ends = starts + 1
     place, offset = (starts // table.block_size).unsqueeze(1), starts % table.block_size
     block_tables = _block_tables(table, rows, max(ends_host))
@@ -120,7 +140,7 @@ def _decodes(plan: StepPlan, table: StateTable) -> GatheredStep:
         query_lens_host=(1,) * count,
         context_lens_host=tuple(ends_host),
     )
-    return GatheredStep(inputs, SampledRows(plan.decode_rows, ends_host, rows, ends))
+    return GatheredStep(inputs, SampledRows(rows_host, ends_host, rows, ends))
 
 
 def _copied(step: StepInputs, into: StepInputs) -> StepInputs:
@@ -144,9 +164,10 @@ def _put(buffer: Tensor, values: Tensor, padding: int) -> None:
 def _mixed(plan: StepPlan, table: StateTable) -> GatheredStep:
     """Any number of tokens a sequence: decodes first, then chunks."""
     device, size, total = table.device, table.block_size, plan.num_tokens
-    decodes = len(plan.decode_rows)
-    rows_host = plan.decode_rows + [chunk.row for chunk in plan.chunks]
-    starts_host = plan.decode_starts + [chunk.start for chunk in plan.chunks]
+    decode_rows, decode_starts = _decode_tokens(plan)
+    decodes = len(decode_rows)
+    rows_host = decode_rows + [chunk.row for chunk in plan.chunks]
+    starts_host = decode_starts + [chunk.start for chunk in plan.chunks]
     counts_host = [1] * decodes + [chunk.num_tokens for chunk in plan.chunks]
     sampling = list(range(decodes)) + [decodes + i for i, chunk in enumerate(plan.chunks) if chunk.samples]
     ends_host = [start + count for start, count in zip(starts_host, counts_host, strict=True)]

@@ -18,6 +18,7 @@ def encode_plan(plan: StepPlan) -> bytes:
         [(op.kind, op.group, op.source, op.target) for op in plan.block_ops],
         plan.decode_rows,
         plan.decode_starts,
+        list(plan.drafts.items()),
         [(chunk.row, chunk.start, chunk.num_tokens, chunk.samples) for chunk in plan.chunks],
     )
     return json.dumps(columns, separators=(",", ":")).encode()
@@ -25,7 +26,7 @@ def encode_plan(plan: StepPlan) -> bytes:
 
 def decode_plan(data: bytes) -> StepPlan:
     """The plan that `encode_plan` was given."""
-    step, new_rows, changes, ops, decode_rows, decode_starts, chunks = json.loads(data)
+    step, new_rows, changes, ops, decode_rows, decode_starts, drafts, chunks = json.loads(data)
     return StepPlan(
         step,
         tuple(
@@ -36,5 +37,6 @@ def decode_plan(data: bytes) -> StepPlan:
         tuple(BlockOp(BlockOpKind(kind), *rest) for kind, *rest in ops),
         decode_rows,
         decode_starts,
+        {index: tuple(tokens) for index, tokens in drafts},
         tuple(Chunk(*chunk) for chunk in chunks),
     )

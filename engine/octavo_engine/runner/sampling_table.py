@@ -6,8 +6,8 @@ the flags alone, to skip what no row of a step asks for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
@@ -38,14 +38,15 @@ class SampledRows:
     """[R] int64"""
     positions_device: Tensor
     """[R] int64"""
+    masks: Mapping[int, Tensor] = field(default_factory=dict)
+    """By index into them: bits [ceil(vocab / 32)], int32 on the host, of the tokens that may be sampled."""
 
-    def part(self, first: int, last: int) -> SampledRows:
-        """The places first..last-1."""
+    def only(self, index: int) -> SampledRows:
+        """One of the places."""
+        part = slice(index, index + 1)
+        masks = {0: self.masks[index]} if index in self.masks else {}
         return SampledRows(
-            self.rows[first:last],
-            self.positions[first:last],
-            self.rows_device[first:last],
-            self.positions_device[first:last],
+            self.rows[part], self.positions[part], self.rows_device[part], self.positions_device[part], masks
         )
 
 

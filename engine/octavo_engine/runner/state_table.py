@@ -45,6 +45,21 @@ class StateTable:
             for group, table in enumerate(self.block_tables):
                 self._change(table, [change for change in plan.table_changes if change.group == group])
 
+        if plan.drafts:
+            self._write_drafts(plan)
+
+    def _write_drafts(self, plan: StepPlan) -> None:
+        """Put draft tokens behind the last known ones. Sampled tokens later overwrite all of them."""
+        rows: list[int] = []
+        positions: list[int] = []
+        tokens: list[int] = []
+        for index, drafts in plan.drafts.items():
+            rows += [plan.decode_rows[index]] * len(drafts)
+            positions += range(plan.decode_starts[index] + 1, plan.decode_starts[index] + 1 + len(drafts))
+            tokens += drafts
+        columns = to_device(rows + positions + tokens, self.device).view(3, -1)
+        self.write_tokens(*columns)
+
     def _begin(self, new_rows: Sequence[NewRow]) -> None:
         for new in new_rows:
             tokens = to_device(new.token_ids, self.device, torch.int32)

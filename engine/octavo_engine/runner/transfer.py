@@ -21,7 +21,11 @@ def to_device(values: Sequence[float], device: torch.device, dtype: torch.dtype 
     if not values:
         return torch.empty(0, dtype=dtype, device=device)
     # Six times as quick as torch.tensor(values), which looks at each one's type.
-    host = torch.frombuffer(array(_CODES[dtype], values), dtype=dtype)
+    return copied_to_device(torch.frombuffer(array(_CODES[dtype], values), dtype=dtype), device)
+
+
+def copied_to_device(host: Tensor, device: torch.device) -> Tensor:
+    """A tensor on the host as one on `device`: itself if that is the CPU."""
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 

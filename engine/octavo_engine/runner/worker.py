@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,33 +18,48 @@ from octavo_engine.runner.block_ops import run_block_ops
 from octavo_engine.runner.graphs import Captured, DecodeGraphs, padding_inputs
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
+from octavo_engine.runner.masks import NO_MASKS, Masks, by_place
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampler import Sampled, sample
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.timer import StepTimer
+from octavo_engine.runner.verify import verify_drafts
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchedStep:
-    """A step that the device works on; its tokens are on their way to the host."""
+class ForwardedStep:
+    """A step whose forward pass is launched. It has to be sampled before the next one's is."""
 
-    step: int
+    plan: StepPlan
+    timer: StepTimer
+    sampled: SampledRows | None = None
+    """What is to be sampled; None if the step computes no token."""
+    logits: Tensor | None = None
+    """[R, vocab] of all places that are sampled; None if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """A step whose sampling is launched too; its tokens are on their way to the host."""
+
+    plan: StepPlan
     timer: StepTimer
     samples: list[Readback]
-    """Of all sampling rows in order, those that were sampled together in one."""
+    """Of all sampled places in order, those that were sampled together in one."""
     errors: dict[int, str]
-    """Rows that could not be sampled, by index; they have a place among the samples all the same."""
+    """Places that could not be sampled, by index; they are among the samples all the same."""
 
 
 class Worker:
     """One device's model, cache and state table.
 
-    `launch` gives a step to the device, in the order of the plans and always from the same thread; `finish` waits for
-    its results, from any thread. Sampled tokens are in the state table before the next step is launched, so that
-    nothing of it has to wait for `finish`.
+    A step is two calls, `forward` and `sample`: what a row may sample may be known only once the device computes its
+    logits. Both are called in the order of the plans and always from the same thread, and neither waits for the device;
+    `finish` waits for a step's results, from any thread. Sampled tokens are in the state table before the next step is
+    launched, so nothing of that step has to wait for `finish`.
     """
 
     def __init__(self, decoder: Decoder, backend: AttentionBackend, cache: KVCache, table: StateTable) -> None:
@@ -70,45 +85,60 @@ class Worker:
         """Compute one step and wait for it."""
         return self.finish(self.launch(plan))
 
+    def launch(self, plan: StepPlan, masks: Masks = NO_MASKS) -> LaunchedStep:
+        """Both of a step's calls, one after the other."""
+        return self.sample(self.forward(plan), masks)
+
     @torch.inference_mode()
-    def launch(self, plan: StepPlan) -> LaunchedStep:
-        """Enqueue a step's work. On the CPU it is done when this returns."""
+    def forward(self, plan: StepPlan) -> ForwardedStep:
+        """Enqueue a step's forward pass and what comes before it. On the CPU it is done when this returns."""
         timer = StepTimer(self._table.device)
         self._table.apply(plan)
         run_block_ops(self._cache, plan.block_ops)
+        if not plan.num_tokens:
+            return ForwardedStep(plan, timer)
+        graphs, decodes = self._graphs_for(plan), plan.num_decode_tokens
+        step = gather_inputs(plan, self._table, None if graphs is None else graphs.inputs(decodes))
+        logits = self._logits(step) if graphs is None else graphs.replay(decodes)
+        return ForwardedStep(plan, timer, step.sampled, logits)
+
+    @torch.inference_mode()
+    def sample(self, step: ForwardedStep, masks: Masks = NO_MASKS) -> LaunchedStep:
+        """Enqueue the sampling of a step whose forward pass was enqueued last."""
         samples: list[Readback] = []
         errors: dict[int, str] = {}
-        if plan.num_tokens:
-            graphs, decodes = self._graphs_for(plan), len(plan.decode_rows)
-            step = gather_inputs(plan, self._table, None if graphs is None else graphs.inputs(decodes))
-            logits = self._logits(step) if graphs is None else graphs.replay(decodes)
-            if logits is not None:
-                if self._decoder.ranks.shard.rank == 0:
-                    samples, errors = self._sample(logits, step.sampled)
-                self._share_tokens(step)
-        timer.stop()
-        return LaunchedStep(plan.step, timer, samples, errors)
+        sampled, logits = step.sampled, step.logits
+        if sampled is not None and logits is not None:
+            if self._decoder.ranks.shard.rank == 0:
+                if masks:
+                    sampled = replace(sampled, masks=by_place(masks, step.plan))
+                samples, errors = self._sample(logits, sampled)
+            self._share_tokens(sampled)
+        step.timer.stop()
+        return LaunchedStep(step.plan, step.timer, samples, errors)
 
     def finish(self, launched: LaunchedStep) -> StepResult:
         """The results of a launched step, once the device has them."""
         token_ids: list[int] = []
-        logprobs: dict[int, TokenLogprobs] = {}
+        logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
         errors = dict(launched.errors)
         for readback in launched.samples:
             first = len(token_ids)
             tokens, some_logprobs, some_errors = readback.read()
             token_ids += tokens
-            logprobs |= {first + index: value for index, value in some_logprobs.items()}
+            logprobs |= {first + index: (value,) for index, value in some_logprobs.items()}
             errors |= {first + index: error for index, error in some_errors.items()}
-        return StepResult(launched.step, token_ids, logprobs, errors, launched.timer.seconds())
+        plan, seconds = launched.plan, launched.timer.seconds()
+        result = StepResult(plan.step, token_ids, logprobs=logprobs, errors=errors, seconds=seconds)
+        return verify_drafts(result, plan.drafts) if plan.drafts else result
 
     def _graphs_for(self, plan: StepPlan) -> DecodeGraphs | None:
-        """Those that run it, if any do."""
+        """The graphs that compute it; None if its forward pass runs eagerly."""
         graphs = self._graphs
-        return graphs if graphs is not None and not plan.chunks and graphs.covers(len(plan.decode_rows)) else None
+        return graphs if graphs is not None and not plan.chunks and graphs.covers(plan.num_decode_tokens) else None
 
     def _logits(self, step: GatheredStep) -> Tensor | None:
-        """Of the step's sampling rows, [R, vocab]; None if there are none."""
+        """Logits [R, vocab] of what the step samples; None if it samples nothing."""
         hidden = self._decoder(step.inputs, self._attention(step.inputs))
         return self._decoder.logits(hidden) if step.sampled.rows else None
 
@@ -123,15 +153,14 @@ class Worker:
         )
         return AttentionContext(self._backend, cache.layers, metadata, self._group_of_layer)
 
-    def _share_tokens(self, step: GatheredStep) -> None:
+    def _share_tokens(self, sampled: SampledRows) -> None:
         """Write what the first rank sampled into the tables of all, so that each can launch the next step."""
-        ranks, table = self._decoder.ranks, self._table
-        places = step.sampled.rows_device, step.sampled.positions_device
+        ranks, table, places = self._decoder.ranks, self._table, (sampled.rows_device, sampled.positions_device)
         if not ranks.alone:
             table.write_tokens(*places, ranks.broadcast(table.read_tokens(*places)))
 
     def _sample(self, logits: Tensor, sampled: SampledRows) -> tuple[list[Readback], dict[int, str]]:
-        """Sample all rows; if that fails, one by one, so that only the row at fault ends with an error."""
+        """Sample all places; if that fails, one by one, so that only the row at fault ends with an error."""
         count = len(sampled.rows)
         try:
             return [self._sample_together(logits, sampled)], {}
@@ -142,7 +171,7 @@ class Worker:
         samples, errors = [], {}
         for index in range(count):
             try:
-                samples.append(self._sample_together(logits[index : index + 1], sampled.part(index, index + 1)))
+                samples.append(self._sample_together(logits[index : index + 1], sampled.only(index)))
             except (torch.OutOfMemoryError, torch.AcceleratorError):
                 raise
             except Exception as error:
@@ -159,7 +188,7 @@ class Worker:
 
 
 def _nothing(device: torch.device) -> Sampled:
-    """In the place of a row that could not be sampled."""
+    """What stands in the place of a row that could not be sampled."""
     return Sampled(
         torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, dtype=torch.bool, device=device), None
     )

@@ -50,9 +50,9 @@ class GroupMemory:
         copied = None
         index = len(table)
         if self._copies(table, start):
-            index -= 1  # only the last block of a table is not full
+            index = start // self.block_size  # blocks after it hold nothing but rejected drafts
             copied = (table[index], self.pool.take(1)[0])
-            self.pool.free(table[index:])
+            self.pool.free(table[index : index + 1])
             table[index] = copied[1]
         table += self.pool.take(max(0, -(-end // self.block_size) - len(table)))
         return Growth(index, tuple(table[index:]), copied) if index < len(table) else None

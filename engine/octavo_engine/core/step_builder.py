@@ -1,4 +1,4 @@
-"""A plan in the making: what is in it can still be taken back."""
+"""A plan while it is built: what was added to it can still be taken out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from octavo_engine.core.step import BlockOp, Chunk, NewRow, StepPlan, TableChang
 
 
 @dataclass(slots=True)
-class Draft:
-    """One step's rows so far."""
+class StepBuilder:
+    """The rows of one step so far."""
 
     budget: int
     """Tokens that may still be added."""
@@ -19,23 +19,27 @@ class Draft:
     decoding: list[RequestState] = field(default_factory=list)
     decode_rows: list[int] = field(default_factory=list)
     decode_starts: list[int] = field(default_factory=list)
+    drafts: dict[RequestState, tuple[int, ...]] = field(default_factory=dict)
+    """Of requests that decode: the tokens guessed to follow their last one."""
     chunks: dict[RequestState, Chunk] = field(default_factory=dict)
     prompt_tokens: dict[str, int] = field(default_factory=dict)
     """Tokens of chunks by tenant."""
     preempted: bool = False
-    """Whether somebody had to give up blocks: then nobody new is admitted in this step."""
+    """Whether a request had to give up its blocks: then none is admitted in this step."""
 
-    def add_decode(self, request: RequestState) -> None:
-        """One more token of a request whose known tokens are computed but for the last."""
+    def add_decode(self, request: RequestState, drafts: tuple[int, ...] = ()) -> None:
+        """Add a request's last token and `drafts` behind it, which count as computed only once they are accepted."""
+        if drafts:
+            self.drafts[request] = drafts
         self.decoding.append(request)
         self.decode_rows.append(request.row)
         self.decode_starts.append(request.computed)
-        self.budget -= 1
+        self.budget -= 1 + len(drafts)
         request.computed += 1
         request.in_flight += 1
 
     def add_chunk(self, request: RequestState, end: int) -> None:
-        """The tokens of a request up to `end`."""
+        """Add the tokens of a request up to `end`."""
         samples = end == request.known
         chunk = Chunk(request.row, request.computed, end - request.computed, samples)
         self.chunks[request] = chunk
@@ -48,7 +52,7 @@ class Draft:
         self.prompt_tokens[tenant] = self.prompt_tokens.get(tenant, 0) + tokens
 
     def drop(self, request: RequestState) -> None:
-        """Take back what was planned for a request that is preempted in the same step."""
+        """Take out what was added for a request that is preempted in the same step."""
         if (chunk := self.chunks.pop(request, None)) is not None:
             self.budget += chunk.num_tokens
             self._count(request.tenant, -chunk.num_tokens)
@@ -58,7 +62,7 @@ class Draft:
             index = self.decoding.index(request)
             for column in (self.decoding, self.decode_rows, self.decode_starts):
                 column.pop(index)
-            self.budget += 1
+            self.budget += 1 + len(self.drafts.pop(request, ()))
             request.computed -= 1
             request.in_flight -= 1
         self.new_rows.pop(request, None)
@@ -82,6 +86,7 @@ class Draft:
 
     def plan(self, step: int, operations: tuple[BlockOp, ...]) -> StepPlan:
         """The finished plan."""
+        drafts = {i: self.drafts[r] for i, r in enumerate(self.decoding) if r in self.drafts} if self.drafts else {}
         return StepPlan(
             step,
             tuple(self.new_rows.values()),
@@ -89,5 +94,6 @@ class Draft:
             operations,
             self.decode_rows,
             self.decode_starts,
+            drafts,
             tuple(self.chunks.values()),
         )
