@@ -10,8 +10,9 @@ from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.status import LLMServiceStatus
 from octavo_operator.reconcile.kinds import ENDPOINT_SLICE, POD
 from octavo_operator.reconcile.observe import Observation, trimmed
+from octavo_operator.reconcile.pods import view
 from octavo_operator.reconcile.summarize import Result, summarize
-from tests.operator.test_summarize import IMAGE, NOW, SERVING, condition, deployment, pod, service
+from tests.operator.test_summarize import GPU, IMAGE, NOW, SERVING, condition, deployment, pod, service
 
 LATER = "2026-01-01T00:01:00Z"
 
@@ -57,6 +58,16 @@ def test_a_service_that_leads_to_no_ready_pod_is_not_ready(slices: list[dict[str
 def test_a_pod_that_has_just_become_ready_is_about_to_be_reached() -> None:
     found = condition(status(since="2026-01-01T00:00:55Z"), ConditionType.READY)
     assert (found.status, found.reason) == ("False", Reason.DEPLOYING)
+
+
+def test_the_port_may_be_that_of_a_sidecar_before_the_engine() -> None:
+    sidecar = {"name": "proxy", "restartPolicy": "Always", "ports": [{"name": "http", "containerPort": 9000}]}
+    found = pod("a", container=SERVING)
+    found["spec"] = {
+        "initContainers": [sidecar],
+        "containers": [{"name": "engine", "ports": [{"containerPort": 8000}]}],
+    }
+    assert view(trimmed(POD, found), GPU).port == 9000
 
 
 def test_one_slice_of_several_is_enough() -> None:

@@ -565,6 +565,7 @@ async def test_a_child_that_is_deleted_comes_again_but_not_all_the_time(clock: C
         [{"name": "http", "port": 81, "targetPort": 1}],  # beside ours it is refused: two have one name
         [{"name": "other", "port": 81, "targetPort": 1}],
         [{"name": "http", "port": 80, "targetPort": 1}],
+        [],  # as with type ExternalName
         [{"name": "http", "port": 80, "targetPort": "http"}, {"name": "other", "port": 81, "targetPort": "http"}],
     ],
 )
@@ -674,7 +675,7 @@ async def test_without_a_metrics_api_for_keda_it_is_said_that_nothing_scales() -
     assert not {"ScaledObject", "HorizontalPodAutoscaler"} & set(server.live)
     found = server.condition("ScalingActive")
     assert (found["status"], found["reason"]) == ("False", "AutoscalerFailed")
-    assert "KEDA would ask Octavo's metrics API, and the operator was told of none" in found["message"]
+    assert "KEDA would ask Octavo's metrics API, and the operator knows of none" in found["message"]
 
 
 async def test_what_an_autoscaler_writes_is_no_drift() -> None:

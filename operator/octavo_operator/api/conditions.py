@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ConditionType(StrEnum):
-    """The eight conditions. All are always present, so that none has to be told from missing."""
+    """The eight conditions. All are always present, so that no script has to handle a missing one."""
 
     READY = "Ready"
     AVAILABLE = "Available"

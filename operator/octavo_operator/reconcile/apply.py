@@ -96,14 +96,14 @@ class Cluster:
 
     async def wait_for_crd(self) -> None:
         """Returns once the API server knows LLMServices; says so while it does not."""
-        told = False
+        warned = False
         while True:
             try:
                 await self._request("GET", f"/apis/{API_VERSION}")
             except ApiError as error:
-                if not told:
+                if not warned:
                     logger.warning("waiting for the CRD of %s (manifests/crd.yaml): %s", API_VERSION, error.message)
-                    told = True
+                    warned = True
                 await asyncio.sleep(_CRD_POLL_SECONDS)
             else:
                 return

@@ -215,7 +215,8 @@ def crowded_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
     if manifest["kind"] not in _WHOLE_LISTS:
         return None
     section, name = path = _WHOLE_LISTS[manifest["kind"]]
-    return path if len(live[section][name]) > len(manifest[section][name]) else None
+    theirs = (live.get(section) or {}).get(name) or ()
+    return path if len(theirs) > len(manifest[section][name]) else None
 
 
 def digest_of(manifest: Object) -> str:

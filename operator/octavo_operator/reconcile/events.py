@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_NOTE = 1024  # the API's own bound
 _LONGEST_INSTANCE = 128
-_REPEAT_SECONDS = 60.0  # the same event is not told again sooner
+_REPEAT_SECONDS = 60.0  # the same event is not repeated sooner
 _MOST_REMEMBERED = 4096
 
 _TOLD = (
@@ -77,9 +77,9 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Tra
         same = known and (known["status"], known["reason"]) == (condition["status"], reason)
         if kind not in _TOLD or same or (known is None and not bad):
             continue
-        told = Transition("Warning" if bad else "Normal", reason, condition["message"])
-        if bad or (reason, told.note) not in found:
-            found[reason, told.note] = told
+        change = Transition("Warning" if bad else "Normal", reason, condition["message"])
+        if bad or (reason, change.note) not in found:
+            found[reason, change.note] = change
     return list(found.values())
 
 
@@ -113,14 +113,14 @@ class Recorder:
 
 
 def _event(regarding: Mapping[str, str], change: Transition, instance: str, now: str) -> dict[str, Any]:
-    """The name is made of what is told, so that telling it again, also by another replica, finds it."""
+    """The name is made of what is said, so that the same event again, also of another replica, finds it."""
     note = change.note if len(change.note) <= _LONGEST_NOTE else change.note[: _LONGEST_NOTE - 1] + "…"
-    told = "\0".join((regarding["uid"], change.type, change.reason, change.note))
+    said = "\0".join((regarding["uid"], change.type, change.reason, change.note))
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{regarding['name']}.{hashlib.sha256(told.encode()).hexdigest()[:16]}",
+            "name": f"{regarding['name']}.{hashlib.sha256(said.encode()).hexdigest()[:16]}",
             "namespace": regarding["namespace"],
         },
         "eventTime": now,

@@ -25,7 +25,7 @@ class Reader(Protocol):
 async def others_answer(cluster: Reader, metrics_url: str) -> bool | None:
     """Whether it is another server than Octavo's at `metrics_url`; None: there is none, or we may not know.
 
-    Not asked without a URL: whoever answers then, KEDA could not ask us.
+    Not asked without a URL: whichever server answers then, KEDA could not ask Octavo's.
     """
     if not metrics_url:
         return None

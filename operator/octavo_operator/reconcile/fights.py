@@ -1,7 +1,7 @@
 """Drift is mended at once; but with a manager that keeps changing the same field no war is fought.
 
-What of an object is not as it should be is told by a server-side apply that is only tried (dry run), so that no default
-or other way to write the same value counts as a change. Who changed it stands in the object's managed fields.
+What of an object is not as it should be is found by a server-side apply that is only tried (dry run), so that no
+default or other way to write the same value counts as a change. Who changed it stands in the object's managed fields.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Fights:
         self._mends.pop(key, None)
 
     def settled(self, key: Key, child: Child) -> None:
-        """The child is to be another than before: whoever changed it may be content with that."""
+        """The child is to be another than before: the manager that changed it may be content with that."""
         mends = self._mends.get(key, {})
         for which in [which for which in mends if which[0] == child]:
             del mends[which]
@@ -111,9 +111,9 @@ def _ends(mend: _Mend, now: float) -> float:
 
 
 def _sentence(child: Child, fought: Mapping[Path, _Mend]) -> str:
-    told = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
+    fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
     return (
-        f"{child[0]} {child[1]} is changed again and again: {told}. It is set back once a minute; let that manager "
+        f"{child[0]} {child[1]} is changed again and again: {fields}. It is set back once a minute; let that manager "
         "leave it alone, or say in the LLMService what it should be"
     )
 

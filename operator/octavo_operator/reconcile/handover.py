@@ -2,7 +2,7 @@
 
 Under server-side apply, a field that its only owner leaves out is removed, and `replicas` falls to its default of 1:
 an outage. So on the way to an autoscaler a second manager of ours first owns the number as it is, beside the operator;
-then the operator leaves it out, and it stays. The autoscaler's first write takes it over from there. On the way back
+then the operator omits it, and it stays. The autoscaler's first write takes it over from there. On the way back
 the autoscaler goes first (`keeps_replicas`), and only then the operator sets the number that the spec asks for: two
 writers never have different opinions at the same time.
 """
@@ -94,7 +94,7 @@ async def apply_scaled(cluster: Applier, manifest: Object, start: int) -> Object
 
 
 async def _let_go(cluster: Applier, manifest: Object, live: Object, start: int) -> None:
-    """Sees to it that leaving replicas away changes nothing; ApiError 409 if they are not what `live` says any more."""
+    """Sees to it that omitting replicas changes nothing; ApiError 409 if they are not what `live` says any more."""
     if not live["spec"].get("replicas"):  # after a suspension: autoscalers leave a Deployment of none alone, for ever
         await _own_for_now(cluster, manifest, start, force=True)
     elif owns_replicas(live, FIELD_MANAGER):

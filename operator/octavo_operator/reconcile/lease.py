@@ -70,7 +70,7 @@ class Lease:
 
     async def acquire(self) -> None:
         """Returns once this replica leads."""
-        told = ""
+        known = ""
         while True:
             try:
                 async with asyncio.timeout(REQUEST_SECONDS):
@@ -81,9 +81,9 @@ class Lease:
                     return
             except (ApiError, TimeoutError) as error:
                 logger.warning("cannot ask for the lease: %s", str(error) or _NO_ANSWER)
-            if (holder := self._holder()) and holder != told:
+            if (holder := self._holder()) and holder != known:
                 logger.info("follows: %s leads", holder)
-                told = holder
+                known = holder
             await self._sleep(PAUSE_SECONDS)
 
     async def keep(self) -> None:

@@ -83,7 +83,8 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
 
 
 def _port(spec: Mapping[str, Any]) -> int | None:
-    ports = (port for container in spec.get("containers") or () for port in container.get("ports") or ())
+    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    ports = (port for container in containers for port in container.get("ports") or ())
     return next((port["containerPort"] for port in ports if port.get("name") == PORT_NAME), None)
 
 

@@ -29,7 +29,7 @@ class WorkQueue(Generic[Key]):
     """Keys whose objects may have changed. After client-go's workqueue, with a second lane for what is urgent.
 
     A key added while it is worked on is worked on again afterwards; a key added many times meanwhile counts once.
-    `observer` is told of each piece of work: its seconds, and what it failed with (None: nothing).
+    `observer` is called after each piece of work with its seconds and what it failed with (None: nothing).
     """
 
     def __init__(self, observer: Callable[[float, Exception | None], object] = lambda *_: None) -> None:

@@ -1,4 +1,4 @@
-"""Whether the watches have kept up: what they told, compared with what the API server lists. Pure.
+"""Whether the watches have kept up: what they reported, compared with what the API server lists. Pure.
 
 A watch that has died without a word leaves its index as it was, and no pass over that index could notice.
 """
@@ -23,7 +23,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Missed:
-    """An object of which the watches told something older (`seen`, empty: nothing) than the API server does."""
+    """An object of which the watches reported something older (`seen`, empty: nothing) than the API server does."""
 
     key: Key
     kind: str

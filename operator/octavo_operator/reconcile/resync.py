@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 RESYNC_SECONDS = 600.0
 RETRY_SECONDS = 60.0
-SETTLE_SECONDS = 30.0  # an event may be on its way; a watch that has not told in this time will not
+SETTLE_SECONDS = 30.0  # an event may be on its way; a watch that has not reported it in this time will not
 
 
 class Lister(Protocol):
@@ -63,7 +63,7 @@ class Resync:
                 pause = RETRY_SECONDS
 
     async def once(self) -> None:
-        """One look at everything; WatchLostError names what the watches have not told even after a while."""
+        """One look at everything; WatchLostError names what the watches have not reported even after a while."""
         behind = await self._look()
         self._heartbeat.beat()
         if not behind:

@@ -100,7 +100,7 @@ def is_in_place(deployment: Mapping[str, Any]) -> bool:
 
 
 def count_of(deployment: Mapping[str, Any], name: str) -> int:
-    """A counter of a Deployment's status; it leaves zeros out."""
+    """A counter of a Deployment's status, which omits zeros."""
     return int((deployment.get("status") or {}).get(name) or 0)
 
 

@@ -1,4 +1,4 @@
-"""The PodMonitor: what the Prometheus Operator is told to scrape.
+"""The PodMonitor: which pods the Prometheus Operator has Prometheus scrape.
 
 Of pods and not of a Service, since a pod's figures count from its start to its end: while it loads and while it drains
 it is in no Service.

@@ -1,4 +1,4 @@
-"""The PrometheusRule: what somebody should be told of, each with the knob to turn."""
+"""The PrometheusRule: what somebody should know of, each with the knob to turn."""
 
 from __future__ import annotations
 
