@@ -106,12 +106,18 @@ def test_a_pod_that_has_the_label_of_a_service_by_mistake_gets_no_requests(serve
     assert served.get("llms", "model")["status"]["readyReplicas"] == 1
 
 
-def test_ready_is_what_a_client_reaches(served: Client) -> None:
+def test_ready_is_what_a_client_reaches(operator: Client, served: Client) -> None:
     nobody = {"selector": {"nobody": "has-this"}}
     selector = served.get("service", "model")["spec"]["selector"]
     changed_service(served, nobody, "argocd")
     served.wait_until(lambda: served.get("service", "model")["spec"]["selector"] == selector, MENDED, "it is put back")
     changed_service(served, nobody, "argocd")  # now it is a fight, in which the operator waits for a minute
     service = wait_for_condition(served, "model", "Ready", "NoEndpoints", 30)
-    assert service["status"]["readyReplicas"] == 1
+    assert (service["status"]["replicas"], service["status"]["readyReplicas"]) == (1, 1)
     assert condition(service, "Available")["reason"] == "NoEndpoints"
+    shown = (
+        f'octavo_llmservice_condition{{name="model",namespace="{served.namespace}",status="False",type="Ready"}} 1.0'
+    )
+    (pod,) = operator.list("pods", selector="app.kubernetes.io/name=octavo-operator")
+    metrics = f"{operator.path('pods', pod['metadata']['name'])}:8080/proxy/metrics"
+    operator.wait_until(lambda: shown in operator.http.get(metrics).text, 10, f"the operator shows {shown}")
