@@ -22,8 +22,8 @@ from octavo_engine.runner.executor import Executor
 DEPTH = 2
 """Steps launched at once: while the device works on one, the next is planned and waits behind it."""
 LEAD = 0.008
-"""Seconds before the device's thread runs out of work in which the next step is planned. Until then the plan stays open
-for whoever arrives; a guess that is too long costs the time of one plan, as the thread's end is noticed."""
+"""Seconds before the device's thread runs out of work in which the next step is planned. Until then requests
+that arrive can still be in it; a guess that is too long costs the time of one plan, as the thread's end is noticed."""
 _PATIENCE = 1000
 """Turns in a row in which requests wait, nothing runs and nothing can be planned: that is a defect, not a wait."""
 
@@ -52,7 +52,7 @@ class EngineLoop:
         self._waits_for_masks = False
         """Whether the newest step is not sampled yet. No other is launched until it is."""
         self._busy_until = 0.0
-        """When the launched steps will have ended, as far as can be told."""
+        """When the launched steps will have ended, by an estimate."""
         self._ended: list[RequestOutput] = []
         self._next_expiry = float("inf")
         self._empty_turns = 0
@@ -77,13 +77,13 @@ class EngineLoop:
         check_tokens(tokens, sampling, self.info.vocab_size)
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests that nobody waits for. A step under way computes them once more, for nobody."""
+        """End requests whose answers are not needed any more. A step under way still computes them, without effect."""
         for request_id in request_ids:
             if (output := self._scheduler.abort(request_id)) is not None:
                 self._ended.append(output)
 
     def abort_all(self) -> StepOutputs:
-        """End everything; the last news of all requests."""
+        """End everything; the last outputs of all requests."""
         ended, self._ended = self._ended, []
         return StepOutputs(events=ended + self._scheduler.abort_all())
 
@@ -93,10 +93,10 @@ class EngineLoop:
         return self._scheduler.has_work or bool(self._launched) or bool(self._ended)
 
     def step(self) -> StepOutputs:
-        """Keep the device busy, then wait for its oldest step; the news of all requests that have any.
+        """Keep the device busy, then wait for its oldest step; the outputs of all requests that have any.
 
         A step is planned before the one in front of it has ended: its requests count on tokens still to come. While
-        that is some time off there is no news, and whoever has arrived should be added before the next call.
+        that is some time off there are no outputs, and requests that have arrived should be added before the next call.
         """
         try:
             return self._step()
@@ -213,5 +213,5 @@ class EngineLoop:
         self._executor.check()
 
     def close(self) -> None:
-        """Give back device and processes."""
+        """Release device and processes."""
         self._executor.close()

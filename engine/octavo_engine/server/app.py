@@ -11,9 +11,9 @@ from starlette.types import ASGIApp
 
 from octavo_engine import __version__
 from octavo_engine.server import health, tokenize
+from octavo_engine.server.errors import APIError, from_http, from_validation, internal_error
 from octavo_engine.server.middleware import Authentication, BodyLimit, Door, RequestContext
 from octavo_engine.server.openai import chat, completions, models
-from octavo_engine.server.openai.errors import APIError, from_http, from_validation, internal_error
 from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.serving import Serving
 

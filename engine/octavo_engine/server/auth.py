@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server.openai.errors import APIError, param_of
+from octavo_engine.server.errors import APIError, param_of
 from octavo_engine.yaml_file import load_yaml
 
 log = logging.getLogger("octavo.server")

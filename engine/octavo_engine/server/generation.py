@@ -11,9 +11,9 @@ from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError
+from octavo_engine.server.errors import APIError, engine_dead
 from octavo_engine.server.limits import Ticket
 from octavo_engine.server.metrics import Outcome
-from octavo_engine.server.openai.errors import APIError, engine_dead
 from octavo_engine.server.sequence import Piece, Sequence, TextOptions
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.tokenizer import Tokenizer

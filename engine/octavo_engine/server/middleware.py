@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo_engine.server.auth import ANYONE, OPEN_PATHS, Key, KeyRing, bearer_of, unauthorized
-from octavo_engine.server.openai.errors import APIError, internal_error
+from octavo_engine.server.errors import APIError, internal_error
 from octavo_engine.server.refusal import RefusedError, Rejection
 
 log = logging.getLogger("octavo.server")

@@ -6,7 +6,7 @@ import math
 import random
 from typing import Literal
 
-from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.errors import APIError
 
 Rejection = Literal[
     "queued_requests",

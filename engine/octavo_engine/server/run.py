@@ -24,8 +24,8 @@ from octavo_engine.listen import listening_socket
 from octavo_engine.model.source import resolve_model
 from octavo_engine.server.app import create_app
 from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.errors import shutting_down
 from octavo_engine.server.middleware import MAX_HEADER_BYTES
-from octavo_engine.server.openai.errors import shutting_down
 from octavo_engine.server.progress import show_loading
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer

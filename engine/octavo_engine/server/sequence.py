@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.server.errors import APIError, shutting_down
 from octavo_engine.server.metrics import Metrics, Outcome
-from octavo_engine.server.openai.errors import APIError, shutting_down
 from octavo_engine.server.refusal import retry_after
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer

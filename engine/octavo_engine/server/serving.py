@@ -18,9 +18,9 @@ from octavo_engine.engine.messages import Failed, Outputs
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.server.auth import Key, KeyRing
+from octavo_engine.server.errors import APIError, engine_dead, shutting_down, unavailable
 from octavo_engine.server.limits import Admission, QueueLimits
 from octavo_engine.server.metrics import Metrics
-from octavo_engine.server.openai.errors import APIError, engine_dead, shutting_down, unavailable
 from octavo_engine.server.text_work import TextWork
 from octavo_engine.text.tokenizer import Tokenizer
 

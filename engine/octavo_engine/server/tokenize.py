@@ -6,8 +6,8 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.answers import encode
-from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.prompts import encode_text, render_chat
 from octavo_engine.server.openai.protocol import DetokenizeBody, TokenizeBody
 from octavo_engine.server.serving import LoadedModel, Serving

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation import Generation, GenerationRequest
 from octavo_engine.server.limits import Ticket
 from octavo_engine.server.middleware import key_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
-from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.preparation import Times, priority_of
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.openai.sse import DONE, EventStream, error_event, event, wait_for_disconnect

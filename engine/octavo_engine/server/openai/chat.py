@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation import GenerationRequest
 from octavo_engine.server.limits import Ticket
 from octavo_engine.server.openai.answering import Writer, answer
@@ -22,7 +23,6 @@ from octavo_engine.server.openai.answers import (
     TopLogprob,
     Usage,
 )
-from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.preparation import Times, answer_length, generation_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_text, render_chat, truncated_length

@@ -8,11 +8,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation import GenerationRequest
 from octavo_engine.server.limits import Ticket
 from octavo_engine.server.openai.answering import Writer, answer
 from octavo_engine.server.openai.answers import TextChoice, Usage
-from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.preparation import Times, answer_length, generation_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_text, truncated_length

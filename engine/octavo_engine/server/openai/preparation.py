@@ -14,10 +14,10 @@ from starlette.requests import Request as HTTPRequest
 from octavo_engine.core.request import LEAST_TOP_P, Request, SamplingParams
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.auth import Key
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation import GenerationRequest
 from octavo_engine.server.limits import Ticket
 from octavo_engine.server.middleware import key_of
-from octavo_engine.server.openai.errors import APIError
 from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.sequence import TextOptions

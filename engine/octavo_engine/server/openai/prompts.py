@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo_engine.engine.info import EngineInfo
-from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.chat_template import ChatTemplateError

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from octavo_engine.server.openai.errors import APIError
+from octavo_engine.server.errors import APIError
 
 PING_INTERVAL = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the connection."""
