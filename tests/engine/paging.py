@@ -14,7 +14,8 @@ from octavo_engine.attention.backend import (
     LayerCache,
     StepInputs,
 )
-from octavo_engine.attention.rotation import Rotation
+from octavo_engine.attention.context import write_heads
+from octavo_engine.attention.rope import Rope
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def run(backend: AttentionBackend, batch: Batch) -> Tensor:
     """One step of one layer by `backend`."""
     cache = poisoned_cache(backend, batch)
     metadata = backend.prepare(batch.inputs, 0, batch.block_size, batch.group.window)
-    query = backend.write(cache, projection(batch), unturned(batch.query), metadata)
+    query = write_heads(backend, cache, projection(batch), unrotated(batch.query), None, metadata)
     return backend.attend(query, cache, metadata, AttentionVariant(batch.group.head_dim**-0.5))
 
 
@@ -115,10 +116,10 @@ def projection(batch: Batch) -> Tensor:
     return torch.cat((batch.query, batch.step_key, batch.step_value), dim=1)
 
 
-def unturned(query: Tensor) -> Rotation:
-    """A rotation that leaves heads [T, H, D] as they are."""
+def unrotated(query: Tensor) -> Rope:
+    """Angles that leave heads [T, H, D] as they are."""
     angles = torch.zeros(len(query), 1, query.shape[2] // 2, device=query.device)
-    return Rotation(angles.cos(), angles)
+    return Rope(angles.cos(), angles)
 
 
 def plain_attention(batch: Batch) -> Tensor:

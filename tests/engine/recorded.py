@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
-from octavo_engine.attention.rotation import Rotation, rotated
+from octavo_engine.attention.qk_norm import QKNorm
+from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.torch_reference import allocate_blocks
 from octavo_engine.capture import Work
 
@@ -139,11 +140,14 @@ class StaticAttention:
         first = torch.zeros_like(end) if window is None else end - window
         return StaticMetadata(inputs.slot_mapping[group], inputs.block_tables[group][sequence], first, end)
 
-    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: StaticMetadata) -> Tensor:
-        query, key, value = rotated(heads, cache.key.shape[2], rotation)
+    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: StaticMetadata) -> None:
         for blocks, new in ((cache.key, key), (cache.value, value)):
             blocks.flatten(0, 1).index_put_((metadata.slots,), new)
-        return query
+
+    def fused_write(
+        self, cache: LayerCache, heads: Tensor, rope: Rope | None, qk_norm: QKNorm | None, metadata: StaticMetadata
+    ) -> Tensor | None:
+        return None
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: StaticMetadata, variant: AttentionVariant) -> Tensor:
         places = torch.arange(metadata.blocks.shape[1] * cache.key.shape[1])

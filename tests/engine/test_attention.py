@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paging import make_batch, plain_attention, poisoned_cache, projection, run, unturned
+from paging import make_batch, plain_attention, poisoned_cache, projection, run, unrotated
 from peak_memory import peak_memory
 
 from octavo_engine.attention import torch_reference
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache
+from octavo_engine.attention.context import write_heads
 from octavo_engine.attention.cpu import CPUAttention, computes
-from octavo_engine.attention.rotation import HeadNorms, Rotation, rotate
+from octavo_engine.attention.qk_norm import QKNorm
+from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.attention.select import select_backend
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.kernels.norm_weights import NormWeights
 from tests.kernels import paged_attention_checks as kernel_checks
 
 FP8 = torch.float8_e4m3fn
@@ -55,7 +58,7 @@ def test_bfloat16():
 
 
 def test_padding_is_neither_written_nor_attended():
-    """A token with slot -1 writes nothing; a sequence without context gives zeros; nobody else notices."""
+    """A token with slot -1 writes nothing; a sequence without context gives zeros; no other token notices."""
     batch = make_batch([(1, 20), (4, 4)], heads=4, kv_heads=2, head_dim=16)
     expected = run(TorchAttention(), batch)
     inputs = batch.inputs
@@ -75,7 +78,7 @@ def test_padding_is_neither_written_nor_attended():
     untouched = cache.key[0].clone()
     metadata = backend.prepare(padded, 0, batch.block_size, None)
     heads = torch.cat((projection(batch), torch.full((2, 8, 16), 7.0)))
-    query = backend.write(cache, heads, unturned(heads), metadata)
+    query = write_heads(backend, cache, heads, unrotated(heads), None, metadata)
     output = backend.attend(query, cache, metadata, AttentionVariant(16**-0.5))
     torch.testing.assert_close(output[:5], expected)
     assert not output[5:].any()
@@ -86,7 +89,7 @@ class _PlainKernels:
     """What the CPU backend asks of the C kernels before it attends, in PyTorch: they need AVX-512, this does not."""
 
     def rotate(self, x, cos, sin):
-        x.copy_(rotate(x, cos, sin))
+        x.copy_(rotate(x, Rope(cos, sin)))
 
     def write_kv(self, key, value, key_cache, value_cache, slots):
         assert key.stride() == value.stride() and key.stride()[1:] == (key.shape[2], 1)
@@ -95,21 +98,22 @@ class _PlainKernels:
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_the_cpu_backend_turns_and_writes_the_heads_that_torch_does(norm):
+def test_the_cpu_backend_rotates_and_writes_the_heads_that_torch_does(norm):
     batch = make_batch([(3, 20), (1, 7)], heads=4, kv_heads=2, head_dim=32)
     angles = torch.randn(4, 1, 16)
-    norms = HeadNorms(torch.rand(32), torch.rand(32), 1e-6) if norm else None
-    rotation = Rotation(angles.cos(), angles.sin(), norms)
+    norm = QKNorm(NormWeights(torch.rand(32), 1e-6), NormWeights(torch.rand(32), 1e-6)) if norm else None
+    rope = Rope(angles.cos(), angles.sin())
     found = []
     for backend in (TorchAttention(), CPUAttention(_PlainKernels())):
         cache = poisoned_cache(TorchAttention(), batch)
-        query = backend.write(cache, projection(batch), rotation, backend.prepare(batch.inputs, 0, 16, None))
+        metadata = backend.prepare(batch.inputs, 0, 16, None)
+        query = write_heads(backend, cache, projection(batch), rope, norm, metadata)
         slots = batch.inputs.slot_mapping[0]
         found.append((query, cache.key.flatten(0, 1)[slots], cache.value.flatten(0, 1)[slots]))
     for expected, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6)
     query, key, value = found[0]
-    if not norm:  # turning keeps lengths
+    if not norm:  # rotation keeps lengths
         torch.testing.assert_close(query.norm(dim=-1), batch.query.norm(dim=-1))
         torch.testing.assert_close(key.norm(dim=-1), batch.step_key.norm(dim=-1))
     assert torch.equal(value, batch.step_value)
@@ -165,7 +169,7 @@ def test_fp8_is_written_as_the_nearest_number_there_is():
     cache.key.fill_(float("nan"))
     batch.inputs.slot_mapping[0][5] = -1
     heads = torch.cat((batch.query, batch.step_key * 3, batch.step_value), dim=1)
-    backend.write(cache, heads, unturned(heads), backend.prepare(batch.inputs, 0, 16, None))
+    write_heads(backend, cache, heads, unrotated(heads), None, backend.prepare(batch.inputs, 0, 16, None))
     numbers = torch.arange(256, dtype=torch.uint8).view(FP8).double()
     numbers = numbers[~numbers.isnan()]
     slots = batch.inputs.slot_mapping[0]
@@ -188,7 +192,7 @@ def test_scratch_bytes_bounds_what_a_step_allocates(variant):
         cache = poisoned_cache(backend, batch)
         with peak_memory() as preparing:
             metadata = backend.prepare(batch.inputs, 0, 16, None)
-        query = backend.write(cache, projection(batch), unturned(batch.query), metadata)
+        query = write_heads(backend, cache, projection(batch), unrotated(batch.query), None, metadata)
         with peak_memory() as attending:
             backend.attend(query, cache, metadata, variant)
         used = preparing.bytes + attending.bytes

@@ -1,4 +1,4 @@
-"""How layers are computed where PyTorch emulates half precision."""
+"""Which way to compute is chosen for which CPU, and how it multiplies where PyTorch emulates half precision."""
 
 from __future__ import annotations
 
@@ -9,25 +9,78 @@ from test_cpu_kernels import needs_kernels
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup import size_engine
+from octavo_engine.kernels.cpu import build
+from octavo_engine.kernels.cpu.features import CPUFeatures, cpu_features
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.footprint import widening_bytes
-from octavo_engine.model.layers import compute
-from octavo_engine.model.layers.compute import TorchCompute, WideningCompute, choose_compute, compute_bytes
+from octavo_engine.model.footprint import compute_bytes, widening_bytes
+from octavo_engine.model.layers import choose_compute as choosing
+from octavo_engine.model.layers import products
+from octavo_engine.model.layers.choose_compute import Path, choose_compute, choose_path
+from octavo_engine.model.layers.products import torch_product, wide_product
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import read_spec
 from octavo_engine.runner.memory import MemoryNeed
 
 CPU = torch.device("cpu")
+AVX2 = CPUFeatures(avx2=True)
+AVX512 = CPUFeatures(avx2=True, avx512=True)
+AVX512_BF16 = CPUFeatures(avx2=True, avx512=True, avx512_bf16=True)
+AMX = CPUFeatures(avx2=True, avx512=True, avx512_bf16=True, amx=True)
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("features", "dtype", "with_kernels", "without"),
+    [
+        (AVX2, BF16, "kernels and float32", "torch in float32"),
+        (AVX2, F16, "torch in float32", "torch in float32"),
+        (AVX2, F32, "kernels", "torch"),
+        (AVX512, BF16, "kernels", "torch in float32"),
+        (AVX512_BF16, BF16, "kernels", "torch"),
+        (AVX512_BF16, F16, "torch", "torch"),
+        (AVX512_BF16, F32, "kernels", "torch"),
+        (AMX, BF16, "kernels and oneDNN", "torch"),
+        (AMX, F16, "torch", "torch"),
+        (AMX, F32, "kernels", "torch"),
+    ],
+)
+def test_the_path_follows_from_features_and_dtype(
+    features: CPUFeatures, dtype: torch.dtype, with_kernels: Path, without: Path
+) -> None:
+    assert choose_path(features, dtype, has_kernels=True, may_pack=True) == with_kernels
+    assert choose_path(features, dtype, has_kernels=False, may_pack=True) == without
+    assert choose_path(CPUFeatures(), dtype, has_kernels=False, may_pack=False) == "torch", "not an x86, or an old one"
+    unpacked = "kernels" if with_kernels == "kernels and oneDNN" else with_kernels
+    assert choose_path(features, dtype, has_kernels=True, may_pack=False) == unpacked
+
+
+def test_features_are_those_that_the_kernels_are_compiled_for() -> None:
+    if needs_kernels.args[0]:
+        pytest.skip("no kernels can be compiled here")
+    kernels, features = build.built_library().name, cpu_features()
+    assert features.avx2
+    assert ("avx512" in kernels) == features.avx512
+    assert ("avx512_bf16" in kernels) == features.avx512_bf16
+
+
+def test_without_onednns_private_functions_weights_are_not_packed(
+    files: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They belong to no interface of PyTorch: a later version may have renamed them."""
+    products.weights_can_be_packed.cache_clear()
+    monkeypatch.setattr(products.PackedWeights, "pack", lambda *_: torch.ops.mkldnn.no_such_function(1))
+    assert not products.weights_can_be_packed()
+    monkeypatch.setattr(choosing, "cpu_features", lambda: AMX)
+    assert choose_compute(read_spec(files), torch.bfloat16, CPU).packed is None
+    products.weights_can_be_packed.cache_clear()
 
 
 @pytest.fixture
 def emulating(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU with AVX2 and no more."""
-    monkeypatch.setattr(compute, "cpu_kernels", lambda: None)
-    monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: True)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    """A CPU with AVX2 and no more, on which no kernels can be compiled."""
+    monkeypatch.setattr(choosing, "cpu_kernels", lambda: None)
+    monkeypatch.setattr(choosing, "cpu_features", lambda: AVX2)
 
 
 @pytest.fixture
@@ -41,33 +94,33 @@ def test_many_tokens_are_rounded_once(dtype: torch.dtype, with_bias: bool) -> No
     x, weight = torch.randn(33, 200).to(dtype), torch.randn(72, 200).to(dtype)
     bias = torch.randn(72).to(dtype) if with_bias else None
     exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    error = (WideningCompute().multiply(x, weight, bias).double() - exact).abs()
+    error = (wide_product(x, weight, bias, None).double() - exact).abs()
     half_a_step = exact.abs() * torch.finfo(dtype).eps / 2
     assert bool((error <= half_a_step * 1.001 + 1e-4).all())
 
 
 def test_few_tokens_read_the_weight_as_it_is() -> None:
     x, weight = torch.randn(8, 64).bfloat16(), torch.randn(32, 64).bfloat16()
-    assert torch.equal(WideningCompute().multiply(x, weight, None), F.linear(x, weight))
+    assert torch.equal(wide_product(x, weight, None, None), F.linear(x, weight))
 
 
 def test_chosen_where_products_are_emulated(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = read_spec(files)
-    assert isinstance(choose_compute(spec, torch.bfloat16, CPU), WideningCompute)
-    assert type(choose_compute(spec, torch.float32, CPU)) is TorchCompute
+    assert choose_compute(spec, torch.bfloat16, CPU).product is wide_product
+    assert choose_compute(spec, torch.float32, CPU).product is torch_product
     assert compute_bytes(spec, torch.bfloat16, torch.device("cuda"), 512) == (0, 0)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    assert type(choose_compute(spec, torch.bfloat16, CPU)) is TorchCompute
+    monkeypatch.setattr(choosing, "cpu_features", lambda: AVX512_BF16)
+    assert choose_compute(spec, torch.bfloat16, CPU).product is torch_product
 
 
 def test_no_kernels_are_compiled_for_a_decoder_that_computes_nothing(
     files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loader's blueprint, on a machine whose decoder is on a GPU."""
-    monkeypatch.setattr(compute, "cpu_kernels", lambda: pytest.fail("kernels asked for"))
-    assert type(choose_compute(read_spec(files), torch.bfloat16, torch.device("meta"))) is TorchCompute
+    monkeypatch.setattr(choosing, "cpu_kernels", lambda: pytest.fail("kernels asked for"))
+    assert choose_compute(read_spec(files), torch.bfloat16, torch.device("meta")).product is torch_product
 
 
 @needs_kernels
@@ -75,11 +128,10 @@ def test_with_kernels_few_tokens_are_theirs(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = cpu_kernels()
-    monkeypatch.setattr(compute, "cpu_kernels", lambda: kernels)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: False)
-    chosen = choose_compute(read_spec(files), torch.bfloat16, CPU)
+    monkeypatch.setattr(choosing, "cpu_kernels", lambda: kernels)
     weight, widened = torch.randn(64, 64).bfloat16(), []
-    monkeypatch.setattr(compute, "multiply_wide", lambda *given: widened.append(given) or F.linear(*given))
+    monkeypatch.setattr(choosing, "wide_product", lambda *given: widened.append(given) or torch_product(*given))
+    chosen = choose_compute(read_spec(files), torch.bfloat16, CPU)
     for tokens in (1, 64, 65):
         x = torch.randn(tokens, 64).bfloat16()
         exact = F.linear(x.double(), weight.double())
@@ -98,7 +150,7 @@ def test_the_plan_counts_the_widened_weight(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_it = planned(files).step
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(choosing, "cpu_features", lambda: AVX512_BF16)
     without = planned(files).step
     assert with_it - without == widening_bytes(read_spec(files), EngineConfig(model="smollm2").max_num_batched_tokens)
 
@@ -108,14 +160,13 @@ def test_the_plan_counts_what_the_chosen_kernels_take(
     emulating: None, files: ModelFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With AVX-512 they need no wider weights, though PyTorch would; for AMX there is a second copy."""
-    kernels = cpu_kernels()
-    monkeypatch.setattr(compute, "cpu_kernels", lambda: kernels)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: False)
-    avx2 = planned(files)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: True)
-    avx512, half = planned(files), planned(files, "float16")
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    amx, half_by_amx = planned(files), planned(files, "float16")
+    kernels, plans = cpu_kernels(), {}
+    monkeypatch.setattr(choosing, "cpu_kernels", lambda: kernels)
+    monkeypatch.setattr(choosing, "weights_can_be_packed", lambda: True)
+    for features in (AVX2, AVX512, AMX):
+        monkeypatch.setattr(choosing, "cpu_features", lambda features=features: features)
+        plans[features] = planned(files), planned(files, "float16")
+    (avx2, _), (avx512, half), (amx, half_by_amx) = plans.values()
     wider = widening_bytes(read_spec(files), EngineConfig(model="smollm2").max_num_batched_tokens)
     assert avx2.step - avx512.step == wider
     assert half.step - half_by_amx.step == wider, "float16 is PyTorch's to compute"

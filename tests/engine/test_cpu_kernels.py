@@ -17,11 +17,12 @@ from test_attention import BATCHES
 
 from octavo_engine.attention.backend import AttentionTask, KVGroupSpec
 from octavo_engine.attention.cpu import CPUAttention
-from octavo_engine.attention.rotation import rotate
+from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.attention.select import select_backend
 from octavo_engine.kernels.cpu import build, library
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
-from octavo_engine.model.layers.compute import CPUCompute, TorchCompute
+from octavo_engine.kernels.norm_weights import NormWeights
+from octavo_engine.model.layers.pointwise import CPUPointwise, TorchPointwise
 
 FLAGS = set(Path("/proc/cpuinfo").read_text().split())
 LEVELS = [level for level, (needed, _) in build.LEVELS.items() if FLAGS.issuperset(needed)]
@@ -92,9 +93,10 @@ def test_extreme_gates(kernels: CPUKernels) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [1, 300])
 def test_pointwise(kernels: CPUKernels, tokens: int, dtype: torch.dtype) -> None:
-    ours, theirs = CPUCompute(kernels), TorchCompute()
+    ours, theirs = CPUPointwise(kernels), TorchPointwise()
     x, weight = random(tokens, 96, dtype=dtype), random(96, dtype=dtype, seed=1)
-    torch.testing.assert_close(ours.rms_norm(x, weight, 1e-5), theirs.rms_norm(x, weight, 1e-5))
+    norm = NormWeights(weight, 1e-5)
+    torch.testing.assert_close(ours.norm(x, norm, None)[0], theirs.norm(x, norm, None)[0])
     wide = random(tokens, 192, dtype=dtype, seed=2)
     gate, up = wide.float().chunk(2, dim=-1)
     torch.testing.assert_close(kernels.silu_mul(wide), (F.silu(gate) * up).to(dtype))
@@ -102,10 +104,10 @@ def test_pointwise(kernels: CPUKernels, tokens: int, dtype: torch.dtype) -> None
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("tokens", "head_dim"), [(1, 64), (7, 32), (200, 96)])
-def test_rotation_of_some_heads(kernels: CPUKernels, tokens: int, head_dim: int, dtype: torch.dtype) -> None:
+def test_rope_of_some_heads(kernels: CPUKernels, tokens: int, head_dim: int, dtype: torch.dtype) -> None:
     heads = random(tokens, 5, head_dim, dtype=dtype)
     angles = random(tokens, 1, head_dim // 2, dtype=torch.float32, seed=1)
-    expected = torch.cat((rotate(heads[:, :3], angles.cos(), angles.sin()), heads[:, 3:]), dim=1)
+    expected = torch.cat((rotate(heads[:, :3], Rope(angles.cos(), angles.sin())), heads[:, 3:]), dim=1)
     kernels.rotate(heads[:, :3], angles.cos(), angles.sin())
     torch.testing.assert_close(heads, expected)
 

@@ -19,7 +19,7 @@ from octavo_engine.engine import load
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.triton_compute import TritonCompute
+from octavo_engine.model.layers.triton_compute import triton_compute
 from octavo_engine.model.quantization import FP8Scheme
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner.kv_cache import allocate_cache
@@ -40,7 +40,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     watch_launches(monkeypatch, seen.append)
     for module in (inputs, sampler):
         monkeypatch.setattr(module, "triton_runs_on", lambda _: True)
-    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: TritonCompute())
+    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: triton_compute())
     for name in ("empty", "empty_like"):
         monkeypatch.setattr(torch, name, getattr(torch, name.replace("empty", "zeros")))
     return seen

@@ -14,14 +14,15 @@ from typing import Any
 import fake_flashinfer
 import pytest
 import torch
-from paging import make_batch, plain_attention, poisoned_cache, projection, unturned
+from paging import make_batch, plain_attention, poisoned_cache, projection, unrotated
 from recorded import WAITING, RecordedOperations
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from octavo_engine.attention import agree, flashinfer, measure, select, varlen
-from octavo_engine.attention.agree import agreeing
+from octavo_engine.attention import cross_check, flashinfer, measure, select, varlen
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec
+from octavo_engine.attention.context import write_heads
+from octavo_engine.attention.cross_check import cross_checked
 from octavo_engine.attention.flashinfer import FlashInferAttention, why_not
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.errors import ConfigurationError, EngineDeadError
@@ -39,9 +40,11 @@ LENS = {
 class ByTorch(FlashInferAttention):
     """Whose caches are written without Triton."""
 
-    def write(self, cache: Any, heads: Tensor, rotation: Any, metadata: Any) -> Tensor:
-        writer = TorchAttention()
-        return writer.write(cache, heads, rotation, metadata.torch)
+    def write(self, cache: Any, key: Tensor, value: Tensor, metadata: Any) -> None:
+        TorchAttention().write(cache, key, value, metadata.torch)
+
+    def fused_write(self, *_: Any) -> None:
+        return None
 
     def prepare(self, inputs: Any, group: int, block_size: int, window: int | None) -> Any:
         metadata = super().prepare(inputs, group, block_size, window)
@@ -76,7 +79,7 @@ def written(batch: Any) -> Any:
     writer = TorchAttention()
     cache = poisoned_cache(writer, batch)
     metadata = writer.prepare(batch.inputs, 0, batch.block_size, batch.group.window)
-    writer.write(cache, projection(batch), unturned(batch.query), metadata)
+    write_heads(writer, cache, projection(batch), unrotated(batch.query), None, metadata)
     return cache
 
 
@@ -218,7 +221,7 @@ class Wrong(ByTorch):
 
 
 class ReadsBeyond(TorchAttention):
-    """A block that nobody has written, without giving it any weight."""
+    """A block that was never written, without giving it any weight."""
 
     name = "reads_beyond"
 
@@ -236,11 +239,11 @@ class Fails(TorchAttention):
         raise OSError("no nvcc")
 
 
-def test_only_who_agrees_with_ours_may_be_chosen(caplog: pytest.LogCaptureFixture) -> None:
-    """Also both groups are looked at, without the random numbers of anybody else."""
+def test_only_backends_that_agree_with_ours_may_be_chosen(caplog: pytest.LogCaptureFixture) -> None:
+    """Also both groups are looked at, without other random numbers than its own."""
     before = torch.get_rng_state()
     with caplog.at_level(logging.INFO):
-        agreed = agreeing([TorchAttention(), Wrong(), ByTorch(), ReadsBeyond(), Fails()], TASK, CPU)
+        agreed = cross_checked([TorchAttention(), Wrong(), ByTorch(), ReadsBeyond(), Fails()], TASK, CPU)
     assert [backend.name for backend in agreed] == ["torch", "flashinfer"]
     assert "attention backend wrong is no candidate: results differ by 0." in caplog.text
     assert "attention backend reads_beyond is no candidate: results differ by nan" in caplog.text
@@ -254,9 +257,9 @@ def test_a_broken_device_is_not_compared_on() -> None:
             raise torch.AcceleratorError("illegal address")
 
     with pytest.raises(EngineDeadError, match="--attention-backend triton"):
-        agreeing([TorchAttention(), Broken()], TASK, CPU)
+        cross_checked([TorchAttention(), Broken()], TASK, CPU)
     with pytest.raises(torch.AcceleratorError):  # ours, and no other is blamed
-        agreeing([Broken(), TorchAttention()], TASK, CPU)
+        cross_checked([Broken(), TorchAttention()], TASK, CPU)
 
 
 @pytest.mark.parametrize(("agrees", "chosen", "reason"), [(True, "flashinfer", "quickest"), (False, "triton", "only")])
@@ -267,7 +270,7 @@ def test_it_is_chosen_where_it_is_the_quickest_and_right(
     monkeypatch.setattr(varlen, "why_not", lambda: "not now")
     monkeypatch.setattr(measure, "DeviceMeasure", lambda task, device: lambda backend, trial: times[backend.name])
     results = {"triton": torch.zeros(3), "flashinfer": torch.full((3,), 1e-3 if agrees else 1.0)}
-    monkeypatch.setattr(agree, "_results", lambda backend, *_: results[backend.name])
+    monkeypatch.setattr(cross_check, "_results", lambda backend, *_: results[backend.name])
     with caplog.at_level(logging.INFO):
         assert select.select_backend("auto", CUDA, TASK).name == chosen
     assert f"attention backend: {chosen} (the {reason}" in caplog.text

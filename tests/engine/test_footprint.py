@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 from peak_memory import peak_memory
@@ -10,11 +12,12 @@ from stepper import Sequence, Stepper
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
-from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
+from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import AMXCompute, AVX2Compute, CPUCompute, TorchCompute, WideningCompute
+from octavo_engine.model.layers.choose_compute import Path, kernel_compute, torch_compute
+from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.quantization import FP8Scheme
 from octavo_engine.model.spec import ModelSpec, RopeSpec
 from octavo_engine.runner.inputs import gather_inputs
@@ -30,21 +33,17 @@ SHAPES = {
     "large vocabulary": {**WIDE, "vocab_size": 20_000},
 }
 
-PATHS = {
-    "torch": TorchCompute,
-    "widening": WideningCompute,
-    "kernels": lambda: CPUCompute(kernels_or_skip()),
-    "kernels for AVX2": lambda: AVX2Compute(kernels_or_skip()),
-    "kernels and oneDNN": lambda: AMXCompute(kernels_or_skip()),
-}
+PATHS = get_args(Path)
 """The ways to compute on a CPU, on weights that were not prepared; test_compute.py tests which is chosen where."""
 CASES = [("torch", torch.float32), ("kernels", torch.float32), *((path, torch.bfloat16) for path in PATHS)]
 
 
-def kernels_or_skip() -> CPUKernels:
+def compute_by(path: Path) -> Compute:
+    if path.startswith("torch"):
+        return torch_compute(path)
     if (kernels := cpu_kernels()) is None:
         pytest.skip("the C kernels need AVX2 and gcc")
-    return kernels
+    return kernel_compute(kernels, path)
 
 
 def make_decoder(dtype: torch.dtype, quantization: FP8Scheme | None = None, **changes: int) -> Decoder:
@@ -76,7 +75,7 @@ def make_decoder(dtype: torch.dtype, quantization: FP8Scheme | None = None, **ch
 @pytest.mark.parametrize(("lens", "computed"), [((700, 200, 100), 0), ((300,) * 20, 299)], ids=["prefill", "decode"])
 @pytest.mark.parametrize(("path", "dtype"), CASES, ids=str)
 def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, path, monkeypatch):
-    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: PATHS[path]())
+    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: compute_by(path))
     decoder = make_decoder(dtype, **shape)
     stepper = Stepper(decoder, num_blocks=640)
     sequences = [Sequence([7] * n, computed) for n in lens]  # of what was computed only the place counts here
@@ -90,7 +89,7 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, path, monkeypatc
     bound = footprint.step_bytes(decoder.spec, dtype, tokens, len(lens), scratch)
     bound += decoder.compute.widens * footprint.widening_bytes(decoder.spec, tokens)
     assert peak.bytes <= bound
-    if path in {"torch", "widening"}:  # kernels of our own need less
+    if path.startswith("torch"):  # kernels of our own need less
         assert peak.bytes > bound / 8
 
 

@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +18,11 @@ from peak_memory import peak_memory
 from rank_logits import logits_of
 from safetensors.torch import load_file, save_file
 from stepper import Sequence, Stepper
+from test_cpu_kernels import needs_kernels
 from test_shard import group_logits
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.backend import KVGroupSpec
-from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup import memory_need
@@ -31,10 +30,11 @@ from octavo_engine.engine.target import choose_target, planned_target
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.collectives import ALONE, Collectives
-from octavo_engine.model.decoder import Decoder, DecoderLayer
-from octavo_engine.model.layers.compute import TorchCompute
-from octavo_engine.model.layers.fused import can_fuse
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.layers.fused import FusedLayers
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.quantization import ONLINE, asked_for, dequantize, quantize_into, quantize_rows
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -226,20 +226,11 @@ def stands_for(linear: Linear) -> torch.Tensor:
     return dequantize(linear.weight, linear.scale, torch.float32)
 
 
-class Noting(TorchCompute):
-    """Notes the weights that it is given."""
-
-    def __init__(self) -> None:
-        self.weights: list[torch.Tensor] = []
-
-    def multiply(self, x, weight, bias):
-        self.weights.append(weight)
-        return super().multiply(x, weight, bias)
-
-
 def test_dequantized_weights_are_multiplied_as_all_others_are():
     """So that a CPU which emulates products of bfloat16 widens these too."""
-    compute, dtype = Noting(), torch.bfloat16
+    seen: list[torch.Tensor] = []
+    compute = Compute(product=lambda x, weight, *more: (seen.append(weight), torch_product(x, weight, *more))[1])
+    dtype = torch.bfloat16
     linear = Linear(48, (32,), bias=True, compute=compute, dtype=dtype, device=CPU, quantization=ONLINE)
     weight, bias = torch.randn(32, 48), torch.randn(32).to(dtype)
     quantize_into(linear.weight, linear.scale, weight)
@@ -268,13 +259,12 @@ def test_what_is_dequantized_on_a_gpu_that_multiplies_in_8_bits_is_planned(dtype
     assert memory_need(target, config).step == (few if in_8_bits else many)
 
 
+@needs_kernels
 def test_c_kernels_that_know_no_e4m3_leave_such_layers_alone(tmp_path):
     directory = save(reference_model(**SIZES), tmp_path)
-    context = AttentionContext(CPUAttention(cast("Any", None)), {}, (), ())
     for quantization, fused in ((None, True), ("fp8", False)):
         decoder = load(directory, quantization, torch.bfloat16)
-        layers = cast("list[DecoderLayer]", list(decoder.layers))
-        assert can_fuse(layers, torch.zeros(1, 128, dtype=torch.bfloat16), context) is fused
+        assert isinstance(decoder.compute.runner, FusedLayers) is fused
 
 
 @pytest.mark.parametrize("settings", [{"quantization": "fp8"}, {"kv_cache_dtype": "fp8"}], ids=["weights", "KV"])

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from checkpoints import reference_model, save
 from stepper import Sequence, Stepper
-from test_cpu_kernels import FLAGS, needs_kernels
+from test_cpu_kernels import needs_kernels
 from test_decoder import load, random_tokens
+from test_footprint import WIDE, make_decoder
 
 from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.kernels.cpu.pages import use_huge_pages
 from octavo_engine.model import decoder as decoder_module
-from octavo_engine.model.layers import compute
-from octavo_engine.model.layers.fused import FusedLayers
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers.choose_compute import Path, kernel_compute
+from octavo_engine.model.layers.fused import FusedLayers, kernels_know
+from octavo_engine.model.layers.products import weights_can_be_packed
+from octavo_engine.model.layers.run_layers import one_by_one
+from octavo_engine.model.quantization import FP8Scheme
+from octavo_engine.model.spec import ModelSpec, MoESpec
 
 SIZES = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
 STEPS = {
@@ -32,7 +41,9 @@ STEPS = {
 def decoder(request, tmp_path_factory):
     """Computed by the C kernels for any number of tokens, also on a CPU where many tokens are left to others."""
     model = reference_model(**SIZES, intermediate_size=192, **request.param)
-    with mock.patch.object(decoder_module, "choose_compute", lambda *_: compute.CPUCompute(cpu_kernels())):
+    with mock.patch.object(
+        decoder_module, "choose_compute", lambda spec, *_: kernel_compute(cpu_kernels(), fused=spec)
+    ):
         return load(save(model, tmp_path_factory.mktemp("fused")), torch.bfloat16)
 
 
@@ -53,23 +64,41 @@ def test_the_same_bits(decoder, step, monkeypatch):
     monkeypatch.setattr(FusedLayers, "__call__", lambda self, *step: (calls.append(1), called(self, *step))[1])
     together = logits(decoder, step)
     assert calls
-    monkeypatch.setattr(compute, "can_fuse", lambda *_: False)
     del calls[:]
+    monkeypatch.setattr(decoder, "compute", replace(decoder.compute, runner=one_by_one))
     assert torch.equal(together, logits(decoder, step))
     assert not calls
 
 
+def load_by(path: Path, checkpoint: Any) -> Decoder:
+    """The model of `checkpoint`, computed by `path` on whatever CPU this is."""
+    with mock.patch.object(
+        decoder_module, "choose_compute", lambda spec, *_: kernel_compute(cpu_kernels(), path, fused=spec)
+    ):
+        return load(checkpoint, torch.bfloat16)
+
+
 @needs_kernels
-@pytest.mark.skipif("avx512bw" not in FLAGS, reason="oneDNN lays out no bfloat16 without AVX-512")
+@pytest.mark.skipif(not weights_can_be_packed(), reason="oneDNN packs no weights in bfloat16 here: it needs AVX-512")
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_with_weights_laid_out_for_amx(tmp_path, monkeypatch, step):
-    """This CPU may have no AMX: then oneDNN lays them out for what it has, in the same calls."""
+def test_with_weights_packed_as_for_amx(tmp_path, step):
+    """A CPU may have no AMX: then oneDNN packs them for what it has, in the same calls."""
     checkpoint = save(reference_model(**SIZES, intermediate_size=192, attention_bias=True, mlp_bias=True), tmp_path)
-    plain = load(checkpoint, torch.bfloat16)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    packed = load(checkpoint, torch.bfloat16)
-    assert isinstance(packed.compute, compute.AMXCompute)
+    plain, packed = load_by("kernels", checkpoint), load_by("kernels and oneDNN", checkpoint)
+    assert packed.compute.packed is not None
+    packed.prepare()
     difference = logits(packed, step) - logits(plain, step)
+    assert difference.abs().mean() < 0.02 * logits(plain, step).abs().mean()
+
+
+@needs_kernels
+def test_weights_that_were_not_packed_give_the_same_answers(tmp_path):
+    """No product needs `prepare`: what it lays out is a faster copy."""
+    checkpoint = save(reference_model(**SIZES, intermediate_size=192, attention_bias=True, mlp_bias=True), tmp_path)
+    plain, unpacked = load_by("kernels", checkpoint), load_by("kernels and oneDNN", checkpoint)
+    unpacked.compute.packed.pack([])
+    step = STEPS["many decodes"]
+    difference = logits(unpacked, step) - logits(plain, step)
     assert difference.abs().mean() < 0.02 * logits(plain, step).abs().mean()
 
 
@@ -78,6 +107,31 @@ def test_other_activations_are_not_fused(tmp_path, monkeypatch):
     monkeypatch.setattr(FusedLayers, "__call__", lambda *_: pytest.fail("fused"))
     model = reference_model(**SIZES, intermediate_size=192, hidden_act="gelu_pytorch_tanh")
     logits(load(save(model, tmp_path), torch.bfloat16), [(9, 9)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterSpec(ModelSpec):
+    """A spec with a field that was added after the kernels were written."""
+
+    novelty: float = 0.0
+
+
+def test_layers_leave_the_kernels_by_a_value_that_these_do_not_know():
+    """What is not on the list of what the kernels know is computed layer by layer, also a field of later."""
+    spec = make_decoder(torch.bfloat16, **WIDE).spec
+    assert kernels_know(spec)
+    known = replace(spec, rms_norm_eps=1e-3, head_dim=64, attention_bias=True)
+    assert kernels_know(known)
+    for change in (
+        {"hidden_act": "gelu"},
+        {"qk_norm": True},
+        {"attention_sinks": True},
+        {"quantization": FP8Scheme("channel")},
+        {"moe": MoESpec(experts=4, active=2, limit=7.0, alpha=1.7, mxfp4=False)},
+    ):
+        assert not kernels_know(replace(spec, **change)), change
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    assert not kernels_know(LaterSpec(**fields))
 
 
 def test_asking_for_huge_pages_changes_no_content():

@@ -25,7 +25,9 @@ from octavo_engine.kernels.moe_choice import torch_mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
+from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.layers.rope import inverse_frequencies
 from octavo_engine.model.quantization import asked_for
 from octavo_engine.model.shard import Shard, sharded
@@ -302,14 +304,21 @@ def test_a_tensor_of_another_type_is_refused(tmp_path: Path) -> None:
         load(directory)
 
 
-class GroupedCompute(TorchCompute):
-    """With PyTorch's grouped product, which a GPU may take."""
+class Grouped(ExpertsInTurn):
+    """PyTorch's grouped product, which a GPU may take."""
 
-    def mixture(self, x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def __init__(self) -> None:
+        super().__init__(torch_product)
+
+    def __call__(self, x: torch.Tensor, experts: Experts, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return torch_mixture_of_experts(x, experts, chosen, weights)
 
 
-@pytest.mark.parametrize("compute", [TorchCompute, GroupedCompute, None], ids=["one by one", "grouped", "auto"])
+def grouped() -> Compute:
+    return Compute(experts=Grouped())
+
+
+@pytest.mark.parametrize("compute", [Compute, grouped, None], ids=["one by one", "grouped", "auto"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("active", [1, 4])
 def test_step_bytes_bounds_a_step(
@@ -333,7 +342,7 @@ def test_step_bytes_bounds_a_step(
     bound = footprint.step_bytes(spec, dtype, 400, 2, scratch)
     bound += decoder.compute.widens * footprint.widening_bytes(spec, 400)
     assert peak.bytes <= bound
-    if compute is GroupedCompute:
+    if compute is grouped:
         assert peak.bytes > bound / 4
 
 

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from paging import make_batch, plain_attention, poisoned_cache, projection, unturned
+from paging import make_batch, plain_attention, poisoned_cache, projection, unrotated
 from torch import Tensor
 from torch.nn.attention import varlen
 
 from octavo_engine import pull
-from octavo_engine.attention import agree, select
+from octavo_engine.attention import cross_check, select
 from octavo_engine.attention import measure as measure_module
 from octavo_engine.attention import varlen as varlen_module
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec
+from octavo_engine.attention.context import write_heads
 from octavo_engine.attention.measure import LIMIT, TRIALS, Trial, attention_work, choose, step_of
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.varlen import VarlenAttention
@@ -133,7 +134,7 @@ def test_several_candidates_are_measured(monkeypatch: pytest.MonkeyPatch, caplog
     measure, asked = timed(triton=[2e-5] * 4, varlen=[1e-5] * 4)
     monkeypatch.setattr(measure_module, "DeviceMeasure", lambda task, device: measure)
     monkeypatch.setattr(varlen_module, "why_not", lambda: None)
-    monkeypatch.setattr(agree, "agreeing", lambda candidates, task, device: candidates)
+    monkeypatch.setattr(cross_check, "cross_checked", lambda candidates, task, device: candidates)
     with caplog.at_level(logging.INFO):
         assert select.select_backend("auto", CUDA, TASK).name == "varlen"
     assert "attention backend: varlen (the quickest, on cuda)" in caplog.text
@@ -226,7 +227,8 @@ def test_varlen_attends_as_everybody(
     batch = make_batch(lens, heads=heads, kv_heads=kv_heads, head_dim=16, window=window)
     writer, backend = TorchAttention(), VarlenAttention()
     cache = poisoned_cache(writer, batch)
-    writer.write(cache, projection(batch), unturned(batch.query), writer.prepare(batch.inputs, 0, 16, window))
+    written = writer.prepare(batch.inputs, 0, 16, window)
+    write_heads(writer, cache, projection(batch), unrotated(batch.query), None, written)
     metadata = backend.prepare(batch.inputs, 0, 16, window)
     output = backend.attend(batch.query, cache, metadata, AttentionVariant(16**-0.5))
     torch.testing.assert_close(output.double(), plain_attention(batch), rtol=1e-4, atol=1e-5)

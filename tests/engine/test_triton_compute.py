@@ -20,6 +20,7 @@ from triton.runtime.jit import JITFunction
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.kernels import moe_choice
 from octavo_engine.kernels.moe import mixture_of_experts
@@ -27,10 +28,12 @@ from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.decoder import Decoder, DecoderLayer
 from octavo_engine.model.layers import linear as linear_module
-from octavo_engine.model.layers.compute import TorchCompute, WideningCompute, choose_compute
+from octavo_engine.model.layers.choose_compute import choose_compute
+from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.stream import added_up
-from octavo_engine.model.layers.triton_compute import TritonCompute
+from octavo_engine.model.layers.products import torch_logits
+from octavo_engine.model.layers.residual import summed
+from octavo_engine.model.layers.triton_compute import TritonPointwise, triton_compute
 from octavo_engine.model.quantization import ONLINE, FP8Scheme
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -43,10 +46,10 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "num_kv_hea
 
 def test_gpus_compute_by_triton_and_cpus_only_where_it_interprets(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = make_decoder(torch.float32, **SIZES).spec
-    assert isinstance(choose_compute(spec, torch.bfloat16, torch.device("cuda")), TritonCompute)
-    assert not isinstance(choose_compute(spec, torch.bfloat16, CPU), TritonCompute)
+    assert isinstance(choose_compute(spec, torch.bfloat16, torch.device("cuda")).pointwise, TritonPointwise)
+    assert not isinstance(choose_compute(spec, torch.bfloat16, CPU).pointwise, TritonPointwise)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert isinstance(choose_compute(spec, torch.float32, CPU), TritonCompute)
+    assert isinstance(choose_compute(spec, torch.float32, CPU).pointwise, TritonPointwise)
 
 
 class Launches(TorchDispatchMode):
@@ -69,7 +72,7 @@ def launches(scheme: FP8Scheme | None, monkeypatch: pytest.MonkeyPatch) -> list[
     """What a step launches for two layers."""
     sizes = {"hidden_size": 128, "intermediate_size": 256, "num_heads": 2, "num_kv_heads": 1, "head_dim": 128}
     spec = make_decoder(torch.float32, scheme, **sizes).spec
-    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: TritonCompute())
+    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: triton_compute())
     decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
     for linear in decoder.modules():
         if isinstance(linear, Linear):
@@ -78,9 +81,9 @@ def launches(scheme: FP8Scheme | None, monkeypatch: pytest.MonkeyPatch) -> list[
     inputs = StepInputs(zero, zero, torch.tensor([0, 1]).int(), one, (one[None],), (zero,), zero, (1,), (1,))
     caches = backend.allocate(spec.kv_groups[0], 2, 16, torch.bfloat16, CPU)
     attention = AttentionContext(backend, caches, (backend.prepare(inputs, 0, 16, None),), (0, 0))
-    x, angles = torch.ones(1, 128, dtype=torch.bfloat16), torch.ones(1, 1, 64)
+    x, rope = torch.ones(1, 128, dtype=torch.bfloat16), Rope(torch.ones(1, 1, 64), torch.ones(1, 1, 64))
     with torch.no_grad(), Launches(monkeypatch) as launched:
-        decoder.compute.run(cast("list[DecoderLayer]", list(decoder.layers)), x, angles, angles, attention)
+        decoder.compute.run(cast("list[DecoderLayer]", list(decoder.layers)), x, [rope, rope], attention)
     return launched.names
 
 
@@ -108,7 +111,7 @@ def test_in_fp8_it_is_one_more(scheme: FP8Scheme, product: str, monkeypatch: pyt
 
 def test_logits_are_sampled_as_they_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pass makes them float32, and a graph's product writes them where they are sampled."""
-    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: TritonCompute())
+    monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: triton_compute())
     decoder = Decoder(make_decoder(torch.float32, **SIZES).spec, dtype=torch.bfloat16, device=CPU)
     torch.nn.init.normal_(decoder.embedding)
     hidden, exact = torch.randn(3, 64).bfloat16(), torch.zeros(3, 300, dtype=torch.float64)
@@ -125,7 +128,7 @@ def test_logits_are_sampled_as_they_are_multiplied(monkeypatch: pytest.MonkeyPat
 
 def test_without_triton_logits_are_float32() -> None:
     decoder = make_decoder(torch.float16, **SIZES)
-    assert type(decoder.compute) in {TorchCompute, WideningCompute}
+    assert decoder.compute.logits_product is torch_logits
     hidden = torch.randn(3, 64).half()
     out = torch.full((3, 300), torch.nan, dtype=decoder.logits_dtype)
     found = decoder.logits(hidden)
@@ -146,13 +149,11 @@ class SecondOfTwo(Collectives):
 
 def test_in_fp8_every_rank_adds_its_residual_to_the_sum_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear_module, "fp8_linear", lambda x, *_: 2 * x)
-    linear = Linear(
-        16, (16,), bias=False, compute=TorchCompute(), dtype=torch.bfloat16, device=CPU, quantization=ONLINE
-    )
+    linear = Linear(16, (16,), bias=False, compute=Compute(), dtype=torch.bfloat16, device=CPU, quantization=ONLINE)
     linear.in_8_bits = True
     x, residual = torch.randn(2, 4, 16)
     stream = linear.add_to(residual, x, SecondOfTwo())
-    assert torch.equal(added_up(stream), residual + (2 * x + 3))
+    assert torch.equal(summed(stream), residual + (2 * x + 3))
 
 
 def test_two_ranks_give_the_logits_of_one_by_pytorch(tmp_path: Path) -> None:

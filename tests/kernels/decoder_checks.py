@@ -15,12 +15,16 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.kernels.norm import rms_norm
+from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.kernels.quantized import Scaling
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.triton_compute import TritonCompute
+from octavo_engine.model.layers.pointwise import TorchPointwise
+from octavo_engine.model.layers.products import torch_product
+from octavo_engine.model.layers.residual import ResidualStream, summed
+from octavo_engine.model.layers.triton_compute import triton_compute
 from octavo_engine.model.quantization import FP8, FP8Scheme
 from octavo_engine.model.spec import ModelSpec, MoESpec, RopeSpec
 from tests.kernels.check import Build, Check
@@ -60,7 +64,7 @@ def _spec(*, qk_norm: bool, bias: bool, heads: int, kv_heads: int, head_dim: int
 
 def _decoder(
     spec: ModelSpec,
-    compute: Callable[[], TorchCompute],
+    compute: Callable[[], Compute],
     device: torch.device,
     dtype: torch.dtype = torch.float32,
     *,
@@ -132,46 +136,46 @@ def _logits(decoder: Decoder, backend: AttentionBackend, device: torch.device) -
 
 
 def _same_logits(spec: ModelSpec, device: torch.device) -> None:
-    expected = _logits(_decoder(spec, TorchCompute, device), TorchAttention(), device)
-    found = _logits(_decoder(spec, TritonCompute, device), TritonAttention(), device)
+    expected = _logits(_decoder(spec, Compute, device), TorchAttention(), device)
+    found = _logits(_decoder(spec, triton_compute, device), TritonAttention(), device)
     assert bool(found.isfinite().all())
     assert float((found - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
-class Rounding(TorchCompute):
+def _rounding(scaling: Scaling) -> Compute:
     """Linears see their input as e4m3 holds it, in PyTorch and by arithmetic alone."""
 
-    def __init__(self, scaling: Scaling) -> None:
-        self._scaling = scaling
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        wide = x.double().view(len(x), -1, scaling.group or x.shape[1])
+        scales = wide.abs().amax(-1, keepdim=True) / 448 if scaling.given is None else scaling.given.double()
+        return torch_product((to_fp8(wide / scales) * scales).view_as(x).to(x.dtype), weight, bias, addend)
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
-        wide = x.double().view(len(x), -1, self._scaling.group or x.shape[1])
-        given = self._scaling.given
-        scales = wide.abs().amax(-1, keepdim=True) / 448 if given is None else given.double()
-        return super().linear((to_fp8(wide / scales) * scales).view_as(x).to(x.dtype), weight, bias, addend)
+    return Compute(product=product)
 
 
-class Unfused(TritonCompute):
+class _UnfusedPointwise(TorchPointwise):
     """Linears quantize for themselves, and sums are PyTorch's."""
 
-    norm = TorchCompute.norm
-    gate_for = TorchCompute.gate_for
-
-    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def norm(self, stream: ResidualStream, norm: NormWeights, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
         """By our kernel, as the fused one: PyTorch adds squares up in another order."""
-        return rms_norm(x, weight, eps)[0]
+        x = summed(stream)
+        return rms_norm(x, norm.weight, norm.eps)[0], x
+
+
+def _unfused() -> Compute:
+    return replace(triton_compute(), pointwise=_UnfusedPointwise())
 
 
 def _same_logits_in_fp8(spec: ModelSpec, device: torch.device) -> None:
-    """To the same bits whoever quantizes and adds, where nothing is compiled; near to float32 of the same numbers."""
+    """To the same bits, fused or not, where nothing is compiled; near to float32 of the same numbers."""
     scheme, dtype = spec.quantization, half_precision(device)
     assert scheme is not None
     given = torch.tensor([_INPUT_SCALE], device=device) if scheme.activation == "static" else None
     scaling = Scaling(128 if scheme.granularity == "block" else None, given)
-    expected = _logits(_decoder(spec, partial(Rounding, scaling), device), TorchAttention(), device)
+    expected = _logits(_decoder(spec, partial(_rounding, scaling), device), TorchAttention(), device)
     fused, unfused = (
         _logits(_decoder(spec, compute, device, dtype, in_8_bits=True), TritonAttention(), device).float()
-        for compute in (TritonCompute, Unfused)
+        for compute in (triton_compute, _unfused)
     )
     size = float(expected.abs().max())
     for found in (fused, unfused):

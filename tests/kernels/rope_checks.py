@@ -1,4 +1,4 @@
-"""Heads turned in place; turned, normalised and written into the cache."""
+"""Heads rotated in place; rotated, normalised and written into the cache; and written as they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.kv_write import write_heads, write_heads_kernel
+from octavo_engine.kernels.kv_write import write_heads, write_heads_kernel, write_kv, write_kv_kernel
 from octavo_engine.kernels.rope import rope, rope_kernel, tile_shape
 from tests.kernels.check import Build, Check
 from tests.kernels.rounding import FP8, assert_rounded_alike, to_fp8
@@ -51,7 +51,7 @@ def _normalised(x: Tensor, weight: Tensor) -> Tensor:
     return (unit.double() * weight.double()).to(x.dtype)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """By complex multiplication, in float64, rounded once."""
     first, second = x.double().chunk(2, dim=-1)
     product = torch.complex(first, second) * torch.complex(cos.double(), sin.double())
@@ -63,12 +63,12 @@ def _in_place(shape: _Shape, device: torch.device) -> None:
     heads, (cos, sin) = _projection(shape, device), _angles(shape, device)
     before = heads.clone()
     rope(heads[:, : shape.heads], cos, sin)
-    assert_rounded_alike(heads[:, : shape.heads], _turned(before[:, : shape.heads], cos, sin))
+    assert_rounded_alike(heads[:, : shape.heads], _rotated(before[:, : shape.heads], cos, sin))
     assert torch.equal(heads[:, shape.heads :], before[:, shape.heads :])
 
 
 def _written(shape: _Shape, device: torch.device) -> None:
-    """Queries turned in place, keys and values in their slots and nowhere else; one token is padding.
+    """Queries rotated in place, keys and values in their slots and nowhere else; one token is padding.
 
     The others' slots are a block's first and last one and some in between.
     """
@@ -86,15 +86,30 @@ def _written(shape: _Shape, device: torch.device) -> None:
     if shape.norm:
         query, key = _normalised(query, weights[0]), _normalised(key, weights[1])
     assert result.data_ptr() == heads.data_ptr()
-    assert_rounded_alike(result, _turned(query, cos, sin))
+    assert_rounded_alike(result, _rotated(query, cos, sin))
     written = slots >= 0
-    for cached, new, scale in ((key_cache, _turned(key, cos, sin), 0.03), (value_cache, value, 0.5)):
+    for cached, new, scale in ((key_cache, _rotated(key, cos, sin), 0.03), (value_cache, value, 0.5)):
         flat = cached.flatten(0, 1)
         found, expected = flat[slots[written]], new[written]
         if shape.fp8:  # of which half are beyond 448 * 0.03: those are the largest there is
             expected = to_fp8(expected.double() / scale)
         assert_rounded_alike(found, expected)
         assert int((~flat.float().isnan()).any(-1).any(-1).sum()) == int(written.sum()), "nothing else was written"
+
+
+def _written_as_they_are(shape: _Shape, device: torch.device) -> None:
+    """By `write_kv`, of tensors whose tokens lie at different distances, what `write_heads` writes without angles."""
+    heads, (cos, sin) = _projection(shape, device), _angles(shape, device)
+    key, value = heads[:, shape.heads : -shape.kv_heads].clone(), heads[:, -shape.kv_heads :]
+    cache = torch.full((4, 4, shape.block_size, shape.kv_heads, shape.head_dim), torch.nan, device=device)
+    found, expected = cache.to(FP8 if shape.fp8 else shape.dtype).chunk(2)
+    slots = torch.randperm(4 * shape.block_size, device=device)[: shape.tokens]
+    slots[1:2] = -1
+    write_kv(key, value, *found, slots, 0.03, 0.5)
+    write_heads(heads, *expected, slots, torch.ones_like(cos), torch.zeros_like(sin), key_scale=0.03, value_scale=0.5)
+    if not shape.fp8:  # which alone has scales
+        assert torch.equal(found[0].flatten(0, 1)[slots[0]], key[0])
+    assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
 
 
 def _fp8_keeps_nan(device: torch.device) -> None:
@@ -130,6 +145,7 @@ CHECKS += [
     for shapes, large in ((_SHAPES, False), (_LARGE, True))
     for shape in shapes
 ]
+CHECKS += [Check(f"as_they_are_{shape.name}", partial(_written_as_they_are, shape)) for shape in _SHAPES[3:10]]
 CHECKS.append(Check("fp8_keeps_nan", _fp8_keeps_nan))
 
 
@@ -166,6 +182,17 @@ BUILDS = [
         rope_kernel,
         {"heads": "*bf16", "cos": "*fp32", "sin": "*fp32", "token_stride": "i32"},
         {"COUNT": 32, "HALF": 64, "HALF_PADDED": _PADDED, "TILE": _TILE},
+        warps=1,
+        max_registers=64,
+        max_shared=0,
+        sass=("LDG.E.128", "STG.E.128"),
+    ),
+    Build(
+        "write_kv",
+        write_kv_kernel,
+        dict.fromkeys(("key", "value", "key_cache", "value_cache"), "*bf16")
+        | {"slots": "*i64", "key_scale": "fp32", "value_scale": "fp32", "key_stride": "i32", "value_stride": "i32"},
+        {"ROW": 1024, "BLOCK": 256},
         warps=1,
         max_registers=64,
         max_shared=0,

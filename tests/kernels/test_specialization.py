@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, StepInputs
-from octavo_engine.attention.rotation import HeadNorms, Rotation
+from octavo_engine.attention.context import write_heads
+from octavo_engine.attention.qk_norm import QKNorm
+from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan
@@ -23,9 +25,10 @@ from octavo_engine.kernels.fp8_gemm import block_fp8_matmul
 from octavo_engine.kernels.gated_delta_net import gated_delta_net
 from octavo_engine.kernels.lora import LoraWeights, add_lora, group_by_adapter
 from octavo_engine.kernels.moe import mixture_of_experts
+from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.kernels.quantized import Scaling
-from octavo_engine.model.layers.stream import Sum
-from octavo_engine.model.layers.triton_compute import TritonCompute
+from octavo_engine.model.layers.residual import ResidualSum
+from octavo_engine.model.layers.triton_compute import triton_compute
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner.state_table import StateTable
 from tests.kernels.launches import watch_launches
@@ -99,25 +102,26 @@ def inputs_of(query_lens: tuple[int, ...], width: int) -> StepInputs:
 def test_attention(found: Found, kv_dtype: torch.dtype) -> None:
     backend, group = TritonAttention(), KVGroupSpec("full", (0,), 8, 128)
     cache = backend.allocate(group, 3, 16, kv_dtype, CPU)[0]
-    norms = HeadNorms(torch.ones(128), torch.ones(128), 1e-6)
+    norm = QKNorm(NormWeights(torch.ones(128), 1e-6), NormWeights(torch.ones(128), 1e-6))
     for count in COUNTS:
         for query_lens in steps(count):
             metadata = backend.prepare(inputs_of(query_lens, 13 + count), 0, 16, None)
             total = sum(query_lens)
             heads = torch.zeros(total, (32 + 16) * 128, dtype=torch.bfloat16).view(total, -1, 128)
-            rotation = Rotation(torch.ones(total, 1, 64), torch.ones(total, 1, 64), norms)
-            query = backend.write(cache, heads, rotation, metadata)
+            rope = Rope(torch.ones(total, 1, 64), torch.ones(total, 1, 64))
+            query = write_heads(backend, cache, heads, rope, norm, metadata)
+            write_heads(backend, cache, heads, None, None, metadata)
             backend.attend(query, cache, metadata, AttentionVariant(0.1))
 
 
 def test_layers(found: Found) -> None:
-    compute = TritonCompute()
+    compute = triton_compute()
     for count in COUNTS:
         x = torch.zeros(count, 4096, dtype=torch.bfloat16)
         weight = torch.ones(4096, dtype=torch.bfloat16)
         for scaling in (None, Scaling(), Scaling(group=128), Scaling(given=torch.ones(1))):
-            compute.norm(x, weight, 1e-5, scaling)
-            compute.norm(Sum(x, x), weight, 1e-5, scaling)
+            compute.norm(x, NormWeights(weight, 1e-5), scaling)
+            compute.norm(ResidualSum(x, x), NormWeights(weight, 1e-5), scaling)
             compute.gate_for(x, "silu", scaling)
         quantize(x, Scaling())
         found = quantize(x, Scaling(group=128))

@@ -1,4 +1,4 @@
-"""The five methods an attention backend has, and the data they work on.
+"""The methods an attention backend has, and the data they work on.
 
 Terms: T tokens in the step, S sequences, H query heads, K KV heads, D head size, B block size. A *slot* is a place for
 one token in the cache: block id * B + offset.
@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from octavo_engine.attention.rotation import Rotation
+from octavo_engine.attention.qk_norm import QKNorm
+from octavo_engine.attention.rope import Rope
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,10 @@ class AttentionVariant:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's keys and values; the backend chooses the layout in `allocate`."""
+    """One layer's keys and values."""
 
     key: Tensor
+    """[num_blocks, B, K, D], as the values."""
     value: Tensor
     key_scale: float = 1.0
     """Of a cache in FP8 (torch.float8_e4m3fn), which holds key / key_scale, saturated; else 1."""
@@ -93,7 +95,7 @@ class StepInputs:
     token_indices: Tensor
     """[R] int64, indices into T whose hidden state gives logits."""
     query_lens_host: tuple[int, ...]
-    """The same lengths on the host, so that nobody needs a device sync to know them. Inside a CUDA graph those of the
+    """The same lengths on the host, so that no device sync is needed to know them. Inside a CUDA graph those of the
     contexts are upper bounds of all steps that the graph will run."""
     context_lens_host: tuple[int, ...]
 
@@ -103,8 +105,8 @@ class AttentionBackend(Protocol):
 
     name: str
     graph_safe: bool
-    """Whether a decode can be recorded: `prepare`, `write` and `attend` never wait for the device and use host lengths
-    as upper bounds alone."""
+    """Whether a decode can be recorded: no method of a step ever waits for the device, and host lengths are used as
+    upper bounds alone."""
 
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
@@ -114,10 +116,16 @@ class AttentionBackend(Protocol):
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
         """What is the same for all layers of a group in one step, computed once."""
 
-    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: Any) -> Tensor:
-        """Turn query and key of the fused projection [T, H + 2 K, D], put keys and values into their slots.
+    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:
+        """Put keys and values [T, K, D], normalised and rotated, into their slots."""
 
-        The turned queries [T, H, D] come back; `heads` may have been overwritten.
+    def fused_write(
+        self, cache: LayerCache, heads: Tensor, rope: Rope | None, qk_norm: QKNorm | None, metadata: Any
+    ) -> Tensor | None:
+        """A fast path that a backend may have for the RoPE and the norm that it knows; None for all others.
+
+        Normalises and rotates query and key of the fused projection [T, H + 2 K, D], puts keys and values into their
+        slots, and gives the rotated queries [T, H, D]; `heads` may have been overwritten. With None nothing is done.
         """
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: Any, variant: AttentionVariant) -> Tensor:

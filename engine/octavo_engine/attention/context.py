@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, AttentionVariant, LayerCache
-from octavo_engine.attention.rotation import Rotation
+from octavo_engine.attention.qk_norm import QKNorm, normalise
+from octavo_engine.attention.rope import Rope, rotate, split_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,39 @@ class AttentionContext:
     """By KV group, as `backend.prepare` gave it."""
     group_of_layer: tuple[int, ...]
 
-    def attend(self, layer: int, heads: Tensor, rotation: Rotation, variant: AttentionVariant) -> Tensor:
+    def attend(
+        self, layer: int, heads: Tensor, variant: AttentionVariant, rope: Rope | None, qk_norm: QKNorm | None
+    ) -> Tensor:
         """Attention [T, H, D] of this step's fused projection [T, H + 2 K, D], which may be overwritten.
 
-        Query and key are turned, keys and values written into the cache, then the queries attend.
+        Query and key are normalised and rotated, keys and values written into the cache, then the queries attend.
         """
         cache, metadata = self.caches[layer], self.metadata[self.group_of_layer[layer]]
-        query = self.backend.write(cache, heads, rotation, metadata)
+        query = write_heads(self.backend, cache, heads, rope, qk_norm, metadata)
         return self.backend.attend(query, cache, metadata, variant)
+
+
+def write_heads(
+    backend: AttentionBackend,
+    cache: LayerCache,
+    heads: Tensor,
+    rope: Rope | None,
+    qk_norm: QKNorm | None,
+    metadata: Any,
+) -> Tensor:
+    """Normalise and rotate query and key of `heads` [T, H + 2 K, D], write keys and values; queries [T, H, D].
+
+    On the backend's fast path if it has one for this RoPE and this norm, else step by step in PyTorch. `heads` may be
+    overwritten.
+    """
+    fused = backend.fused_write(cache, heads, rope, qk_norm, metadata)
+    if fused is not None:
+        return fused
+    kv_heads = cache.key.shape[2]
+    heads = normalise(heads, kv_heads, qk_norm)
+    query, key, value = split_heads(heads, kv_heads)
+    if rope is not None:
+        rotated = rotate(heads[:, :-kv_heads], rope)
+        query, key = rotated[:, :-kv_heads], rotated[:, -kv_heads:]
+    backend.write(cache, key, value, metadata)
+    return query

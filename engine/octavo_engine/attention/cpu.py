@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache, StepInputs
-from octavo_engine.attention.rotation import Rotation, normalised, split_heads
+from octavo_engine.attention.qk_norm import QKNorm, normalise
+from octavo_engine.attention.rope import Rope, split_heads
 from octavo_engine.attention.torch_reference import allocate_blocks
 from octavo_engine.kernels.cpu.library import DTYPES, HEAD_DIMS, LANES, AttentionStep, CPUKernels
 from octavo_engine.kernels.cpu.pages import use_huge_pages
@@ -63,11 +64,20 @@ class CPUAttention:
             window=window,
         )
 
-    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: AttentionStep) -> Tensor:
-        """Turn query and key of `heads` [T, H + 2 K, D] in place, put keys and values into their slots."""
+    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: AttentionStep) -> None:
+        """Put keys and values [T, K, D] into their slots."""
+        # The kernel wants heads in one piece, and tokens of both the same distance apart.
+        self._kernels.write_kv(key.contiguous(), value.contiguous(), cache.key, cache.value, metadata.slots)
+
+    def fused_write(
+        self, cache: LayerCache, heads: Tensor, rope: Rope | None, qk_norm: QKNorm | None, metadata: AttentionStep
+    ) -> Tensor | None:
+        """In place where whole heads are rotated: norms in PyTorch, RoPE and write by the kernels."""
+        if rope is None or rope.rotary_dim != heads.shape[2]:
+            return None
         kv_heads = cache.key.shape[2]
-        heads = normalised(heads, kv_heads, rotation.norms)
-        self._kernels.rotate(heads[:, :-kv_heads], rotation.cos, rotation.sin)
+        heads = normalise(heads, kv_heads, qk_norm)
+        self._kernels.rotate(heads[:, :-kv_heads], rope.cos, rope.sin)
         query, key, value = split_heads(heads, kv_heads)
         self._kernels.write_kv(key, value, cache.key, cache.value, metadata.slots)
         return query

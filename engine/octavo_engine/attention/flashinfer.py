@@ -60,7 +60,7 @@ class FlashInferMetadata:
     """Tokens that are seen before a query's own; -1: all."""
     chunks: Chunks | None
     prefill: Prefill | None
-    whole: bool
+    no_padding: bool
     """Whether each of the step's tokens belongs to a sequence."""
 
 
@@ -119,7 +119,7 @@ class FlashInferAttention(TritonAttention):
     def prepare(self, inputs: StepInputs, group: int, block_size: int, window: int | None) -> Any:
         """Where the step's decodes end and its chunks begin. For decodes the host knows nothing but their number.
 
-        XQA divides by zero where there is no context, so padding of a graph sees one token: nobody looks at its result.
+        XQA divides by zero where there is no context, so padding of a graph sees one token; its result is not used.
         """
         query_lens = inputs.query_lens_host
         decodes = sum(1 for _ in takewhile(lambda count: count == 1, query_lens))
@@ -135,7 +135,7 @@ class FlashInferAttention(TritonAttention):
             window_left=-1 if window is None else window - 1,
             chunks=chunks,
             prefill=self._prefills.get(group),
-            whole=sum(query_lens) == len(inputs.positions),
+            no_padding=sum(query_lens) == len(inputs.positions),
         )
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: Any, variant: AttentionVariant) -> Tensor:
@@ -143,7 +143,8 @@ class FlashInferAttention(TritonAttention):
 
         Of variants only the plain one.
         """
-        output = (torch.empty if metadata.whole else torch.zeros)(query.shape, dtype=query.dtype, device=query.device)
+        allocate = torch.empty if metadata.no_padding else torch.zeros
+        output = allocate(query.shape, dtype=query.dtype, device=query.device)
         if decodes := len(metadata.context_lens):
             _module("decode").xqa_batch_decode_with_kv_cache(
                 query[:decodes].contiguous(),

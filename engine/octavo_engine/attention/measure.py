@@ -55,7 +55,7 @@ Measure = Callable[[AttentionBackend, Trial], float]
 def choose(candidates: Sequence[AttentionBackend], measure: Measure, trials: Sequence[Trial] = TRIALS) -> str:
     """The name of the quickest of several, by the geometric mean over trials, so that each counts alike.
 
-    Who fails in a trial is out. Between two trials it is seen whether there is time for another one.
+    A backend that fails in a trial is out. Between two trials it is seen whether there is time for another one.
     """
     times: dict[str, list[float]] = {backend.name: [] for backend in candidates}
     spent = 0.0
@@ -67,8 +67,8 @@ def choose(candidates: Sequence[AttentionBackend], measure: Measure, trials: Seq
                 continue
             times[backend.name].append(seconds)
             spent += _ROUNDS * seconds
-        told = ", ".join(f"{name} {taken[-1] * 1e6:,.0f} µs" for name, taken in times.items())
-        log.info("attention backends, %s: %s", trial.name, told)
+        measured = ", ".join(f"{name} {taken[-1] * 1e6:,.0f} µs" for name, taken in times.items())
+        log.info("attention backends, %s: %s", trial.name, measured)
         if len(times) < 2 or spent > LIMIT:
             break
     return min(times, key=lambda name: sum(map(math.log, times[name])), default=candidates[0].name)

@@ -46,14 +46,14 @@ def _on_cpu(task: AttentionTask | None) -> tuple[AttentionBackend, str]:
 
 
 def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[AttentionBackend, str]:
-    from octavo_engine.attention.agree import agreeing
+    from octavo_engine.attention.cross_check import cross_checked
     from octavo_engine.attention.measure import DeviceMeasure, choose
 
     ours = _triton(device)
     others = [] if task is None else _others(task)
     if task is None or not others:
         return ours, "the default"
-    candidates = agreeing([ours, *others], task, device)
+    candidates = cross_checked([ours, *others], task, device)
     if len(candidates) == 1:
         return ours, "the only one left"
     quickest = choose(candidates, DeviceMeasure(task, device))

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
-from octavo_engine.attention.rotation import Rotation, rotated
+from octavo_engine.attention.qk_norm import QKNorm
+from octavo_engine.attention.rope import Rope
 
 _QUERY_TILE = 512
 """Query tokens attended at once in a prefill; bounds the mask."""
@@ -96,9 +97,8 @@ class TorchAttention:
             window=window,
         )
 
-    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: TorchMetadata) -> Tensor:
-        """Turn query and key of `heads` [T, H + 2 K, D], put keys and values into their slots; queries [T, H, D]."""
-        query, key, value = rotated(heads, cache.key.shape[2], rotation)
+    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: TorchMetadata) -> None:
+        """Put keys and values [T, K, D] into their slots."""
         if metadata.slot_rows is not None:
             key, value = key[metadata.slot_rows], value[metadata.slot_rows]
         key, value = (
@@ -111,7 +111,17 @@ class TorchAttention:
             if len(metadata.new_blocks):
                 blocks.index_fill_(0, metadata.new_blocks, 0)
             blocks.flatten(0, 1).index_copy_(0, metadata.slots, new)
-        return query
+
+    def fused_write(
+        self,
+        cache: LayerCache,
+        heads: Tensor,
+        rope: Rope | None,
+        qk_norm: QKNorm | None,
+        metadata: TorchMetadata,
+    ) -> Tensor | None:
+        """There is no faster path than the steps one by one."""
+        return None
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: TorchMetadata, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
@@ -192,7 +202,7 @@ class _Plan:
         width = max(self.num_blocks(s) for s in sequences)
         columns = firsts[:, None] + torch.arange(width, device=device)
         inside = columns * self.block_size < contexts[:, None]
-        # Beyond the context stands the sequence's own first block: masked, and nobody else's numbers.
+        # Beyond the context stands the sequence's own first block: masked, and no other sequence's numbers.
         columns = torch.where(inside, columns, firsts[:, None])
         blocks = self.table[torch.tensor(sequences, device=device)].gather(1, columns)
         positions = firsts[:, None] * self.block_size + torch.arange(width * self.block_size, device=device)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
-from octavo_engine.attention.rotation import Rotation
+from octavo_engine.attention.qk_norm import QKNorm
+from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.torch_reference import allocate_blocks
-from octavo_engine.kernels.kv_write import write_heads
+from octavo_engine.kernels.kv_write import write_heads, write_kv
 from octavo_engine.kernels.paged_attention import (
     PagedSequences,
     paged_attention,
@@ -30,7 +32,7 @@ class TritonMetadata:
     launches: tuple[PagedSequences, ...]
     """Decodes and chunks of prompts, whose tiles differ."""
     window: int | None
-    whole: bool
+    no_padding: bool
     """Whether each of the step's tokens belongs to a sequence."""
 
 
@@ -72,21 +74,29 @@ class TritonAttention:
                 if part.stop > part.start
             ),
             window=window,
-            whole=sum(query_lens) == len(inputs.positions),
+            no_padding=sum(query_lens) == len(inputs.positions),
         )
 
-    def write(self, cache: LayerCache, heads: Tensor, rotation: Rotation, metadata: TritonMetadata) -> Tensor:
-        """Turn query and key of `heads` [T, H + 2 K, D], put keys and values into their slots; queries [T, H, D]."""
-        norms = rotation.norms
+    def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: Any) -> None:
+        """Put keys and values [T, K, D] into their slots."""
+        scales = cache.key_scale, cache.value_scale
+        write_kv(key, value, cache.key, cache.value, metadata.slots, *scales)
+
+    def fused_write(
+        self, cache: LayerCache, heads: Tensor, rope: Rope | None, qk_norm: QKNorm | None, metadata: Any
+    ) -> Tensor | None:
+        """In one launch where whole heads are rotated, after a plain root mean square norm of each or after none."""
+        if rope is None or rope.rotary_dim != heads.shape[2] or not (qk_norm is None or qk_norm.is_plain_rms):
+            return None
         return write_heads(
             heads,
             cache.key,
             cache.value,
             metadata.slots,
-            rotation.cos,
-            rotation.sin,
-            norms=None if norms is None else (norms.query, norms.key),
-            eps=0.0 if norms is None else norms.eps,
+            rope.cos,
+            rope.sin,
+            norms=None if qk_norm is None else (qk_norm.query.weight, qk_norm.key.weight),
+            eps=0.0 if qk_norm is None else qk_norm.query.eps,
             key_scale=cache.key_scale,
             value_scale=cache.value_scale,
         )
@@ -94,7 +104,8 @@ class TritonAttention:
     def attend(self, query: Tensor, cache: LayerCache, metadata: TritonMetadata, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
         query = query if query.stride(2) == 1 else query.contiguous()
-        output = (torch.empty if metadata.whole else torch.zeros)(query.shape, dtype=query.dtype, device=query.device)
+        allocate = torch.empty if metadata.no_padding else torch.zeros
+        output = allocate(query.shape, dtype=query.dtype, device=query.device)
         scratch = self._scratch_for(query, cache)
         for sequences in metadata.launches:
             paged_attention(

@@ -1,6 +1,6 @@
 """Attention by PyTorch's own `varlen_attn` over the paged cache: a second opinion on GPUs, and a way to newer kernels.
 
-Block tables came with torch 2.12. Who computes is PyTorch's choice: cuDNN 9.24 or later, or FlashAttention-3 where its
+Block tables came with torch 2.12. PyTorch chooses the kernel: cuDNN 9.24 or later, or FlashAttention-3 where its
 wheel (`flash_attn_interface`) is installed; FlashAttention-2, which is built in, refuses blocks as small as ours.
 """
 
@@ -90,5 +90,5 @@ class VarlenAttention(TritonAttention):
     def scratch_bytes(
         self, group: KVGroupSpec, num_heads: int, max_tokens: int, max_seqs: int, max_context: int
     ) -> int:
-        """Results in float32 with their sums, of a context in two parts: a guess, no GPU has told us yet."""
+        """Results in float32 with their sums, of a context in two parts: a guess, not measured on a GPU yet."""
         return 2 * max_tokens * num_heads * (group.head_dim + 1) * 4

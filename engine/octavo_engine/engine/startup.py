@@ -26,6 +26,7 @@ from octavo_engine.engine.rank import encode_job, encode_memory_plan
 from octavo_engine.engine.target import Target, choose_target
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.footprint import (
+    compute_bytes,
     dequantized_bytes,
     graph_bytes,
     kv_bytes_per_token,
@@ -35,7 +36,6 @@ from octavo_engine.model.footprint import (
     step_bytes,
     weight_bytes,
 )
-from octavo_engine.model.layers.compute import compute_bytes
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.sampling_defaults import read_sampling_defaults
 from octavo_engine.model.shard import Shard

@@ -28,7 +28,7 @@ def activated(gate, ACTIVATION: tl.constexpr):
         share = tl.sigmoid(gate)
     elif ACTIVATION == "gelu":
         share = 0.5 + 0.5 * tl.erf(gate * 0.7071067811865476)
-    else:
+    else:  # gelu_pytorch_tanh
         # 0.5 (1 + tanh z) is sigmoid(2 z); z = sqrt(2 / pi) (gate + 0.044715 gate^3)
         share = tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
     return gate * share

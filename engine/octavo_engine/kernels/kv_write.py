@@ -1,6 +1,6 @@
-"""What becomes of a step's heads before attention, in one pass over the fused projection.
+"""What is done with a step's heads before attention, in one pass over the fused projection.
 
-Heads of query and key are normalised (Qwen3), then turned (rope.py); queries stay where they are, keys and values go
+Heads of query and key are normalised (Qwen3), then rotated (rope.py); queries stay where they are, keys and values go
 into their slots of the paged cache, as FP8 if that is what it holds.
 
 Moves 2 (H + 2 K) D s bytes a token, and 4 D for its angles: 24.5 KiB for Llama-8B in bfloat16. A token's heads are cut
@@ -14,7 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo_engine.kernels.fp8 import to_fp8
-from octavo_engine.kernels.rope import for_each_head, tile_of_heads, tile_shape, turned
+from octavo_engine.kernels.rope import for_each_head, rotated, tile_of_heads, tile_shape
+
+_WRITTEN_AT_ONCE = 256
+"""Elements of a key that a program of one warp writes: 8 for each lane, 16 bytes of bfloat16."""
 
 
 @triton.jit
@@ -75,7 +78,7 @@ def write_heads_kernel(
         second = tl.load(source + offsets + HALF, mask=inside, other=0.0)
         if NORM:
             first, second = normalised(first, second, query_norm, eps, HALF, HALF_PADDED, TILE)
-        a, b = turned(first, second, cos + token * HALF, sin + token * HALF, HALF, HALF_PADDED, TILE)
+        a, b = rotated(first, second, cos + token * HALF, sin + token * HALF, HALF, HALF_PADDED, TILE)
         tl.store(source + offsets, a.to(first.dtype), mask=inside)
         tl.store(source + offsets + HALF, b.to(first.dtype), mask=inside)
         return
@@ -89,7 +92,7 @@ def write_heads_kernel(
         second = tl.load(source + offsets + HALF, mask=inside, other=0.0)
         if NORM:
             first, second = normalised(first, second, key_norm, eps, HALF, HALF_PADDED, TILE)
-        a, b = turned(first, second, cos + token * HALF, sin + token * HALF, HALF, HALF_PADDED, TILE)
+        a, b = rotated(first, second, cos + token * HALF, sin + token * HALF, HALF, HALF_PADDED, TILE)
         place = key_cache + slot * ROW + offsets
         tl.store(place, cached(a.to(first.dtype), key_cache, key_scale), mask=inside)
         tl.store(place + HALF, cached(b.to(first.dtype), key_cache, key_scale), mask=inside)
@@ -116,9 +119,9 @@ def write_heads(
     key_scale: float = 1.0,
     value_scale: float = 1.0,
 ) -> Tensor:
-    """Turn the queries and keys of `heads` [T, H + 2 K, D], write keys and values to `slots` [T]; queries [T, H, D].
+    """Rotate the queries and keys of `heads` [T, H + 2 K, D], write keys and values to `slots` [T]; queries [T, H, D].
 
-    The queries returned are a view of `heads`, turned in place; keys and values in it are left as they were. Caches
+    The queries returned are a view of `heads`, rotated in place; keys and values in it are left as they were. Caches
     [num_blocks, B, K, D] are of heads' type, or float8_e4m3fn holding what was divided by the scales. Slot -1 is
     nowhere. cos and sin are float32, contiguous, T * D/2 elements; `norms` the weights [D] of query and key by which
     each head is normalised first, with `eps`. A token's heads lie in one piece, tokens any distance apart.
@@ -153,3 +156,64 @@ def write_heads(
         num_warps=1,
     )
     return query
+
+
+@triton.jit
+def write_kv_kernel(
+    key,  # [T, ROW], rows key_stride apart
+    value,
+    key_cache,  # [num_blocks * B, ROW], contiguous; the type of key or e4m3
+    value_cache,
+    slots,  # [T] int64, -1: nowhere
+    key_scale,
+    value_scale,
+    key_stride,
+    value_stride,
+    ROW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program writes BLOCK elements of one token's key and value."""
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + token).to(tl.int64)
+    if slot < 0:
+        return
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < ROW
+    place = slot * ROW + columns
+    new_key = tl.load(key + token * key_stride + columns, mask=inside)
+    new_value = tl.load(value + token * value_stride + columns, mask=inside)
+    tl.store(key_cache + place, cached(new_key, key_cache, key_scale), mask=inside)
+    tl.store(value_cache + place, cached(new_value, value_cache, value_scale), mask=inside)
+
+
+def write_kv(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slots: Tensor,
+    key_scale: float = 1.0,
+    value_scale: float = 1.0,
+) -> None:
+    """Write keys and values [T, K, D] as they are to `slots` [T], as `write_heads` writes what it has rotated.
+
+    For RoPE and norms that `write_heads` does not know. A token's heads lie in one piece, tokens any distance apart.
+    """
+    tokens, kv_heads, head_dim = key.shape
+    row = kv_heads * head_dim
+    if tokens:
+        block = min(_WRITTEN_AT_ONCE, triton.next_power_of_2(row))
+        write_kv_kernel[(tokens, triton.cdiv(row, block))](
+            key,
+            value,
+            key_cache,
+            value_cache,
+            slots,
+            key_scale,
+            value_scale,
+            key.stride(0),
+            value.stride(0),
+            ROW=row,
+            BLOCK=block,
+            num_warps=1,
+        )

@@ -1,4 +1,4 @@
-"""Rotary position embedding (arXiv 2104.09864): dimensions (i, i + D/2) of a head turn together, in float32.
+"""Rotary position embedding (arXiv 2104.09864): dimensions (i, i + D/2) of a head are rotated together, in float32.
 
 Angles are float32 and products are rounded once, at their end; Hugging Face rounds cosines, sines and both products to
 the model's type first, which costs it accuracy and saves us nothing.
@@ -35,8 +35,8 @@ def for_each_head(row, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TILE: tl.c
 
 
 @triton.jit
-def turned(first, second, cos, sin, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TILE: tl.constexpr):
-    """Both halves of TILE heads of one token, turned by its HALF angles; float32."""
+def rotated(first, second, cos, sin, HALF: tl.constexpr, HALF_PADDED: tl.constexpr, TILE: tl.constexpr):
+    """Both halves of TILE heads of one token, rotated by its HALF angles; float32."""
     c = for_each_head(cos, HALF, HALF_PADDED, TILE)
     s = for_each_head(sin, HALF, HALF_PADDED, TILE)
     first, second = first.to(tl.float32), second.to(tl.float32)
@@ -54,18 +54,18 @@ def rope_kernel(
     HALF_PADDED: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program turns TILE heads of one token in place."""
+    """One program rotates TILE heads of one token in place."""
     token = tl.program_id(0).to(tl.int64)
     offsets, inside = tile_of_heads(tl.program_id(1), COUNT, HALF, HALF_PADDED, TILE)
     place = heads + token * token_stride + offsets
     first, second = tl.load(place, mask=inside), tl.load(place + HALF, mask=inside)
-    a, b = turned(first, second, cos + token * HALF, sin + token * HALF, HALF, HALF_PADDED, TILE)
+    a, b = rotated(first, second, cos + token * HALF, sin + token * HALF, HALF, HALF_PADDED, TILE)
     tl.store(place, a.to(first.dtype), mask=inside)
     tl.store(place + HALF, b.to(first.dtype), mask=inside)
 
 
 def rope(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Turn heads [T, N, D] in place by the angles of cos and sin, float32, contiguous, T * D/2 elements.
+    """Rotate heads [T, N, D] in place by the angles of cos and sin, float32, contiguous, T * D/2 elements.
 
     A token's heads lie in one piece, tokens any distance apart.
     """

@@ -14,16 +14,19 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.backend import AttentionVariant, StepInputs
 from octavo_engine.attention.context import AttentionContext
-from octavo_engine.attention.rotation import HeadNorms, Rotation
+from octavo_engine.attention.qk_norm import QKNorm
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.cpu.layers import LayerWeights
 from octavo_engine.kernels.quantized import Quantized
 from octavo_engine.model.collectives import ALONE, Collectives
-from octavo_engine.model.layers.compute import TorchCompute, choose_compute
+from octavo_engine.model.layers.choose_compute import choose_compute
+from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.mlp import GatedMLP
 from octavo_engine.model.layers.moe import MoE
-from octavo_engine.model.layers.norm import RMSNorm
+from octavo_engine.model.layers.norm import Norm
+from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.rope import RotaryEmbedding
-from octavo_engine.model.layers.stream import Stream
 from octavo_engine.model.shard import sharded
 from octavo_engine.model.spec import ModelSpec
 
@@ -37,7 +40,7 @@ class Attention(nn.Module):
         layer: int,
         *,
         ranks: Collectives,
-        compute: TorchCompute,
+        compute: Compute,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
@@ -50,7 +53,7 @@ class Attention(nn.Module):
         linear = partial(Linear, compute=compute, dtype=dtype, device=device, quantization=spec.quantization)
         self.qkv = linear(spec.hidden_size, (query, key, key), bias=spec.attention_bias)
         self.output = linear(query, (spec.hidden_size,), bias=spec.attention_output_bias)
-        norm = partial(RMSNorm, spec.head_dim, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
+        norm = partial(Norm, spec.head_dim, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
         self.query_norm = norm() if spec.qk_norm else None
         self.key_norm = norm() if spec.qk_norm else None
         self.sinks = (
@@ -61,17 +64,17 @@ class Attention(nn.Module):
         self.variant = AttentionVariant(spec.head_dim**-0.5, sinks=self.sinks)
 
     @property
-    def norms(self) -> HeadNorms | None:
-        """By what heads are normalised, if they are."""
+    def qk_norm(self) -> QKNorm | None:
+        """How the heads of query and key are normalised, if they are."""
         query, key = self.query_norm, self.key_norm
-        return None if query is None or key is None else HeadNorms(query.weight, key.weight, query.eps)
+        return None if query is None or key is None else QKNorm(query.weights, key.weights)
 
     def forward(
-        self, x: Tensor | Quantized, residual: Tensor, cos: Tensor, sin: Tensor, attention: AttentionContext
-    ) -> Stream:
+        self, x: Tensor | Quantized, residual: Tensor, rope: Rope | None, attention: AttentionContext
+    ) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         heads = self.qkv(x).view(len(residual), -1, self.head_dim)
-        attended = attention.attend(self.layer, heads, Rotation(cos, sin, self.norms), self.variant)
+        attended = attention.attend(self.layer, heads, self.variant, rope, self.qk_norm)
         return self.output.add_to(residual, attended.reshape(len(residual), -1), self.ranks)
 
 
@@ -84,27 +87,43 @@ class DecoderLayer(nn.Module):
         layer: int,
         *,
         ranks: Collectives,
-        compute: TorchCompute,
+        compute: Compute,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         super().__init__()
         size, eps = spec.hidden_size, spec.rms_norm_eps
-        self.attention_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
+        self.attention_norm = Norm(size, eps, compute=compute, dtype=dtype, device=device)
         self.attention = Attention(spec, layer, ranks=ranks, compute=compute, dtype=dtype, device=device)
-        self.mlp_norm = RMSNorm(size, eps, compute=compute, dtype=dtype, device=device)
+        self.mlp_norm = Norm(size, eps, compute=compute, dtype=dtype, device=device)
         if spec.moe is None:
             self.mlp: GatedMLP | MoE = GatedMLP(spec, ranks=ranks, compute=compute, dtype=dtype, device=device)
         else:
             self.mlp = MoE(spec, spec.moe, compute=compute, dtype=dtype, device=device)
 
-    def forward(self, stream: Stream, cos: Tensor, sin: Tensor, attention: AttentionContext) -> Stream:
+    def forward(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
         """[T, hidden] to the same."""
         normed, x = self.attention_norm(stream, self.attention.qkv.input_scaling)
-        stream = self.attention(normed, x, cos, sin, attention)
+        stream = self.attention(normed, x, rope, attention)
         normed, x = self.mlp_norm(stream, self.mlp.input_scaling)
-        output: Stream = self.mlp(normed, x)
+        output: ResidualStream = self.mlp(normed, x)
         return output
+
+    def weights(self) -> LayerWeights:
+        """The weights of a layer with a dense feed-forward, for kernels that compute all of it."""
+        attention, mlp = self.attention, cast("GatedMLP", self.mlp)
+        return LayerWeights(
+            attention_norm=self.attention_norm.weight,
+            qkv=attention.qkv.weight,
+            qkv_bias=attention.qkv.bias,
+            output=attention.output.weight,
+            output_bias=attention.output.bias,
+            mlp_norm=self.mlp_norm.weight,
+            gate_up=mlp.gate_up.weight,
+            gate_up_bias=mlp.gate_up.bias,
+            down=mlp.down.weight,
+            down_bias=mlp.down.bias,
+        )
 
 
 class Decoder(nn.Module):
@@ -116,7 +135,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.whole, self.ranks = whole, ranks
         self.spec = spec = sharded(whole, ranks.shard)
-        self.compute = compute = choose_compute(spec, dtype, device)
+        self.compute = compute = choose_compute(spec, dtype, device, ranks.alone)
         self.embedding = nn.Parameter(
             torch.empty(spec.vocab_size, spec.hidden_size, dtype=dtype, device=device), requires_grad=False
         )
@@ -125,7 +144,7 @@ class Decoder(nn.Module):
             DecoderLayer(spec, layer, ranks=ranks, compute=compute, dtype=dtype, device=device)
             for layer in range(spec.num_layers)
         )
-        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
+        self.norm = Norm(spec.hidden_size, spec.rms_norm_eps, compute=compute, dtype=dtype, device=device)
         self.lm_head = (
             self.embedding
             if spec.tie_word_embeddings
@@ -135,8 +154,8 @@ class Decoder(nn.Module):
     def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
         """The normalised hidden states of the rows that are sampled, [R, hidden]."""
         x = self.ranks.add_up(self._embed(inputs.token_ids))
-        cos, sin = self.rope(inputs.positions)
-        x = self.compute.run(cast("list[DecoderLayer]", self.layers), x, cos, sin, attention)
+        ropes = [self.rope(inputs.positions)] * len(self.layers)
+        x = self.compute.run(cast("list[DecoderLayer]", self.layers), x, ropes, attention)
         hidden: Tensor = self.norm(x[inputs.token_indices])[0]
         return hidden
 

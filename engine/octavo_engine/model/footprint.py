@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from octavo_engine.model.gguf_file import read_gguf
+from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.quantization import FP8
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
@@ -108,8 +109,8 @@ def step_bytes(spec: ModelSpec, dtype: torch.dtype, max_tokens: int, max_seqs: i
     hidden, inner, size = spec.hidden_size, spec.intermediate_size, dtype.itemsize
     stream = 3 * hidden * size  # the residual stream, before and after a layer's part, and that part's result
     norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
-    turned = 4 * (query + key) * _FLOAT32_BYTES  # rotation works in float32: the halves, products and their sum
-    attention = (hidden + 2 * (query + 2 * key) + 2 * query) * size + turned
+    rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum
+    attention = (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated
     mlp = (hidden + 3 * inner) * size if spec.moe is None else _mixture_bytes(spec, spec.moe, size)
     if spec.quantization is not None:  # a linear layer's input in 8 bits, scales, and its product before it is added
         attention, mlp = (part + max(query, inner, hidden) + hidden * size for part in (attention, mlp))
@@ -133,6 +134,15 @@ def widening_bytes(spec: ModelSpec, max_tokens: int) -> int:
     """An upper bound of what one product takes besides, where weight, input and result are widened to float32."""
     shapes = linear_shapes(spec)
     return max(_FLOAT32_BYTES * (rows * (columns + 1) + max_tokens * (rows + columns)) for rows, columns in shapes)
+
+
+def compute_bytes(spec: ModelSpec, dtype: torch.dtype, device: torch.device, max_tokens: int) -> tuple[int, int]:
+    """Bytes that the chosen way to compute keeps of weights besides, and what a step of `max_tokens` takes besides."""
+    if device.type != "cpu":  # the device need not be here, nor need Triton
+        return 0, 0
+    compute = choose_compute(spec, dtype, device)
+    copied = 0 if compute.packed is None else linear_bytes(spec, dtype)
+    return copied, widening_bytes(spec, max_tokens) * compute.widens
 
 
 def graph_bytes(

@@ -119,9 +119,9 @@ def destinations(decoder: Decoder) -> dict[str, Tensor]:
         prefix = f"model.layers.{index}"
         targets[f"{prefix}.input_layernorm.weight"] = layer.attention_norm.weight
         targets[f"{prefix}.post_attention_layernorm.weight"] = layer.mlp_norm.weight
-        if (norms := layer.attention.norms) is not None:
-            targets[f"{prefix}.self_attn.q_norm.weight"] = norms.query
-            targets[f"{prefix}.self_attn.k_norm.weight"] = norms.key
+        if (norm := layer.attention.qk_norm) is not None:
+            targets[f"{prefix}.self_attn.q_norm.weight"] = norm.query.weight
+            targets[f"{prefix}.self_attn.k_norm.weight"] = norm.key.weight
         if layer.attention.sinks is not None:
             targets[f"{prefix}.self_attn.sinks"] = layer.attention.sinks
         if isinstance(layer.mlp, MoE):

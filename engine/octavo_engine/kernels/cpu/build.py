@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from octavo_engine.kernels.cpu.features import cpu_flags
+
 HERE = Path(__file__).parent
 PACKAGED = HERE / "built"
 """Where what was compiled beforehand lies: not among the modules, or who walks the package takes it for one of them."""
@@ -80,8 +82,7 @@ def _file_name(level: str) -> str:
 
 def _level() -> str:
     """The best of LEVELS that this machine has; BuildError if it has none."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    flags = set(next((line for line in lines if line.startswith("flags")), "").split())
+    flags = cpu_flags()
     for level, (needed, _) in LEVELS.items():
         if flags.issuperset(needed):
             return level

@@ -15,8 +15,8 @@ _POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 
 
 @dataclass(frozen=True, slots=True)
-class LayerTensors:
-    """What one layer reads, bfloat16 and contiguous; linears are [out, in]."""
+class LayerWeights:
+    """The weights of one layer, bfloat16 and contiguous; linears are [out, in]."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -28,13 +28,10 @@ class LayerTensors:
     gate_up_bias: Tensor | None
     down: Tensor
     down_bias: Tensor | None
-    keys: Tensor
-    """[num_blocks, B, K, D], as values."""
-    values: Tensor
 
 
 class _Layer(ctypes.Structure):
-    _fields_ = (*((name, _POINTER) for name in LayerTensors.__slots__), ("group", _LONG))
+    _fields_ = (*((name, _POINTER) for name in (*LayerWeights.__slots__, "keys", "values")), ("group", _LONG))
 
 
 class _Group(ctypes.Structure):
@@ -56,22 +53,33 @@ class CPULayers:
     """Layers whose tensors stay where they are."""
 
     def __init__(
-        self, kernels: CPUKernels, layers: Sequence[LayerTensors], group_of_layer: Sequence[int], eps: float
+        self,
+        kernels: CPUKernels,
+        layers: Sequence[LayerWeights],
+        caches: Sequence[tuple[Tensor, Tensor]],
+        group_of_layer: Sequence[int],
+        *,
+        eps: float,
+        scale: float,
     ) -> None:
-        """Of the Llama kind: SiLU, scale D^-0.5; all layers of one shape. `group_of_layer`: each one's KV group."""
+        """Of the Llama kind, with SiLU; all layers of one shape.
+
+        `caches`: each layer's keys and values [num_blocks, B, K, D]; `group_of_layer`: each one's KV group; `eps` of
+        all norms; attention scores are query times key times `scale`.
+        """
         self._kernels = kernels
-        self._kept = tuple(layers)
+        self._kept = tuple(layers), tuple(caches)
         self._layers = (_Layer * len(layers))(
             *(
-                _Layer(*(_pointer(getattr(layer, name)) for name in LayerTensors.__slots__), group)
-                for layer, group in zip(layers, group_of_layer, strict=True)
+                _Layer(*map(_pointer, (*(getattr(layer, name) for name in LayerWeights.__slots__), *cache)), group)
+                for layer, cache, group in zip(layers, caches, group_of_layer, strict=True)
             )
         )
         first = layers[0]
-        _, block, kv_heads, head_dim = first.keys.shape
+        _, block, kv_heads, head_dim = caches[0][0].shape
         hidden, inner = first.down.shape
         heads = first.output.shape[1] // head_dim
-        self._shape = _Shape(len(layers), hidden, inner, heads, kv_heads, head_dim, block, eps, head_dim**-0.5)
+        self._shape = _Shape(len(layers), hidden, inner, heads, kv_heads, head_dim, block, eps, scale)
         self._scratch_width = hidden + max(2 * (heads + kv_heads) * head_dim, inner)
         self._widest = max(hidden, heads * head_dim, inner)
         self._partial_width = heads * (head_dim + 2)

@@ -142,7 +142,7 @@ class CPUKernels:
         return output
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-        """Turn the heads of x [T, heads, D] in place by the angles of cos and sin, float32 [T, D / 2].
+        """Rotate the heads of x [T, heads, D] in place by the angles of cos and sin, float32 [T, D / 2].
 
         A token's heads lie in one piece, tokens any distance apart; D is a multiple of 2 * LANES.
         """

@@ -29,7 +29,7 @@ void rms_norm(const void *x, const void *weight, void *y, long tokens, long size
     }
 }
 
-/* Turns the pairs (i, i + D/2) of each head, in place (arXiv 2104.09864); cos and sin are [tokens, D/2]. */
+/* Rotates the pairs (i, i + D/2) of each head, in place (arXiv 2104.09864); cos and sin are [tokens, D/2]. */
 INLINE void rotate_heads(void *x, long first, const float *cos, const float *sin, long heads, long half, enum dtype dtype) {
     for (long h = 0; h < heads; h++, first += 2 * half)
         for (long i = 0; i < half; i += LANES) {

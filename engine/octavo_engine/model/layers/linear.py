@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.fp8 import fp8_linear, multiplies_fp8, suits_fp8
-from octavo_engine.model.layers.stream import Stream, Sum
+from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.quantization import BLOCK, FP8, FP8Scheme, dequantize
 
 
@@ -29,7 +29,7 @@ class Linear(nn.Module):
         parts: tuple[int, ...],
         *,
         bias: bool,
-        compute: TorchCompute,
+        compute: Compute,
         dtype: torch.dtype,
         device: torch.device,
         quantization: FP8Scheme | None = None,
@@ -56,7 +56,7 @@ class Linear(nn.Module):
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is quantized, by whoever makes it or by itself; None: not at all."""
+        """How its input is quantized, by the operation that gives it or by itself; None: not at all."""
         if self.quantization is None or not self.in_8_bits:
             return None
         return Scaling(BLOCK if self.quantization.granularity == "block" else None, self.input_scale)
@@ -68,14 +68,14 @@ class Linear(nn.Module):
             return self._multiply(cast("Tensor", x), None)
         return fp8_linear(x, scaling, self.weight, cast("Tensor", self.scale), self.bias, self.dtype)
 
-    def add_to(self, residual: Tensor, x: Tensor | Quantized, ranks: Collectives) -> Stream:
+    def add_to(self, residual: Tensor, x: Tensor | Quantized, ranks: Collectives) -> ResidualStream:
         """`residual` [T, sum(parts)], which may be overwritten, and all ranks' products with their x [T, in].
 
         They are added up in the epilogue of the first rank's product. Products in 8 bits have none that could: each
         rank leaves its residual to the norm that comes next.
         """
         if self.in_8_bits:
-            return Sum(ranks.add_up(self(x)), residual)
+            return ResidualSum(ranks.add_up(self(x)), residual)
         return ranks.add_up(self._multiply(cast("Tensor", x), ranks.once(residual)))
 
     def _multiply(self, x: Tensor, addend: Tensor | None) -> Tensor:

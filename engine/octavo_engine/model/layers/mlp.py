@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.stream import Stream
+from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.spec import ModelSpec
 
 
@@ -20,7 +20,7 @@ class GatedMLP(nn.Module):
     """down(act(gate(x)) * up(x)), gate and up fused."""
 
     def __init__(
-        self, spec: ModelSpec, *, ranks: Collectives, compute: TorchCompute, dtype: torch.dtype, device: torch.device
+        self, spec: ModelSpec, *, ranks: Collectives, compute: Compute, dtype: torch.dtype, device: torch.device
     ) -> None:
         super().__init__()
         size, linear = spec.intermediate_size, partial(Linear, compute=compute, dtype=dtype, device=device)
@@ -36,7 +36,7 @@ class GatedMLP(nn.Module):
         """How its input is to be quantized."""
         return self.gate_up.input_scaling
 
-    def forward(self, x: Tensor | Quantized, residual: Tensor) -> Stream:
+    def forward(self, x: Tensor | Quantized, residual: Tensor) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         inner: Tensor | Quantized
         if self.gate_up.scale is None:

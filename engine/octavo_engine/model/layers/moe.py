@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.layers.compute import TorchCompute
+from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.stream import Stream, Sum
+from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.spec import ModelSpec, MoESpec
 
 
@@ -22,7 +22,7 @@ class MoE(nn.Module):
     """
 
     def __init__(
-        self, spec: ModelSpec, moe: MoESpec, *, compute: TorchCompute, dtype: torch.dtype, device: torch.device
+        self, spec: ModelSpec, moe: MoESpec, *, compute: Compute, dtype: torch.dtype, device: torch.device
     ) -> None:
         super().__init__()
         hidden, inner, count = spec.hidden_size, spec.intermediate_size, moe.experts
@@ -43,9 +43,9 @@ class MoE(nn.Module):
         """Its input is not to be quantized."""
         return self.router.input_scaling
 
-    def forward(self, x: Tensor | Quantized, residual: Tensor) -> Stream:
+    def forward(self, x: Tensor | Quantized, residual: Tensor) -> ResidualStream:
         """[T, hidden] to the same; the next norm adds it to `residual`."""
         values = cast("Tensor", x)  # as `input_scaling` says
         logits, chosen = self.router(values).topk(self.active, dim=-1)
         weights = logits.float().softmax(dim=-1)
-        return Sum(self.compute.mixture(values, self.experts, chosen, weights), residual)
+        return ResidualSum(self.compute.mixture(values, self.experts, chosen, weights), residual)

@@ -1,4 +1,4 @@
-"""Rotary position embedding (arXiv 2104.09864): pairs of dimensions (i, i + D/2) turn with the position."""
+"""Rotary position embedding (arXiv 2104.09864): pairs of dimensions (i, i + D/2) are rotated by the position."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.attention.rope import Rope
 from octavo_engine.model.spec import RopeSpec
 
 
@@ -66,9 +67,9 @@ class RotaryEmbedding(nn.Module):
         self.factor = rope.attention_factor
         self.register_buffer("inv_freq", inverse_frequencies(rope, head_dim).to(device), persistent=False)
 
-    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, positions: Tensor) -> Rope:
         """Positions [T] to cosines and sines, float32 [T, 1, head_dim / 2], times the attention factor."""
         angles = positions.to(torch.float32)[:, None, None] * self.inv_freq
         if self.factor == 1:
-            return angles.cos(), angles.sin()
-        return angles.cos().mul_(self.factor), angles.sin().mul_(self.factor)
+            return Rope(angles.cos(), angles.sin())
+        return Rope(angles.cos().mul_(self.factor), angles.sin().mul_(self.factor))

@@ -8,14 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_engine.kernels.activation import act_mul, act_mul_fp8
+from octavo_engine.kernels.activation import ACTIVATIONS, act_mul, act_mul_fp8
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.moe_choice import MixtureOfExperts, faster_mixture_of_experts
 from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
+from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.layers.compute import TorchCompute
-from octavo_engine.model.layers.stream import Stream
+from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.layers.pointwise import TorchPointwise
+from octavo_engine.model.layers.residual import ResidualStream
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +25,8 @@ _MANY_TOKENS = 2048
 """More than a CUDA graph has."""
 
 
-class TritonCompute(TorchCompute):
-    """A layer is norm, GEMM, rotation with the cache's write, attention, GEMM, norm, GEMM, gate, GEMM: eight launches
+def triton_compute() -> Compute:
+    """A layer is norm, GEMM, RoPE with the cache's write, attention, GEMM, norm, GEMM, gate, GEMM: eight launches
     beside attention's.
 
     Rounds where Hugging Face transformers does but for two places: what a linear adds is added to the product before
@@ -37,56 +39,72 @@ class TritonCompute(TorchCompute):
     Products in FP8 have no such epilogue and go the second way: norm and gate give their linears e4m3 numbers, and each
     norm adds what the linear before it gave. Only what attention gives is quantized in a launch of its own: nine.
     """
+    return Compute(
+        product=cublas_product,
+        logits_product=cublas_logits,
+        logits_dtype=None,  # float32 would be another pass, and twice as much for the kernels that sample to read
+        pointwise=TritonPointwise(),
+        experts=TritonExperts(),
+    )
 
-    logits_dtype = None
-    """Float32 would be another pass, and twice as much for the kernels that sample to read."""
+
+def cublas_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+    """A `Product` whose sum is in `addend`: a result of its own would begin as a copy of it, two passes more.
+
+    With a bias, which takes the epilogue's place, it is added after it.
+    """
+    if addend is None:
+        return F.linear(x, weight, bias)
+    if bias is not None:
+        return addend.add_(F.linear(x, weight, bias))
+    return addend.addmm_(x, weight.t())
+
+
+def cublas_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
+    """A `LogitsProduct` in x's dtype, as cuBLAS rounds."""
+    return torch.mm(x, weight.t(), out=out)
+
+
+class TritonPointwise:
+    """One launch for what our kernels know, quantized for the next linear in the same pass; all other by PyTorch."""
+
+    def __init__(self) -> None:
+        self._torch = TorchPointwise()
+
+    def norm(
+        self, stream: ResidualStream, norm: NormWeights, scaling: Scaling | None
+    ) -> tuple[Tensor | Quantized, Tensor]:
+        """The residual stream [T, hidden] normalised, and the stream itself, summed in the same pass."""
+        if not norm.is_plain_rms:
+            return self._torch.norm(stream, norm, scaling)
+        x, residual = (stream, None) if isinstance(stream, Tensor) else (stream.product, stream.residual)
+        if scaling is None:
+            return rms_norm(x, norm.weight, norm.eps, residual)
+        return rms_norm_fp8(x, norm.weight, norm.eps, scaling, residual)
+
+    def gate(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:
+        """act(gate) * up [T, inner] of [gate up] [T, 2 * inner]."""
+        if activation not in ACTIVATIONS:
+            return self._torch.gate(gate_up, activation, scaling)
+        return act_mul(gate_up, activation) if scaling is None else act_mul_fp8(gate_up, activation, scaling)
+
+
+class TritonExperts:
+    """All experts in three launches; many tokens by what was quicker at start."""
 
     def __init__(self) -> None:
         self._many: MixtureOfExperts = mixture_of_experts
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
-        """As in PyTorch, but the sum is in `addend`: a result of its own would begin as a copy of it, two passes more.
-
-        With a bias, which takes the epilogue's place, it is added after it.
-        """
-        if addend is None:
-            return F.linear(x, weight, bias)
-        if bias is not None:
-            return addend.add_(F.linear(x, weight, bias))
-        return addend.addmm_(x, weight.t())
-
-    def mixture(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
-        """As in PyTorch, all experts in three launches; for many tokens by whoever was quicker at start."""
+    def __call__(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
         compute = mixture_of_experts if len(x) < _MANY_TOKENS else self._many
         return compute(x, experts, chosen, weights)
 
-    def prepare_mixture(self, experts: Experts, top_k: int) -> None:
+    def prepare(self, experts: Experts, top_k: int) -> None:
         """Measure whether PyTorch's grouped product is quicker for many tokens.
 
-        For fewer it is not asked: they may be a CUDA graph's, which nothing must wait in, and whether PyTorch's does is
-        not ours to say.
+        Not for fewer: they may be a CUDA graph's, in which nothing must wait for the device, and PyTorch's may wait.
         """
         self._many, seconds = faster_mixture_of_experts(experts, top_k, _MANY_TOKENS)
-        said = ", ".join(f"{name} {1e3 * time:.2f} ms" for name, time in seconds.items()) or "not measured"
-        log.info("mixtures of experts for %d tokens or more: %s (%s)", _MANY_TOKENS, self._many.__name__, said)
-
-    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
-        """As in PyTorch."""
-        return act_mul(gate_up, activation)
-
-    def gate_for(self, gate_up: Tensor, activation: str, scaling: Scaling | None) -> Tensor | Quantized:
-        """In one pass."""
-        return act_mul(gate_up, activation) if scaling is None else act_mul_fp8(gate_up, activation, scaling)
-
-    def logits(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
-        """As cuBLAS rounds them."""
-        return torch.mm(x, weight.t(), out=out)
-
-    def norm(
-        self, stream: Stream, weight: Tensor, eps: float, scaling: Scaling | None
-    ) -> tuple[Tensor | Quantized, Tensor]:
-        """In one pass."""
-        x, residual = (stream, None) if isinstance(stream, Tensor) else (stream.product, stream.residual)
-        if scaling is None:
-            return rms_norm(x, weight, eps, residual)
-        return rms_norm_fp8(x, weight, eps, scaling, residual)
+        measured = ", ".join(f"{name} {1e3 * time:.2f} ms" for name, time in seconds.items()) or "not measured"
+        log.info("mixtures of experts for %d tokens or more: %s (%s)", _MANY_TOKENS, self._many.__name__, measured)

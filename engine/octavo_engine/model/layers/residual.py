@@ -8,17 +8,17 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
-    """A sum that nobody has computed yet: the next norm does, in the same pass. [T, hidden] each."""
+class ResidualSum:
+    """A sum that is not computed yet: the next norm computes it in the same pass. [T, hidden] each."""
 
     product: Tensor
     residual: Tensor
 
 
-Stream = Tensor | Sum
+ResidualStream = Tensor | ResidualSum
 """[T, hidden]"""
 
 
-def added_up(stream: Stream) -> Tensor:
-    """[T, hidden], computed if it has to be."""
+def summed(stream: ResidualStream) -> Tensor:
+    """The residual stream as one tensor [T, hidden], added up if that has not been done."""
     return stream if isinstance(stream, Tensor) else stream.residual + stream.product

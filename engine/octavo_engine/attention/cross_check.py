@@ -1,4 +1,4 @@
-"""Whether a backend of others computes what ours does: seen before it may be chosen."""
+"""A cross-check of attention backends: whether another project's computes what ours does, before it may be chosen."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, AttentionTask, AttentionVariant, KVGroupSpec
+from octavo_engine.attention.context import write_heads
 from octavo_engine.attention.measure import attempt, step_of
-from octavo_engine.attention.rotation import Rotation
+from octavo_engine.attention.rope import Rope
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,12 @@ _TOLERANCE = 3e-2
 
 
 @torch.inference_mode()
-def agreeing(
+def cross_checked(
     candidates: Sequence[AttentionBackend], task: AttentionTask, device: torch.device
 ) -> list[AttentionBackend]:
     """The first of `candidates` and those that compute what it does; of the others the log says why not."""
     ours, *others = candidates
-    agreed = [ours]
+    passed = [ours]
     # Before others are tried, so that none is blamed for what ours does to the device.
     expected = [_results(ours, task, group, device) for group in task.groups]
     tolerance = _TOLERANCES.get(task.dtype, _TOLERANCE)
@@ -38,16 +39,16 @@ def agreeing(
         if difference is None:
             continue
         if difference <= tolerance:
-            agreed.append(backend)
+            passed.append(backend)
         else:  # or not a number
             log.warning("attention backend %s is no candidate: results differ by %.2g", backend.name, difference)
-    return agreed
+    return passed
 
 
 def _difference(
     backend: AttentionBackend, expected: Sequence[Tensor], task: AttentionTask, device: torch.device
 ) -> float:
-    """The largest from what each group `expected`; not a number if what nobody has written was read."""
+    """The largest from what each group `expected`; not a number if a place was read that was never written."""
     differences = []
     for group, wanted in zip(task.groups, expected, strict=True):
         differences.append((_results(backend, task, group, device) - wanted).abs().max())
@@ -69,7 +70,7 @@ def _results(backend: AttentionBackend, task: AttentionTask, group: KVGroupSpec,
     heads = torch.randn(shape, generator=generator, device=device).to(task.dtype)
     angles = torch.zeros(shape[0], 1, group.head_dim // 2, device=device)
     metadata = backend.prepare(written, 0, task.block_size, group.window)
-    backend.write(cache, heads, Rotation(angles.cos(), angles), metadata)
+    write_heads(backend, cache, heads, Rope(angles.cos(), angles), None, metadata)
     step = step_of(_LENS, task.block_size, device)
     shape = (len(step.positions), *shape[1:])
     query = torch.randn(shape, generator=generator, device=device).to(task.dtype)[:, : task.num_heads]

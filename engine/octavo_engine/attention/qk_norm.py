@@ -1,0 +1,62 @@
+"""Normalisation of query and key before RoPE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.rope import split_heads
+from octavo_engine.kernels.norm_weights import NormWeights
+
+
+@dataclass(frozen=True, slots=True)
+class WholeProjection:
+    """The norm is that of a whole projection instead of each head (OLMo2), which ranks may share."""
+
+    query_size: int
+    """Elements of a token's query on all ranks."""
+    key_size: int
+    all_reduce: Callable[[Tensor], Tensor]
+    """From this rank's sums of squares, float32 [T, 2] of query and key, to those of all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class QKNorm:
+    """How query and key are normalised: each head by itself (Qwen3, arXiv 2505.09388), or all heads of a token."""
+
+    query: NormWeights
+    """Weights [D], or [H, D] where heads have weights of their own; the key's [D] or [K, D]."""
+    key: NormWeights
+    projection: WholeProjection | None = None
+    """None: each head by itself. Else weights are [H, D] and [K, D], and both norms are root mean squares."""
+
+    @property
+    def is_plain_rms(self) -> bool:
+        """Whether every head is divided by its root mean square and multiplied with weights that all heads share."""
+        plain = self.query.is_plain_rms and self.key.is_plain_rms and self.query.eps == self.key.eps
+        return plain and self.projection is None
+
+
+def normalise(heads: Tensor, kv_heads: int, norm: QKNorm | None) -> Tensor:
+    """`heads` [T, H + 2 K, D] with query and key normalised; `heads` itself if there is no norm."""
+    if norm is None:
+        return heads
+    query, key, value = split_heads(heads, kv_heads)
+    if norm.projection is None:
+        return torch.cat((norm.query.apply(query), norm.key.apply(key), value), dim=1)
+    return torch.cat((*_over_projections(query, key, norm, norm.projection), value), dim=1)
+
+
+def _over_projections(query: Tensor, key: Tensor, norm: QKNorm, whole: WholeProjection) -> tuple[Tensor, Tensor]:
+    """Query [T, H, D] and key [T, K, D] divided by the root mean square of all their heads on all ranks."""
+    squares = torch.stack([x.float().square().sum((1, 2)) for x in (query, key)], dim=1)
+    sizes = torch.tensor([whole.query_size, whole.key_size], dtype=torch.float32, device=query.device)
+    means = whole.all_reduce(squares) / sizes
+    found = []
+    for x, weights, mean in zip((query, key), (norm.query, norm.key), means.unbind(1), strict=True):
+        scale = torch.rsqrt(mean + weights.eps)[:, None, None]
+        found.append((x.float() * scale * (weights.weight.float() + weights.weight_offset)).to(x.dtype))
+    return found[0], found[1]

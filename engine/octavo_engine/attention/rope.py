@@ -1,0 +1,39 @@
+"""Rotary position embedding of a step's heads, in plain PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """The angles of a step's tokens (arXiv 2104.09864): dimensions (i, i + R/2) of a head are rotated by the i-th.
+
+    R is the head size D, or less: then only the first R dimensions of a head are rotated (partial rotary embedding).
+    """
+
+    cos: Tensor
+    """float32 [T, 1, R / 2], contiguous, as the sines."""
+    sin: Tensor
+
+    @property
+    def rotary_dim(self) -> int:
+        """R, the dimensions of a head that are rotated."""
+        return 2 * self.cos.shape[-1]
+
+
+def split_heads(heads: Tensor, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Query [T, H, D], key and value [T, K, D] of `heads` [T, H + 2 K, D], all of them views."""
+    return heads[:, : -2 * kv_heads], heads[:, -2 * kv_heads : -kv_heads], heads[:, -kv_heads:]
+
+
+def rotate(x: Tensor, rope: Rope) -> Tensor:
+    """The heads of x [T, heads, D], their first R dimensions rotated in float32, back in x's dtype."""
+    rotated, rest = x[..., : rope.rotary_dim], x[..., rope.rotary_dim :]
+    first, second = rotated.float().chunk(2, dim=-1)
+    halves = torch.cat((first * rope.cos - second * rope.sin, second * rope.cos + first * rope.sin), dim=-1)
+    rotated = halves.to(x.dtype)
+    return torch.cat((rotated, rest), dim=-1) if rest.shape[-1] else rotated

@@ -1,0 +1,99 @@
+"""Which way to compute a decoder is the quickest on a device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from octavo_engine.kernels.cpu.features import CPUFeatures, cpu_features
+from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels, cpu_kernels
+from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
+from octavo_engine.model.layers.fused import FusedLayers, kernels_know
+from octavo_engine.model.layers.pointwise import CPUPointwise
+from octavo_engine.model.layers.products import (
+    PackedWeights,
+    by_tokens,
+    kernel_gated_product,
+    kernel_logits,
+    kernel_product,
+    weights_can_be_packed,
+    wide_product,
+)
+from octavo_engine.model.layers.run_layers import LayerRunner, one_by_one
+from octavo_engine.model.spec import ModelSpec
+
+_FEW_BESIDE_PACKED = 16
+"""With AMX so many tokens are multiplied quicker by our kernels, more by oneDNN."""
+_FEW_BESIDE_WIDE = 64
+"""With AVX2 alone so many tokens are multiplied quicker by our kernels, more in float32."""
+
+Path = Literal["torch", "torch in float32", "kernels", "kernels and float32", "kernels and oneDNN"]
+"""The ways to compute on a CPU: by PyTorch, by our C kernels, or many tokens otherwise than few."""
+
+
+def choose_path(features: CPUFeatures, dtype: torch.dtype, *, has_kernels: bool, may_pack: bool) -> Path:
+    """The quickest way to compute in `dtype` on a CPU with these features.
+
+    `has_kernels`: the C kernels are there and fit the model. `may_pack`: all linears' weights are in `dtype`, and
+    oneDNN can pack them.
+    """
+    if not has_kernels or dtype not in DTYPES:
+        # PyTorch emulates products of half precision, so that it is quicker to widen weights for many tokens.
+        half = dtype in {torch.bfloat16, torch.float16}
+        emulates = half and features.avx2 and not (features.amx or features.avx512_bf16)
+        return "torch in float32" if emulates else "torch"
+    if dtype == torch.bfloat16 and features.amx and may_pack:
+        return "kernels and oneDNN"
+    return "kernels and float32" if dtype == torch.bfloat16 and not features.avx512 else "kernels"
+
+
+def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, alone: bool = True) -> Compute:
+    """The quickest way to compute the model of `spec` in `dtype` on `device`; `alone`: on one rank."""
+    if triton_runs_on(device):
+        from octavo_engine.model.layers.triton_compute import triton_compute
+
+        return triton_compute()
+    if device.type != "cpu":  # a decoder without memory is no reason to compile kernels
+        return Compute()
+    fits = spec.hidden_size % LANES == spec.intermediate_size % LANES == spec.head_dim % (2 * LANES) == 0
+    kernels = cpu_kernels() if fits and dtype in DTYPES else None
+    features = cpu_features()
+    may_pack = features.amx and spec.quantization is None and spec.moe is None and weights_can_be_packed()
+    path = choose_path(features, dtype, has_kernels=kernels is not None, may_pack=may_pack)
+    if kernels is None:
+        return torch_compute(path)
+    return kernel_compute(kernels, path, spec if alone and dtype == torch.bfloat16 and kernels_know(spec) else None)
+
+
+def torch_compute(path: Path = "torch") -> Compute:
+    """By PyTorch alone, for the paths that need no kernels."""
+    if path == "torch":
+        return Compute()
+    return Compute(product=wide_product, experts=ExpertsInTurn(wide_product), widens=True)
+
+
+def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec | None = None) -> Compute:
+    """By the C kernels, for the paths that begin with them; `fused`: a spec whose layers are computed in one call."""
+    product, most_tokens, packed = kernel_product(kernels), None, None
+    if path == "kernels and oneDNN":
+        packed, most_tokens = PackedWeights(2 * _FEW_BESIDE_PACKED), _FEW_BESIDE_PACKED
+        product = by_tokens(product, most_tokens, packed.product)
+    elif path == "kernels and float32":
+        most_tokens = _FEW_BESIDE_WIDE
+        product = by_tokens(product, most_tokens, wide_product)
+    runner: LayerRunner = one_by_one
+    if fused is not None:
+        runner = FusedLayers(kernels, fused.rms_norm_eps, fused.head_dim**-0.5, most_tokens)
+    return Compute(
+        product=product,
+        gated_product=kernel_gated_product(kernels, most_tokens),
+        logits_product=kernel_logits(kernels),
+        pointwise=CPUPointwise(kernels),
+        experts=ExpertsInTurn(product),
+        runner=runner,
+        packed=packed,
+        widens=path == "kernels and float32",
+    )

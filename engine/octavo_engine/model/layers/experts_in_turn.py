@@ -1,0 +1,44 @@
+"""A mixture of experts in PyTorch: one expert after another."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.experts import Experts
+from octavo_engine.model.layers.products import Product
+
+
+class ExpertMixture(Protocol):
+    """How a mixture of experts is computed."""
+
+    def prepare(self, experts: Experts, top_k: int) -> None:
+        """The weights of all layers' experts are in place now; all are of the shapes of these."""
+
+    def __call__(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
+
+
+class ExpertsInTurn:
+    """One expert after another, for all of its tokens at once; their sum is float32."""
+
+    def __init__(self, product: Product) -> None:
+        self._product = product
+
+    def prepare(self, experts: Experts, top_k: int) -> None:
+        """Nothing depends on the weights."""
+
+    def __call__(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
+        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+        bias, down_bias = experts.gate_up_bias, experts.down_bias
+        for expert in torch.bincount(chosen.flatten()).nonzero().flatten().tolist():
+            tokens, places = torch.nonzero(chosen == expert, as_tuple=True)
+            inner = self._product(x[tokens], experts.gate_up[expert], None if bias is None else bias[expert], None)
+            inner = experts.activate(inner)
+            down = None if down_bias is None else down_bias[expert]
+            part = self._product(inner, experts.down[expert], down, None)
+            total.index_add_(0, tokens, part.float().mul_(weights[tokens, places, None]))
+        return total.to(x.dtype)

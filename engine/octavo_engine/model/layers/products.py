@@ -1,0 +1,133 @@
+"""The ways to multiply activations with a weight. Each is a function; `Compute` is given one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from octavo_engine.kernels.cpu.library import CPUKernels
+
+Product = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
+"""x [T, in], weight [out, in], bias [out], addend [T, out] to x weight^T + bias + addend [T, out], in x's dtype.
+
+The addend may be overwritten."""
+GatedProduct = Callable[[Tensor, Tensor, Tensor | None, str], Tensor | None]
+"""x [T, in], weight [2 * inner, in], bias and an activation's name to act(gate) * up [T, inner] in one pass, where
+[gate up] are x times the two halves of the weight; None where it does not know how to."""
+LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
+
+_FEW_TO_WIDEN_FOR = 8
+"""For no more tokens than these a weight is read as it is."""
+
+
+def torch_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+    """By PyTorch, rounded before `addend` is added, as Hugging Face transformers does."""
+    product = F.linear(x, weight, bias)
+    return product if addend is None else addend + product
+
+
+def wide_product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+    """By PyTorch, more than a few tokens in float32, rounded once before `addend` is added.
+
+    The weight is widened for this call alone, which is as quick as a buffer that is kept. With AVX2 SmolLM2's linears
+    take 3.4 s in bfloat16 for 512 tokens and 0.75 s so; for 8 tokens both take 53 ms.
+    """
+    if len(x) <= _FEW_TO_WIDEN_FOR:
+        return torch_product(x, weight, bias, addend)
+    wide = F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+    return wide if addend is None else addend + wide
+
+
+def torch_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
+    """By PyTorch, rounded to x's dtype and then float32."""
+    product = F.linear(x, weight)
+    return product.float() if out is None else out.copy_(product)
+
+
+def kernel_product(kernels: CPUKernels) -> Product:
+    """By our C kernels, which read weights once and round once; float32 by PyTorch."""
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        by_kernels = x.dtype == torch.bfloat16
+        return kernels.linear(x, weight, bias, addend) if by_kernels else torch_product(x, weight, bias, addend)
+
+    return product
+
+
+def kernel_gated_product(kernels: CPUKernels, most_tokens: int | None) -> GatedProduct:
+    """By our C kernels for at most so many tokens, which gate sums before they are rounded; SiLU in bfloat16 alone."""
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor | None:
+        few = most_tokens is None or len(x) <= most_tokens
+        known = few and activation == "silu" and x.dtype == torch.bfloat16
+        return kernels.linear(x, weight, bias, silu=True) if known else None
+
+    return product
+
+
+def kernel_logits(kernels: CPUKernels) -> LogitsProduct:
+    """By our C kernels, not rounded to bfloat16, which cannot tell apart two logits near 25 that are 0.1 apart."""
+
+    def product(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
+        if x.dtype != torch.bfloat16:
+            return torch_logits(x, weight, out)
+        logits = kernels.logits(x, weight)
+        return logits if out is None else out.copy_(logits)
+
+    return product
+
+
+def by_tokens(few: Product, most_tokens: int, many: Product) -> Product:
+    """`few` for at most `most_tokens` tokens, `many` for more."""
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        return (few if len(x) <= most_tokens else many)(x, weight, bias, addend)
+
+    return product
+
+
+class PackedWeights:
+    """Second copies of weights, bfloat16, laid out for oneDNN's kernels.
+
+    Without them oneDNN rearranges all weights in every call: with AMX 17 instead of 11 ms for SmolLM2 and 32 tokens.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        """For products of about so many tokens."""
+        self._tokens = tokens
+        self._packed: dict[int, Tensor] = {}
+
+    def pack(self, weights: Iterable[Tensor]) -> None:
+        """Lay out copies of `weights` [out, in], which stay where they are and do not change from now on."""
+        self._packed = {w.data_ptr(): torch.ops.mkldnn._reorder_linear_weight(w, self._tokens) for w in weights}
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
+        """By oneDNN; weights that were not packed are multiplied as they are, which is slower and as right."""
+        packed = self._packed.get(weight.data_ptr())
+        if packed is None:
+            return torch_product(x, weight, bias, addend)
+        multiply = torch.ops.mkldnn._linear_pointwise
+        if addend is None:
+            found: Tensor = multiply(x, packed, bias, "none", [], "")
+        else:
+            found = multiply.binary(x, addend, packed, bias, "add")
+        return found
+
+
+@cache
+def weights_can_be_packed() -> bool:
+    """Whether this PyTorch and this CPU pack weights in bfloat16: the functions are private ones, so it is tried."""
+    x, weight = (torch.randn(32, 32, generator=torch.Generator().manual_seed(0)).bfloat16() for _ in range(2))
+    packed = PackedWeights(32)
+    try:
+        packed.pack([weight])
+        found = [packed.product(x, weight, weight[0], addend) for addend in (None, x)]
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    expected = [torch_product(x, weight, weight[0], addend) for addend in (None, x)]
+    return all(torch.allclose(a, b, rtol=0.05, atol=0.1) for a, b in zip(found, expected, strict=True))

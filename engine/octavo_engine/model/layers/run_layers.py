@@ -1,0 +1,37 @@
+"""How a step passes through all layers of a decoder: by default one layer after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.cpu.layers import LayerWeights
+from octavo_engine.model.layers.residual import ResidualStream, summed
+
+
+class Layer(Protocol):
+    """What a runner of layers needs to know of a decoder layer."""
+
+    def __call__(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
+        """The residual stream [T, hidden] after this layer."""
+
+    def weights(self) -> LayerWeights:
+        """The layer's weights for kernels that compute all of it; asked only of layers that such kernels know."""
+
+
+Ropes = Sequence[Rope | None]
+"""For each layer the angles of the step's tokens; None: it rotates nothing."""
+LayerRunner = Callable[[Sequence[Layer], Tensor, Ropes, AttentionContext], Tensor]
+"""x [T, hidden] through all layers; x may be overwritten."""
+
+
+def one_by_one(layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:
+    """x [T, hidden] through one layer after another."""
+    stream: ResidualStream = x
+    for layer, rope in zip(layers, ropes, strict=True):
+        stream = layer(stream, rope, attention)
+    return summed(stream)
