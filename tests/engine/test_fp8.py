@@ -239,8 +239,8 @@ def test_dequantized_weights_are_multiplied_as_all_others_are():
     exact = x.double() @ stands_for(linear).double().T + bias.double() + addend.double()
     found = linear.add_to(addend.clone(), x, ALONE)
     torch.testing.assert_close(found.double(), exact, rtol=2**-6, atol=0.1)
-    assert [w.dtype for w in compute.weights] == [dtype]
-    assert torch.equal(compute.weights[0], stands_for(linear).to(dtype))
+    assert [w.dtype for w in seen] == [dtype]
+    assert torch.equal(seen[0], stands_for(linear).to(dtype))
 
 
 @pytest.mark.parametrize(
