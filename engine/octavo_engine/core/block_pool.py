@@ -31,7 +31,7 @@ class BlockPool:
     @property
     def unreserved(self) -> int:
         """Available blocks that no request has reserved."""
-        return self.available - self.reserved
+        return len(self._free) + (self.cache.num_unused if self.cache else 0) - self.reserved
 
     @property
     def used(self) -> int:

@@ -94,7 +94,7 @@ class Planner:
             if state.status is not Status.RUNNING or all_planned:
                 continue
             self.memory.cache_blocks(state)
-            if drafts := self._drafts_with_blocks(state, for_drafts, builder):
+            if state.drafts and (drafts := self._drafts_with_blocks(state, for_drafts, builder)):
                 builder.add_decode(state, drafts)
                 state.capacity = state.computed  # each plan looks at it until its result is in
                 for_drafts -= len(drafts)

@@ -47,27 +47,30 @@ class RequestState:
     final_len: int
     """Tokens of the prompt and the longest answer."""
 
+    # What every step reads and writes stands together in memory.
     request_id: str = field(init=False)
-    tenant: str = field(init=False)
-    stop_token_ids: tuple[int, ...] = field(init=False)
-    prompt_len: int = field(init=False)
     token_ids: list[int] = field(init=False)
+    stop_token_ids: tuple[int, ...] = field(init=False)
+    computed: int = 0
+    """Tokens whose keys and values are in the cache, or will be once the launched steps end."""
+    in_flight: int = 0
+    capacity: int = 0
+    """Tokens that can be computed before its block tables must be looked at again."""
+    row: int = -1
+    """Its row in the workers' state table while it runs."""
+    finish_reason: FinishReason | None = None
+
+    tenant: str = field(init=False)
+    prompt_len: int = field(init=False)
     deadline: float | None = field(init=False)
     """Seconds on the engine's clock; None without a timeout."""
     fork_of: str | None = field(init=False)
     """The request whose blocks this one shares; None once there is none to share with."""
     status: Status = Status.WAITING
-    computed: int = 0
-    """Tokens whose keys and values are in the cache, or will be once the launched steps end."""
-    in_flight: int = 0
     drafts: tuple[int, ...] = ()
     """The tokens guessed to follow `token_ids`. With any, it is planned only while no token of it is in flight."""
-    capacity: int = 0
-    """Tokens that can be computed before its block tables must be looked at again."""
     cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache, or from a fork, when the request was first admitted."""
-    row: int = -1
-    """Its row in the workers' state table while it runs."""
     block_tables: list[list[int]] = field(default_factory=list)
     """One list of block ids for each KV group; empty while it holds none."""
     reserved: list[int] = field(default_factory=list)
@@ -88,7 +91,6 @@ class RequestState:
     """Whether no running request gave way to it when it was first its turn."""
     blocks_wanted: list[int] = field(default_factory=list)
     """Available blocks of each KV group below which admitting it would fail as it did before."""
-    finish_reason: FinishReason | None = None
     stop_token: int | None = None
     scheduled_at: float | None = None
     """When it first ran."""
