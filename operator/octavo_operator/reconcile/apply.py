@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 30.0
 _CRD_POLL_SECONDS = 2
 _PAGE = 500
+_TRIES = 5
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 _NO_SUCH_FIELD = "field not declared in schema"
 _NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"
@@ -193,11 +194,16 @@ class Cluster:
         if dry_run:
             return await self._request("PATCH", path, patch, [*query, ("dryRun", "All")], _MERGE)
         await self._write("patch", kind.name, "PATCH", path, patch, query, _MERGE)
-        live = (await self.apply(manifest))["metadata"]
-        owned = (FIELD_MANAGER, "Update")
-        kept = [each for each in live["managedFields"] if (each["manager"], each["operation"]) != owned]
-        only = {"metadata": {"managedFields": kept, "resourceVersion": live["resourceVersion"]}}
-        return await self._write("patch", kind.name, "PATCH", path, only, query, _MERGE)
+        live = await self.apply(manifest)
+        for _ in range(_TRIES):
+            metadata = {"managedFields": _applied_only(live), "resourceVersion": live["metadata"]["resourceVersion"]}
+            try:
+                return await self._write("patch", kind.name, "PATCH", path, {"metadata": metadata}, query, _MERGE)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            live = await self.apply(manifest)  # it has changed meanwhile, if only its status
+        return live
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Deletes the object of that uid and no other; one that is gone already is fine."""
@@ -285,6 +291,12 @@ class Cluster:
         if response.status >= 300:
             raise _api_error(response.status, data)
         return cast(Object, json.loads(data))
+
+
+def _applied_only(live: Object) -> list[Any]:
+    """The managed fields without what is ours by another way than server-side apply."""
+    ours = (FIELD_MANAGER, "Update")
+    return [each for each in live["metadata"]["managedFields"] if (each["manager"], each["operation"]) != ours]
 
 
 def _api_error(status: int, data: bytes) -> ApiError:
