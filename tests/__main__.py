@@ -5,14 +5,12 @@ print is held back until the others have ended; the closing lines of both come l
 The exit code is 0 only if both succeeded.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from octavo_engine.openmp import sleep_soon
 from tests.cluster.build import HELM, VERSITYGW, ensure_built
 from tests.cluster.errors import ClusterError
 
@@ -40,13 +38,9 @@ def main(arguments: list[str]) -> int:
 
 def _start(arguments: list[str], output: Path) -> subprocess.Popen[bytes]:
     """Start a pytest that writes to `output` and is interrupted if this process is killed."""
-    environment = dict(os.environ)
-    sleep_soon(environment)  # else threads that wait burn the cores that the other run needs
     command = ["setpriv", "--pdeathsig", "INT", sys.executable, "-m", "pytest", *arguments]
     with output.open("wb") as file:
-        return subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
-        )
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
 
 
 def _print_until_end(process: subprocess.Popen[bytes], output: Path) -> str:
