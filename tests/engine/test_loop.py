@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.kv_groups import KVGroup
@@ -106,6 +107,38 @@ def test_a_step_is_submitted_before_the_result_of_the_one_in_front_is_awaited() 
     assert drain(loop) == {"a": [10, 11, 12, 13]}
     assert recorder.events == [
         "forward 1", "forward 2", "result 1", "forward 3", "result 2", "forward 4", "result 3", "result 4",
+    ]  # fmt: skip
+
+
+class GuidedRecorder(Recorder):
+    """Notes sampling too, with the places of masks."""
+
+    def sample(self, masks: Masks = NO_MASKS) -> None:
+        self.events.append(f"sample {self._plans[-1].step} {sorted(masks)}")
+
+
+class AllAllowed:
+    """Guides request `a`, whose answers it wants to know in full."""
+
+    def guides(self, request_id: str) -> bool:
+        return request_id == "a"
+
+    def mask(self, request_id: str, answer: Sequence[int], drafts: Sequence[int]) -> torch.Tensor:
+        assert list(answer) == list(range(10, 10 + len(answer)))
+        return torch.full((1 + len(drafts), 2), -1, dtype=torch.int32)
+
+
+def test_a_step_with_a_mask_is_sampled_once_all_results_before_it_are_in() -> None:
+    """Its forward pass is launched before that, as any other's."""
+    loop, _ = recorded()
+    loop._executor = recorder = GuidedRecorder()
+    loop.mask_provider = AllAllowed()
+    ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=3))
+    ask(loop, "b", [1] * 10, replace(GREEDY, max_tokens=4))
+    assert drain(loop) == {"a": [10, 11, 12], "b": [10, 11, 12, 13]}
+    assert recorder.events == [
+        "forward 1", "sample 1 [0]", "forward 2", "result 1", "sample 2 [0]", "forward 3", "result 2", "sample 3 [0]",
+        "forward 4", "sample 4 []", "result 3", "result 4",
     ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from octavo_engine.runner.adjust import adjust_logits
 from octavo_engine.runner.inverse_cdf import uniform
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
+from tests.engine.pretended import bits
 from tests.sampling import SampleRow, prepared
 from tests.sampling import sample_rows as sample
 
@@ -220,3 +222,17 @@ def test_only_the_row_with_broken_logits_is_broken(value: float) -> None:
         assert set(Readback(sampled).read()[2]) == {1}
         alone = sample(values[:1], [row(temperature=temperature)], [None])
         assert sampled.tokens[0] == alone.tokens[0]
+
+
+def test_a_mask_forbids_all_but_its_tokens_in_its_row_alone() -> None:
+    values = logits(9, rows=3, vocab=70)
+    asked = [row(temperature=0.0), row(temperature=0.0, logit_bias=((40, 1000.0),)), row(temperature=0.0)]
+    sampled, table = prepared(asked, [None] * 3)
+    allowed = [0, 31, 33, 69]
+    for places in ({1: bits(allowed, 70)}, {1: bits(allowed, 70), 0: bits([64], 70)}):
+        tokens = sampler.sample(values, replace(sampled, masks=places), table).tokens.tolist()
+        assert tokens[1] == max(allowed, key=lambda token: float(values[1, token])), "stronger than any bias"
+        assert tokens[0] == (64 if 0 in places else values[0].argmax())
+        assert tokens[2] == values[2].argmax()
+    with pytest.raises(ValueError, match="a mask for 70 tokens must have 3 words"):
+        sampler.sample(values, replace(sampled, masks={1: bits([3], 64)}), table)

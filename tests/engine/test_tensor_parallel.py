@@ -27,6 +27,7 @@ from test_exit_codes import assert_fails, free_port
 
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.llm import LLM
+from tests.engine.pretended import PretendedMasks, PretendedProposer
 from tests.processes import alive, command
 
 ENGINE = Path(sys.executable).parent / "octavo-engine"
@@ -208,6 +209,24 @@ def test_a_rank_that_ends_while_nobody_asks_is_noticed(models):
 
 def test_more_ranks_than_heads_are_a_matter_of_configuration(tiny_model):
     assert_fails([str(tiny_model), "--tensor-parallel-size=5"], 2, "is more than the model's 4 attention heads")
+
+
+def pretended_answers(model: Path, size: int, texts: list[list[int]] | None) -> list[list[int]]:
+    """Of prompts of which every second is guided, with drafts from `texts` if there are any."""
+    llm = LLM(str(model), device="cpu", dtype="float32", tensor_parallel_size=size, **SMALL)
+    llm._loop.mask_provider = PretendedMasks()
+    proposer = llm._loop._scheduler.proposer = PretendedProposer(texts) if texts else None
+    ways = [SamplingParams(max_tokens=12, temperature=temperature, seed=3) for temperature in (0.0, 1.0)]
+    prompts = [[token % 64 for token in prompt] for prompt in PROMPTS[:6]]
+    answers = llm.generate(prompts, [ways[index // 2 % 2] for index in range(6)])
+    llm.close()
+    assert proposer is None or proposer.proposed > 30
+    return [prompt + answer.token_ids for prompt, answer in zip(prompts, answers, strict=True)]
+
+
+def test_two_ranks_verify_drafts_and_keep_to_masks_as_one_does(tiny_model):
+    expected = pretended_answers(tiny_model, 1, None)
+    assert pretended_answers(tiny_model, 2, expected) == expected
 
 
 def smollm2_answers(size: int) -> list[list[int]]:

@@ -1,0 +1,54 @@
+"""A pretended proposer and a pretended mask provider, where speculative and guided decoding will come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+VOCABULARY = 64
+
+
+def bits(allowed: Sequence[int], vocab: int = VOCABULARY) -> Tensor:
+    """A mask of one line [ceil(vocab / 32)] that allows these tokens."""
+    words = [0] * -(-vocab // 32)
+    for token in set(allowed):
+        words[token // 32] |= 1 << token % 32
+    return torch.tensor([word - (1 << 32) if word >> 31 else word for word in words], dtype=torch.int32)
+
+
+class PretendedProposer:
+    """Proposes what earlier answers say after the same beginning, every third time with a wrong token at its end."""
+
+    def __init__(self, texts: Sequence[Sequence[int]]) -> None:
+        self._texts = [list(text) for text in texts]
+        self.proposed = 0
+
+    def propose(self, request_id: str, token_ids: Sequence[int]) -> Sequence[int]:
+        known = len(token_ids)
+        text = next((text for text in self._texts if text[:known] == list(token_ids)), [])
+        drafts = text[known : known + 3]
+        self.proposed += len(drafts)
+        return [*drafts[:-1], (drafts[-1] + 1) % VOCABULARY] if drafts and known % 3 == 0 else drafts
+
+
+class PretendedMasks:
+    """Each token's remainder by `MODULUS` must be that of its place in the answer; of every second request only."""
+
+    MODULUS = 5
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int, int]] = []
+        """Request, length of its answer, number of drafts."""
+
+    def guides(self, request_id: str) -> bool:
+        return int(request_id.rsplit("-", 1)[1]) % 2 == 0
+
+    def mask(self, request_id: str, answer: Sequence[int], drafts: Sequence[int]) -> Tensor:
+        self.asked.append((request_id, len(answer), len(drafts)))
+        return torch.stack([bits(self.allowed(place)) for place in range(len(answer), len(answer) + 1 + len(drafts))])
+
+    @classmethod
+    def allowed(cls, place: int) -> list[int]:
+        return [token for token in range(VOCABULARY) if token % cls.MODULUS == place % cls.MODULUS]
