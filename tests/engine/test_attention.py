@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paging import make_batch, plain_attention, poisoned_cache, projection, run, unrotated
+from paging import Batch, make_batch, plain_attention, poisoned_cache, projection, run, unrotated
 from peak_memory import peak_memory
 
 from octavo_engine.attention import torch_reference
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache
 from octavo_engine.attention.context import write_heads
 from octavo_engine.attention.cpu import CPUAttention, computes
-from octavo_engine.attention.qk_norm import QKNorm
-from octavo_engine.attention.rope import Rope, rotate
+from octavo_engine.attention.qk_norm import QKNorm, WholeProjection, normalise
+from octavo_engine.attention.rope import Rope, rotate, split_heads
 from octavo_engine.attention.select import select_backend
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.errors import ConfigurationError
@@ -234,3 +234,71 @@ def test_the_cpu_kernels_are_not_taken_for_what_they_cannot_compute():
 def test_bytes_per_token_counts_keys_and_values_of_all_layers():
     group = KVGroupSpec("full", (0, 1, 2), 3, 64)
     assert group.bytes_per_token(torch.bfloat16) == 2 * 3 * 3 * 64 * 2
+
+
+def heads_by_hand(batch: Batch, rope: Rope | None, norm: QKNorm | None) -> list[torch.Tensor]:
+    """Query and key as a layer asks for them, element by element in float64."""
+    found = []
+    for given, weights in ((batch.query, norm and norm.query), (batch.step_key, norm and norm.key)):
+        x = given.double()
+        if norm is not None and norm.projection is not None:
+            x /= (x.square().mean((1, 2), keepdim=True) + weights.eps).sqrt() / weights.weight
+        elif norm is not None:
+            x -= x.mean(-1, keepdim=True)
+            x /= (x.square().mean(-1, keepdim=True) + weights.eps).sqrt() / weights.weight
+        if rope is not None:
+            half = rope.rotary_dim // 2
+            pairs = torch.complex(x[..., :half], x[..., half : 2 * half]) * torch.complex(rope.cos, rope.sin)
+            x[..., :half], x[..., half : 2 * half] = pairs.real, pairs.imag
+        found.append(x)
+    return found
+
+
+def all_sums(squares: torch.Tensor) -> torch.Tensor:
+    """The only rank's sums are those of all."""
+    return squares
+
+
+@pytest.mark.parametrize("rotary_dim", [None, 8, 32])
+@pytest.mark.parametrize("kind", [None, "heads of their own", "whole projection"])
+def test_every_backend_computes_what_a_layer_asks_before_attention(rotary_dim, kind):
+    """RoPE of no head (NoPE), a part and all of it, after norms that no backend knows by itself."""
+    batch = make_batch([(3, 20), (1, 7)], heads=4, kv_heads=2, head_dim=32)
+    angles = torch.randn(4, 1, (rotary_dim or 0) // 2)
+    rope = None if rotary_dim is None else Rope(angles.cos(), angles.sin())
+    norm = None
+    if kind == "heads of their own":
+        norm = QKNorm(*(NormWeights(torch.rand(heads, 32), 1e-6, "layer") for heads in (4, 2)))
+    elif kind is not None:
+        weights = (NormWeights(torch.rand(heads, 32), 1e-6) for heads in (4, 2))
+        norm = QKNorm(*weights, WholeProjection(4 * 32, 2 * 32, all_sums))
+    expected = [*heads_by_hand(batch, rope, norm), batch.step_value.double()]
+    for backend in (TorchAttention(), CPUAttention(_PlainKernels())):
+        cache = poisoned_cache(TorchAttention(), batch)
+        metadata = backend.prepare(batch.inputs, 0, 16, None)
+        query = write_heads(backend, cache, projection(batch), rope, norm, metadata)
+        slots = batch.inputs.slot_mapping[0]
+        found = query, cache.key.flatten(0, 1)[slots], cache.value.flatten(0, 1)[slots]
+        for ours, exact in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_ranks_that_share_a_projection_normalise_as_one():
+    """OLMo2's norm over all heads of a token: each rank adds what squares of its heads sum up to."""
+    batch = make_batch([(3, 20)], heads=4, kv_heads=2, head_dim=16)
+    weights = torch.rand(4, 16), torch.rand(2, 16)
+    whole = QKNorm(*(NormWeights(weight, 1e-6) for weight in weights), WholeProjection(64, 32, all_sums))
+    together = normalise(projection(batch), 2, whole)
+    parts, sums = [], []
+    for gather in (True, False):
+        for rank in range(2):
+            query, key = slice(2 * rank, 2 * rank + 2), slice(rank, rank + 1)
+            heads = torch.cat((batch.query[:, query], batch.step_key[:, key], batch.step_value[:, key]), dim=1)
+            reduce = (lambda x: sums.append(x) or x) if gather else (lambda _: sums[0] + sums[1])
+            norms = NormWeights(weights[0][query], 1e-6), NormWeights(weights[1][key], 1e-6)
+            found = normalise(heads, 1, QKNorm(*norms, WholeProjection(64, 32, reduce)))
+            if not gather:
+                parts.append(found)
+    split = [split_heads(part, 1) for part in parts]
+    for ours, exact in zip(zip(*split, strict=True), split_heads(together, 2), strict=True):
+        torch.testing.assert_close(torch.cat(ours, dim=1), exact)
