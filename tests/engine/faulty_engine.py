@@ -11,22 +11,22 @@ import time
 
 from octavo_engine.core.step import StepPlan
 from octavo_engine.engine import process
-from octavo_engine.runner.worker import LaunchedStep, Worker
+from octavo_engine.runner.worker import ForwardedStep, Worker
 
 kind, step = os.environ["OCTAVO_TEST_FAULT"].split()
-launch = Worker.launch
+forward = Worker.forward
 
 
-def faulty(worker: Worker, plan: StepPlan) -> LaunchedStep:
+def faulty(worker: Worker, plan: StepPlan) -> ForwardedStep:
     if plan.step == int(step):
         if kind == "error":
             raise RuntimeError("an illegal memory access was encountered")
         time.sleep(1 if kind == "slow" else 3600)
-    return launch(worker, plan)
+    return forward(worker, plan)
 
 
 if __name__ == "__main__":
-    Worker.launch = faulty  # type: ignore[method-assign]
+    Worker.forward = faulty  # type: ignore[method-assign]
     code = process.main()
     sys.stdout.flush()
     sys.stderr.flush()
