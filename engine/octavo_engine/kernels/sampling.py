@@ -35,7 +35,7 @@ _TILE_MAXIMA = tl.constexpr(1024)
 _LOWEST = tl.constexpr(-2139095041)
 """sort_key(-inf)"""
 _PIVOTS = tl.constexpr(16)
-"""Values that a turn of the search tries: a float32 is found in at most 8."""
+"""Values that a round of the search tries: a float32 is found in at most 8."""
 _ONE = tl.constexpr(float(1 << 40))
 """The integer mass of the likeliest token: sums of 4 million such still fit into 63 bits."""
 
@@ -171,7 +171,7 @@ def search(values, listed, count, size, low, high, target, peak, inverse, LISTED
 def list_groups(listed, maxima, num_groups, low):
     """Write the numbers of the groups whose maximum is not below the key `low` to `listed`; how many there are."""
     count = 0
-    tl.debug_barrier()  # nobody reads the old list any more
+    tl.debug_barrier()  # no thread reads the old list any more
     for start in range(0, num_groups, _TILE_MAXIMA):
         groups = start + tl.arange(0, _TILE_MAXIMA)
         x = tl.load(maxima + groups, mask=groups < num_groups, other=float("-inf"))
