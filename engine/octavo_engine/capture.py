@@ -23,7 +23,7 @@ class Capture(Protocol):
         """
 
     def taken(self) -> int:
-        """Bytes of the device that are in use by anybody, without what is only kept for later."""
+        """Bytes of the device in use by any process, without what PyTorch only keeps for later."""
 
 
 class CUDAGraphs:
@@ -35,7 +35,7 @@ class CUDAGraphs:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(self, works: Iterable[Work]) -> list[Work]:
-        """As above; each set of works has a memory pool of its own, which ends with its last graph."""
+        """Record each work as a CUDA graph. They share a memory pool, which is freed with the last of them."""
         pool = torch.cuda.graph_pool_handle()
         return [self._record(work, pool) for work in works]
 
@@ -50,7 +50,7 @@ class CUDAGraphs:
         return graph.replay
 
     def taken(self) -> int:
-        """As above."""
+        """Bytes of the device in use by any process, without what PyTorch only keeps for later."""
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self._device)

@@ -76,7 +76,7 @@ def model(tiny_model: Path) -> tuple[Decoder, ModelSpec]:
 def make_worker(
     model: tuple[Decoder, ModelSpec], capture: Capture | None, backend: AttentionBackend | None = None
 ) -> Worker:
-    """A worker whose cache holds no number where nobody has written."""
+    """A worker whose cache holds NaN wherever nothing has been written."""
     decoder, spec = model
     backend, groups = backend or StaticAttention(), spec.kv_groups
     cache = allocate_cache(
@@ -237,7 +237,7 @@ def test_inputs_of_a_graph_hold_the_step_and_padding_and_nothing_else(model: tup
 
 
 def test_the_stand_in_refuses_what_a_gpu_could_not_record(model: tuple[Decoder, ModelSpec]) -> None:
-    """So it would have told if the decoder did such a thing; the torch backend does, and says that it is not safe."""
+    """The decoder would have failed the tests above if it did such a thing; the torch backend does, and says so."""
     x = torch.arange(4)
     for work in (
         lambda: x.sum().item(),

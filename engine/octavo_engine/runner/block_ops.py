@@ -73,7 +73,7 @@ def _move(sources: list[Tensor], targets: list[Tensor], move: BlockMove) -> None
 def measure_swap(cache: KVCache) -> float:
     """Seconds it takes to move one block of every group to CPU memory and back; infinite without swap space.
 
-    It moves the first few blocks, which must be nobody's yet, and leaves them as they were.
+    It moves the first few blocks, which must be unowned, and leaves them as they were.
     """
     if not cache.swap:
         return float("inf")

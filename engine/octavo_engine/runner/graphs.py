@@ -31,11 +31,11 @@ _RUNGS = (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST + 1, 16))
 Forward = Callable[[StepInputs, Tensor], None]
 """Computes a decode step's logits [S, vocab] into the tensor given."""
 Captured = Callable[[int, int], None]
-"""Hears how many graphs of how many are captured."""
+"""Called with how many graphs of how many are captured."""
 
 
 def uses_graphs(config: EngineConfig, device: torch.device, backend: AttentionBackend) -> bool:
-    """Whether decodes run as graphs: on GPUs, unless --enforce-eager or the attention backend is against it.
+    """Whether decodes run as graphs: on GPUs, unless --enforce-eager is set or the attention backend rules it out.
 
     Ranks on GPUs speak over NCCL, whose operations can be recorded; gloo, whose cannot, is for CPUs.
     """
@@ -43,7 +43,7 @@ def uses_graphs(config: EngineConfig, device: torch.device, backend: AttentionBa
 
 
 def ladder(max_num_seqs: int) -> list[int]:
-    """The batch sizes that get a graph, ascending: close together, so that little is computed for nobody.
+    """The batch sizes that get a graph, ascending: close together, so that few padded rows are computed.
 
     The last is `max_num_seqs` itself or `LARGEST`.
     """

@@ -151,7 +151,7 @@ def _copied(step: StepInputs, into: StepInputs) -> StepInputs:
     for slots, new_slots in zip(into.slot_mapping, step.slot_mapping, strict=True):
         _put(slots, new_slots, -1)
     for table, new_table in zip(into.block_tables, step.block_tables, strict=True):
-        # Columns beyond the step's longest context keep block ids of earlier steps, which nobody reads.
+        # Columns beyond the step's longest context keep block ids of earlier steps, which are never read.
         _put(table[:, : new_table.shape[1]], new_table, 0)
     return into
 
