@@ -11,7 +11,7 @@ from octavo_engine.config import EngineConfig, Setting, format_size
 from octavo_engine.engine.startup import memory_limits, memory_need
 from octavo_engine.engine.target import Target, planned_target
 from octavo_engine.model.footprint import checkpoint_bytes
-from octavo_engine.model.quantization import FP8
+from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.percent_bar import percent_bar
 from octavo_engine.runner.memory import DeviceMemory, MemoryPlan, plan_memory
@@ -39,7 +39,7 @@ def make_plan(config: EngineConfig, target: Target, gpu_memory: int) -> MemoryPl
 
 def _table(config: EngineConfig, files: ModelFiles, target: Target, plan: MemoryPlan) -> str:
     need, stored, ranks, spec = plan.need, checkpoint_bytes(files), config.tensor_parallel_size, target.spec
-    quantized = "" if spec.quantization is None else " (linear layers in fp8)"
+    quantized = "" if spec.quantization is None else f" (linear layers in {spec.quantization.name})"
     cached = " (fp8)" if target.kv_dtype == FP8 else ""
     rows = [
         ("model", f"{config.model} ({spec.architecture}, {spec.num_layers} layers)"),

@@ -94,3 +94,9 @@ def save_smollm2(gguf: Path, directory: Path) -> Path:
     model.save_pretrained(directory)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(directory)
     return directory
+
+
+def destinations(decoder: Any) -> dict[str, torch.Tensor]:
+    """For each tensor of a checkpoint that the decoder needs and that is copied, the view of a parameter it fills."""
+    needed = [tensor for tensor in decoder.tensors() if not tensor.optional]
+    return {tensor.name: tensor.pieces[0].target for tensor in needed}

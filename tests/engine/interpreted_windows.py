@@ -11,7 +11,7 @@ import sys
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.triton import interpreted
 from octavo_engine.engine import load, target
-from octavo_engine.model.spec import read_spec
+from octavo_engine.model.configuration import read_spec
 from tests.engine.windowed import WINDOW, windowed
 
 PROMPT = [(7 * i) % 61 for i in range(24)]

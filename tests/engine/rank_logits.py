@@ -13,10 +13,10 @@ import torch
 from stepper import Sequence, Stepper
 
 from octavo_engine.model.collectives import connect
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import read_spec
-from octavo_engine.model.weights import load_model
 
 CPU = torch.device("cpu")
 

@@ -65,8 +65,8 @@ class Stepper:
     ) -> None:
         self.decoder, self.block_size = decoder, block_size
         self.backend = backend or TorchAttention()
-        dtype = decoder.embedding.dtype
-        self.groups = decoder.spec.kv_groups
+        dtype = decoder.dtype
+        self.groups = decoder.kv_groups
         self.caches = {
             layer: cache
             for group in self.groups

@@ -37,15 +37,15 @@ class Doubling:
     def takes(self, x: torch.Tensor) -> bool:
         return x.numel() <= 8
 
-    def add_up(self, x: torch.Tensor) -> None:
+    def all_reduce(self, x: torch.Tensor) -> None:
         x.mul_(2)
 
 
 def test_small_sums_go_one_way_and_all_others_the_other():
     ranks = Collectives(SHARD, Backend(others=5), Doubling())
-    assert ranks.add_up(torch.ones(2, 4)).tolist() == [[2.0] * 4] * 2
-    assert ranks.add_up(torch.ones(3, 4)).tolist() == [[16.0] * 4] * 3
-    assert Collectives(SHARD, Backend(others=5)).add_up(torch.ones(2)).tolist() == [16.0, 16.0]
+    assert ranks.all_reduce(torch.ones(2, 4)).tolist() == [[2.0] * 4] * 2
+    assert ranks.all_reduce(torch.ones(3, 4)).tolist() == [[16.0] * 4] * 3
+    assert Collectives(SHARD, Backend(others=5)).all_reduce(torch.ones(2)).tolist() == [16.0, 16.0]
 
 
 def test_what_symmetric_memory_takes():
@@ -113,8 +113,8 @@ def test_gpus_speak_over_nccl_and_ask_for_symmetric_memory(monkeypatch, tmp_path
     monkeypatch.setattr(collectives, "small_sums", lambda *given: asked.append(given) or small)
     device = torch.device("cuda", 1)
     ranks = collectives.connect(SHARD, str(tmp_path / "meeting"), device, torch.bfloat16)
-    assert ranks.add_up(torch.ones(1)).tolist() == [2.0]
-    assert ranks.add_up(torch.ones(9)).tolist() == [4.0] * 9
+    assert ranks.all_reduce(torch.ones(1)).tolist() == [2.0]
+    assert ranks.all_reduce(torch.ones(9)).tolist() == [4.0] * 9
     [(shard, given, store, where, dtype)] = asked
     assert (shard, given, where, dtype) == (SHARD, backend, device, torch.bfloat16)
     assert isinstance(store, dist.Store)

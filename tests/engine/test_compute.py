@@ -9,17 +9,19 @@ from test_cpu_kernels import needs_kernels
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup import size_engine
+from octavo_engine.engine.target import make_blueprint
 from octavo_engine.kernels.cpu import build
 from octavo_engine.kernels.cpu.features import CPUFeatures, cpu_features
 from octavo_engine.kernels.cpu.library import cpu_kernels
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.footprint import compute_bytes, widening_bytes
 from octavo_engine.model.layers import choose_compute as choosing
 from octavo_engine.model.layers import products
 from octavo_engine.model.layers.choose_compute import Path, choose_compute, choose_path
 from octavo_engine.model.layers.products import torch_product, wide_product
+from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.model.spec import read_spec
 from octavo_engine.runner.memory import MemoryNeed
 
 CPU = torch.device("cpu")
@@ -88,6 +90,10 @@ def files() -> ModelFiles:
     return resolve_model("smollm2", None, lambda *_: None)
 
 
+def blueprint_of(files: ModelFiles) -> Decoder:
+    return make_blueprint(read_spec(files), torch.bfloat16, Shard())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_many_tokens_are_rounded_once(dtype: torch.dtype, with_bias: bool) -> None:
@@ -110,7 +116,7 @@ def test_chosen_where_products_are_emulated(
     spec = read_spec(files)
     assert choose_compute(spec, torch.bfloat16, CPU).product is wide_product
     assert choose_compute(spec, torch.float32, CPU).product is torch_product
-    assert compute_bytes(spec, torch.bfloat16, torch.device("cuda"), 512) == (0, 0)
+    assert compute_bytes(blueprint_of(files), torch.device("cuda"), 512) == (0, 0)
     monkeypatch.setattr(choosing, "cpu_features", lambda: AVX512_BF16)
     assert choose_compute(spec, torch.bfloat16, CPU).product is torch_product
 
@@ -152,7 +158,9 @@ def test_the_plan_counts_the_widened_weight(
     with_it = planned(files).step
     monkeypatch.setattr(choosing, "cpu_features", lambda: AVX512_BF16)
     without = planned(files).step
-    assert with_it - without == widening_bytes(read_spec(files), EngineConfig(model="smollm2").max_num_batched_tokens)
+    assert with_it - without == widening_bytes(
+        blueprint_of(files), EngineConfig(model="smollm2").max_num_batched_tokens
+    )
 
 
 @needs_kernels
@@ -167,9 +175,9 @@ def test_the_plan_counts_what_the_chosen_kernels_take(
         monkeypatch.setattr(choosing, "cpu_features", lambda features=features: features)
         plans[features] = planned(files), planned(files, "float16")
     (avx2, _), (avx512, half), (amx, half_by_amx) = plans.values()
-    wider = widening_bytes(read_spec(files), EngineConfig(model="smollm2").max_num_batched_tokens)
+    wider = widening_bytes(blueprint_of(files), EngineConfig(model="smollm2").max_num_batched_tokens)
     assert avx2.step - avx512.step == wider
     assert half.step - half_by_amx.step == wider, "float16 is PyTorch's to compute"
     assert amx.step == avx512.step
-    matrices = Decoder(read_spec(files), dtype=torch.bfloat16, device=torch.device("meta")).matrices()
-    assert amx.weights - avx512.weights == sum(matrix.nbytes for matrix in matrices)
+    linears = blueprint_of(files).linears()
+    assert amx.weights - avx512.weights == sum(linear.weight.nbytes for linear in linears)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import CONFIGURATIONS, SIZES, reference_model, save
+from checkpoints import CONFIGURATIONS, SIZES, destinations, reference_model, save
 from stepper import Sequence, Stepper
 from test_footprint import make_decoder
 
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.model.spec import read_spec
-from octavo_engine.model.weights import destinations, load_model
 
 CPU = torch.device("cpu")
 
@@ -150,7 +150,7 @@ def test_smollm2_has_the_logits_of_transformers():
         dtype=torch.float32,
         quantization_config=GgufConfig(dequantize=True),
     )
-    assert torch.equal(decoder.embedding, model.get_input_embeddings().weight)
+    assert torch.equal(decoder.embedding.weight, model.get_input_embeddings().weight)
     sequences = [Sequence(random_tokens(n, n, spec.vocab_size)) for n in (1, 16, 90)]
     stepper = Stepper(decoder)
     whole = stepper.step([(s, len(s.tokens)) for s in sequences])

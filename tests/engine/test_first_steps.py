@@ -20,7 +20,7 @@ from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.triton_compute import triton_compute
-from octavo_engine.model.quantization import FP8Scheme
+from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.memory import MemoryNeed, MemoryPlan
@@ -51,7 +51,7 @@ def make_worker(kv_heads: int, scheme: FP8Scheme | None) -> tuple[Worker, Decode
     decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
     for linear in decoder.modules():
         if isinstance(linear, Linear):
-            linear.in_8_bits = scheme is not None
+            linear.weights.in_8_bits = scheme is not None
     cache = allocate_cache(
         backend, spec.kv_groups, num_blocks=[9], swap_blocks=[0], block_size=16, dtype=torch.bfloat16, device=CPU
     )

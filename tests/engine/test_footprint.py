@@ -9,7 +9,6 @@ import torch
 from peak_memory import peak_memory
 from stepper import Sequence, Stepper
 
-from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
 from octavo_engine.kernels.cpu.library import cpu_kernels
@@ -18,8 +17,18 @@ from octavo_engine.model import footprint
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.choose_compute import Path, kernel_compute, torch_compute
 from octavo_engine.model.layers.compute import Compute
-from octavo_engine.model.quantization import FP8Scheme
-from octavo_engine.model.spec import ModelSpec, RopeSpec
+from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.spec import (
+    AttentionSpec,
+    HeadSpec,
+    LayerNorms,
+    LayerSpec,
+    MLPSpec,
+    ModelSpec,
+    NormSpec,
+    QKNormSpec,
+    RopeSpec,
+)
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.sampler import sample
 from octavo_engine.runner.state_table import StateTable
@@ -47,23 +56,32 @@ def compute_by(path: Path) -> Compute:
 
 
 def make_decoder(dtype: torch.dtype, quantization: FP8Scheme | None = None, **changes: int) -> Decoder:
-    sizes = {"vocab_size": 300, "num_layers": 2, **changes}
+    sizes = {"vocab_size": 300, "qk_norm": False, **changes}
+    norm = NormSpec(1e-5)
+    attention = AttentionSpec(
+        num_heads=sizes["num_heads"],
+        num_kv_heads=sizes["num_kv_heads"],
+        head_dim=sizes["head_dim"],
+        scale=sizes["head_dim"] ** -0.5,
+        rope=RopeSpec(10000.0),
+        qk_norm=QKNormSpec(norm) if sizes["qk_norm"] else None,
+    )
+    layer = LayerSpec(
+        mixer=attention,
+        feed_forward=MLPSpec(intermediate_size=sizes["intermediate_size"]),
+        norms=LayerNorms(before_mixer=norm, before_feed_forward=norm),
+    )
     spec = ModelSpec(
         architecture="LlamaForCausalLM",
+        hidden_size=sizes["hidden_size"],
+        vocab_size=sizes["vocab_size"],
         max_position=4096,
-        rms_norm_eps=1e-5,
-        rope=RopeSpec(10000.0),
-        tie_word_embeddings=True,
-        attention_bias=False,
-        attention_output_bias=False,
-        mlp_bias=False,
-        mlp_output_bias=False,
-        hidden_act="silu",
         dtype=dtype,
         eos_token_ids=(),
-        kv_groups=(KVGroupSpec("full", (0, 1), sizes["num_kv_heads"], sizes["head_dim"]),),
+        layers=(layer, layer),
+        norm=norm,
+        head=HeadSpec(tied=True),
         quantization=quantization,
-        **sizes,
     )
     decoder = Decoder(spec, dtype=dtype, device=torch.device("cpu"))
     for parameter in decoder.parameters():
@@ -84,10 +102,10 @@ def test_step_bytes_bounds_a_step(shape, dtype, lens, computed, path, monkeypatc
     sample = list(range(tokens - len(work), tokens))
     with peak_memory() as peak:
         stepper.step(work, sample=sample)
-    (group,) = decoder.spec.kv_groups
-    scratch = stepper.backend.scratch_bytes(group, decoder.spec.num_heads, tokens, len(lens), max(lens))
-    bound = footprint.step_bytes(decoder.spec, dtype, tokens, len(lens), scratch)
-    bound += decoder.compute.widens * footprint.widening_bytes(decoder.spec, tokens)
+    (group,) = decoder.kv_groups
+    scratch = stepper.backend.scratch_bytes(group, decoder.spec.layers[0].mixer.num_heads, tokens, len(lens), max(lens))
+    bound = footprint.step_bytes(decoder, tokens, len(lens), scratch)
+    bound += decoder.compute.widens * footprint.widening_bytes(decoder, tokens)
     assert peak.bytes <= bound
     if path.startswith("torch"):  # kernels of our own need less
         assert peak.bytes > bound / 8
@@ -100,14 +118,16 @@ def test_step_bytes_bounds_a_step_that_dequantizes(lens, granularity, dtype):
     shape = {"hidden_size": 256, "intermediate_size": 1024, "num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
     decoder = make_decoder(dtype, FP8Scheme(granularity), **shape)
     stepper = Stepper(decoder, num_blocks=64)
-    (group,) = decoder.spec.kv_groups
+    (group,) = decoder.kv_groups
     stepper.caches = stepper.backend.allocate(group, 64, 16, torch.float8_e4m3fn, torch.device("cpu"))
     with peak_memory() as peak:
         stepper.step([(Sequence([7] * count), count) for count in lens], sample=[0])
-    scratch = stepper.backend.scratch_bytes(group, decoder.spec.num_heads, sum(lens), len(lens), max(lens))
-    scratch += footprint.dequantized_bytes(decoder.spec, dtype)
-    bound = footprint.step_bytes(decoder.spec, dtype, sum(lens), len(lens), scratch)
-    bound += decoder.compute.widens * footprint.widening_bytes(decoder.spec, sum(lens))
+    scratch = stepper.backend.scratch_bytes(
+        group, decoder.spec.layers[0].mixer.num_heads, sum(lens), len(lens), max(lens)
+    )
+    scratch += footprint.dequantized_bytes(decoder)
+    bound = footprint.step_bytes(decoder, sum(lens), len(lens), scratch)
+    bound += decoder.compute.widens * footprint.widening_bytes(decoder, sum(lens))
     assert bound / 8 < peak.bytes <= bound
 
 

@@ -26,20 +26,24 @@ from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine.startup import memory_need
-from octavo_engine.engine.target import choose_target, planned_target
+from octavo_engine.engine.target import choose_target, make_blueprint, planned_target
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
+from octavo_engine.model.checkpoint import unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.fused import FusedLayers
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.products import torch_product
-from octavo_engine.model.quantization import ONLINE, asked_for, dequantize, quantize_into, quantize_rows
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.names import LLAMA_NAMES
+from octavo_engine.model.quantization.e4m3 import dequantize, quantize_into, quantize_rows
+from octavo_engine.model.quantization.registry import ONLINE, quantized_online
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import read_spec
-from octavo_engine.model.weights import load_model
 from octavo_engine.runner.kv_cache import allocate_cache
 
 CPU = torch.device("cpu")
@@ -51,7 +55,7 @@ GREEDY = SamplingParams(max_tokens=8, temperature=0.0)
 def load(path: Path, quantization: str | None = None, dtype: torch.dtype = torch.float32, **ranks: Any) -> Decoder:
     gguf = path if path.suffix == ".gguf" else None
     files = ModelFiles("test", gguf=gguf) if gguf else ModelFiles("test", directory=path)
-    return load_model(files, asked_for(read_spec(files), quantization), CPU, dtype, lambda *_: None, **ranks)
+    return load_model(files, quantized_online(read_spec(files), quantization), CPU, dtype, lambda *_: None, **ranks)
 
 
 def linears(decoder: Decoder) -> list[Linear]:
@@ -70,7 +74,9 @@ def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(name, tmp_pa
     spec = decoder.spec
     for dtype in (torch.float32, torch.bfloat16):
         loaded = load(tmp_path / "fp8", dtype=dtype)
-        assert footprint.weight_bytes(spec, dtype) == sum(parameter.nbytes for parameter in loaded.parameters())
+        assert footprint.weight_bytes(make_blueprint(spec, dtype, Shard())) == sum(
+            parameter.nbytes for parameter in loaded.parameters()
+        )
 
 
 def test_projections_of_one_input_take_the_largest_input_scale(tmp_path):
@@ -110,7 +116,10 @@ FAULTS = {
     "too many scales": ({K + ".weight_scale": torch.ones(3)}, "weight_scale is [3], expected [128]"),
     "whole scales": ({K + ".weight_scale": torch.ones(128, dtype=torch.int32)}, "is I32, not floating point"),
     "a KV scale of nothing": ({"model.layers.1.self_attn.k_scale": torch.tensor(0.0)}, "is no scale of a layer's KV"),
-    "a KV scale of no layer": ({"model.layers.9.self_attn.v_scale": torch.tensor(1.0)}, "is no scale of a layer's KV"),
+    "a KV scale of no layer": (
+        {"model.layers.9.self_attn.v_scale": torch.tensor(1.0)},
+        "1 tensors that LlamaForCausalLM",
+    ),
 }
 
 
@@ -140,8 +149,8 @@ def test_a_weight_quantized_while_loading_is_off_by_no_more_than_e4m3_is(dtype, 
     model = reference_model(**SIZES, mlp_bias=True)
     directory = save(model, tmp_path, dtype=dtype)
     exact, decoder = load(directory, dtype=dtype), load(directory, "fp8", dtype)
-    assert torch.equal(decoder.embedding, exact.embedding)
-    assert torch.equal(decoder.lm_head, exact.lm_head)
+    assert torch.equal(decoder.embedding.weight, exact.embedding.weight)
+    assert torch.equal(decoder.head.weight, exact.head.weight)
     for ours, theirs in zip(linears(decoder), linears(exact), strict=True):
         assert ours.weight.dtype == FP8
         assert ours.scale is not None
@@ -178,14 +187,14 @@ def test_loading_holds_little_more_than_the_quantized_model(tmp_path):
     wide = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 3, "vocab_size": 32}
     directory = save(reference_model(**wide), tmp_path, dtype=torch.bfloat16)
     files = ModelFiles("test", directory=directory)
-    spec = asked_for(read_spec(files), "fp8")
-    wanted = footprint.weight_bytes(spec, torch.bfloat16)
+    spec = quantized_online(read_spec(files), "fp8")
+    wanted = footprint.weight_bytes(make_blueprint(spec, torch.bfloat16, Shard()))
     with peak_memory() as peak:
         load_model(files, spec, CPU, torch.bfloat16, lambda *_: None)
     largest = 4096 * 1024 * 2
     # The profiler counts the blueprint, which has no memory, and parameters that were never written to.
     assert peak.bytes - 2 * wanted < wanted + 1.2 * largest + 13 * (1 << 20)
-    assert wanted < 0.53 * footprint.weight_bytes(read_spec(files), torch.bfloat16)
+    assert wanted < 0.53 * footprint.weight_bytes(make_blueprint(read_spec(files), torch.bfloat16, Shard()))
 
 
 def test_a_rank_quantizes_its_part(tmp_path):
@@ -231,13 +240,14 @@ def test_dequantized_weights_are_multiplied_as_all_others_are():
     seen: list[torch.Tensor] = []
     compute = Compute(product=lambda x, weight, *more: (seen.append(weight), torch_product(x, weight, *more))[1])
     dtype = torch.bfloat16
-    linear = Linear(48, (32,), bias=True, compute=compute, dtype=dtype, device=CPU, quantization=ONLINE)
+    options = LayerOptions(ALONE, compute, dtype, CPU, LLAMA_NAMES, fp8_products=False)
+    linear = Linear(unsharded(48), (unsharded(32),), bias=True, options=options, method=ONLINE["fp8"])
     weight, bias = torch.randn(32, 48), torch.randn(32).to(dtype)
     quantize_into(linear.weight, linear.scale, weight)
     linear.bias.copy_(bias)
     x, addend = torch.randn(9, 48).to(dtype), torch.randn(9, 32).to(dtype)
     exact = x.double() @ stands_for(linear).double().T + bias.double() + addend.double()
-    found = linear.add_to(addend.clone(), x, ALONE)
+    found = linear.add_to(addend.clone(), x)
     torch.testing.assert_close(found.double(), exact, rtol=2**-6, atol=0.1)
     assert [w.dtype for w in seen] == [dtype]
     assert torch.equal(seen[0], stands_for(linear).to(dtype))
@@ -252,11 +262,16 @@ def test_what_is_dequantized_on_a_gpu_that_multiplies_in_8_bits_is_planned(dtype
     files = ModelFiles("test", directory=save(reference_model(**{**SIZES, **changes}), tmp_path))
     config = EngineConfig(model="test", dtype=dtype, quantization="fp8", enforce_eager=True, max_num_seqs=1)
     target = planned_target(config, files)
-    assert target.multiplies_fp8 is in_8_bits
-    others = [replace(target, multiplies_fp8=multiplies) for multiplies in (True, False)]
-    few, many = (memory_need(other, config).step for other in others)
-    assert many - few == footprint.dequantized_bytes(target.shard_spec, target.dtype) > 0
-    assert memory_need(target, config).step == (few if in_8_bits else many)
+    assert (footprint.dequantized_bytes(target.blueprint) == 0) is in_8_bits
+    dequantizing = make_blueprint(target.spec, target.dtype, Shard())
+    for blueprint in (target.blueprint, dequantizing):
+        weights = (linear.weights for linear in blueprint.linears())
+        sizes = [4 + target.dtype.itemsize, *(w.weight.numel() for w in weights if not w.in_8_bits)]
+        assert footprint.dequantized_bytes(blueprint) == (sizes[0] * max(sizes[1:]) if sizes[1:] else 0)
+    scratch = [footprint.dequantized_bytes(blueprint) for blueprint in (target.blueprint, dequantizing)]
+    steps = [memory_need(other, config).step for other in (target, replace(target, blueprint=dequantizing))]
+    assert steps[1] - steps[0] == scratch[1] - scratch[0]
+    assert scratch[1] > 0
 
 
 @needs_kernels
@@ -305,7 +320,7 @@ def test_an_fp8_cache_takes_half_and_changes_little(tiny_model):
     config = EngineConfig(model=str(tiny_model), device="cpu", dtype="bfloat16", kv_cache_dtype="fp8_e4m3")
     target = choose_target(config, ModelFiles("test", directory=tiny_model), Shard())
     assert (target.kv_dtype, target.backend.name) == (FP8, "torch")
-    half, full = (footprint.kv_bytes_per_token(target.spec, dtype) for dtype in (FP8, torch.bfloat16))
+    half, full = (footprint.kv_bytes_per_token(target.kv_groups, dtype) for dtype in (FP8, torch.bfloat16))
     assert full == 2 * half
     exact, ours = (logits_of_cached(tiny_model, dtype) for dtype in (torch.float32, FP8))
     assert not torch.equal(exact, ours)

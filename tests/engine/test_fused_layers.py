@@ -24,8 +24,17 @@ from octavo_engine.model.layers.choose_compute import Path, kernel_compute
 from octavo_engine.model.layers.fused import FusedLayers, kernels_know
 from octavo_engine.model.layers.products import PackedWeights, weights_can_be_packed
 from octavo_engine.model.layers.run_layers import one_by_one
-from octavo_engine.model.quantization import FP8Scheme
-from octavo_engine.model.spec import ModelSpec, MoESpec
+from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.spec import (
+    AttentionSpec,
+    LayerNorms,
+    ModelSpec,
+    MoESpec,
+    NormSpec,
+    QKNormSpec,
+    RopeSpec,
+    RouterSpec,
+)
 
 SIZES = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
 STEPS = {
@@ -109,28 +118,48 @@ def test_other_activations_are_not_fused(tmp_path, monkeypatch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaterSpec(ModelSpec):
+class LaterAttention(AttentionSpec):
     """A spec with a field that was added after the kernels were written."""
 
     novelty: float = 0.0
+
+
+def with_layer(spec: ModelSpec, **changes: Any) -> ModelSpec:
+    """`spec` with changes of its second layer, mixer and feed-forward given as changes of what they are."""
+    first, layer = spec.layers
+    parts = {name: changes.pop(name) for name in ("mixer", "feed_forward") if name in changes}
+    inner = {name: replace(getattr(layer, name), **of_part) for name, of_part in parts.items()}
+    return replace(spec, layers=(first, replace(layer, **inner, **changes)))
 
 
 def test_layers_leave_the_kernels_by_a_value_that_these_do_not_know():
     """What is not on the list of what the kernels know is computed layer by layer, also a field of later."""
     spec = make_decoder(torch.bfloat16, **WIDE).spec
     assert kernels_know(spec)
-    known = replace(spec, rms_norm_eps=1e-3, head_dim=64, attention_bias=True)
-    assert kernels_know(known)
+    assert kernels_know(with_layer(spec, mixer={"qkv_bias": True, "output_bias": True, "window": 9}))
+    norm = spec.norm
+    moe = MoESpec(num_experts=4, top_k=2, intermediate_size=64, router=RouterSpec())
     for change in (
-        {"hidden_act": "gelu"},
-        {"qk_norm": True},
-        {"attention_sinks": True},
-        {"quantization": FP8Scheme("channel")},
-        {"moe": MoESpec(experts=4, active=2, limit=7.0, alpha=1.7, mxfp4=False)},
+        {"feed_forward": {"activation": "gelu"}},
+        {"feed_forward": {"gated": False}},
+        {"feed_forward": {"intermediate_size": 512}},
+        {"mixer": {"qk_norm": QKNormSpec(norm)}},
+        {"mixer": {"sinks": True}},
+        {"mixer": {"softcap": 50.0}},
+        {"mixer": {"scale": 1.0}},
+        {"mixer": {"rope": None}},
+        {"mixer": {"rope": RopeSpec(99.0)}},
+        {"norms": LayerNorms(after_mixer=norm, after_feed_forward=norm)},
+        {"norms": LayerNorms(before_mixer=norm, before_feed_forward=NormSpec(norm.eps, weight_offset=1.0))},
+        {"parallel": True},
+        {"residual_scale": 0.5},
     ):
-        assert not kernels_know(replace(spec, **change)), change
-    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    assert not kernels_know(LaterSpec(**fields))
+        assert not kernels_know(with_layer(spec, **change)), change
+    assert not kernels_know(replace(spec, layers=(replace(spec.layers[0], feed_forward=moe),)))
+    assert not kernels_know(replace(spec, quantization=FP8Scheme("channel")))
+    mixer = spec.layers[0].mixer
+    fields = {field.name: getattr(mixer, field.name) for field in dataclasses.fields(mixer)}
+    assert not kernels_know(replace(spec, layers=(replace(spec.layers[0], mixer=LaterAttention(**fields)),)))
 
 
 def test_asking_for_huge_pages_changes_no_content():

@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from checkpoints import CONFIGURATIONS, LLAMA3_ROPE, reference_model
+from checkpoints import CONFIGURATIONS, LLAMA3_ROPE, destinations, reference_model
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf_writer import write_gguf
@@ -19,11 +19,11 @@ from stepper import Sequence, Stepper
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, read_gguf, row_pieces
 from octavo_engine.model.layers.rope import inverse_frequencies
+from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.model.spec import read_spec
-from octavo_engine.model.weights import destinations, load_model
 
 CPU = torch.device("cpu")
 
@@ -69,7 +69,7 @@ def test_weights_arrive_in_transformers_order(changes, tmp_path):
     for name, target in destinations(decoder).items():
         assert torch.equal(target, state[name]), name
     assert decoder.spec.eos_token_ids == (2,)
-    assert decoder.spec.tie_word_embeddings == model.config.tie_word_embeddings
+    assert decoder.spec.head.tied == model.config.tie_word_embeddings
     tokens = [3, 1, 4, 1, 5, 9, 2, 6]
     (logits,) = Stepper(decoder).step([(Sequence(tokens), len(tokens))])
     with torch.inference_mode():
@@ -84,7 +84,7 @@ def test_quantized_weights(kind, tmp_path):
     theirs = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     data = theirs["blk.1.ffn_down.weight"]
     expected = torch.from_numpy(gguf.quants.dequantize(np.array(data.data), data.tensor_type))
-    assert torch.equal(decoder.layers[1].mlp.down.weight, expected)
+    assert torch.equal(decoder.layers[1].feed_forward.down.weight, expected)
     state = model.state_dict()
     for name, target in destinations(decoder).items():
         assert (target - state[name]).abs().mean() < 0.1 * state[name].abs().mean(), name
@@ -132,8 +132,9 @@ def test_llama3_rope_from_the_frequencies_in_the_file(tmp_path):
         model, tmp_path / "model.gguf", changes=lambda writer: writer.add_tensor("rope_freqs.weight", factors)
     )
     spec = read_spec(ModelFiles("test", gguf=path))
-    assert spec.rope.kind == "factors" and max(spec.rope.factors) == 8.0
-    torch.testing.assert_close(inverse_frequencies(spec.rope, 8), model.model.rotary_emb.inv_freq)
+    (rope,) = spec.ropes
+    assert rope.kind == "factors" and max(rope.factors) == 8.0
+    torch.testing.assert_close(inverse_frequencies(rope, 8), model.model.rotary_emb.inv_freq)
     decoder, tokens = load(path), list(range(100))
     (logits,) = Stepper(decoder).step([(Sequence(tokens), 100)])
     with torch.inference_mode():
@@ -147,7 +148,8 @@ def linear(writer):
 
 def test_linear_rope(tmp_path):
     spec = read_spec(ModelFiles("test", gguf=write_gguf(reference_model(), tmp_path / "model.gguf", changes=linear)))
-    assert (spec.rope.kind, spec.rope.factor) == ("linear", 4.0)
+    (rope,) = spec.ropes
+    assert (rope.kind, rope.factor) == ("linear", 4.0)
 
 
 SPEC_FAULTS = {

@@ -11,29 +11,34 @@ import pytest
 import torch
 from checkpoints import reference_model, save
 from peak_memory import peak_memory
+from rank_logits import logits_of
 from reference import assert_same as assert_same_answers
 from safetensors.torch import load_file, save_file
 from stepper import Sequence, Stepper
 from test_decoder import assert_same, load, quiet, random_tokens, reference_logits
+from test_shard import group_logits
 
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.cli import main
+from octavo_engine.engine.target import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe_choice import torch_mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
+from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.layers.rope import inverse_frequencies
-from octavo_engine.model.quantization import asked_for
-from octavo_engine.model.shard import Shard, sharded
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.quantization.registry import quantized_online
+from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec, read_spec
-from octavo_engine.model.weights import load_model
+from octavo_engine.model.spec import ModelSpec, MoESpec
 from tests.kernels.poison import poisoned
 
 CPU = torch.device("cpu")
@@ -88,6 +93,12 @@ def random_model(**changes: Any) -> Any:
     for layer in model.model.layers:
         torch.nn.init.normal_(layer.self_attn.sinks, mean=1.0, std=2.0)
     return model
+
+
+def moe_of(spec: ModelSpec) -> MoESpec:
+    moe = spec.layers[0].feed_forward
+    assert isinstance(moe, MoESpec)
+    return moe
 
 
 def spec_of(directory: Path, **changes: Any) -> ModelSpec:
@@ -174,8 +185,9 @@ def test_yarn_is_that_of_transformers(family: str, truncate: bool, tmp_path: Pat
     model = reference_model(family, **{**(CHANGES if family == "GptOss" else {}), "rope_parameters": rope})
     spec = read_spec(ModelFiles("test", directory=save(model, tmp_path)))
     theirs = model.model.rotary_emb
-    assert torch.equal(inverse_frequencies(spec.rope, spec.head_dim), theirs.inv_freq)
-    assert spec.rope.attention_factor == theirs.attention_scaling != 1
+    (rope,) = spec.ropes
+    assert torch.equal(inverse_frequencies(rope, spec.layers[0].mixer.head_dim), theirs.inv_freq)
+    assert rope.attention_factor == theirs.attention_scaling != 1
 
 
 def test_the_published_config(tmp_path: Path) -> None:
@@ -183,17 +195,19 @@ def test_the_published_config(tmp_path: Path) -> None:
     full, sliding = spec.kv_groups
     assert (full.kind, full.layers, full.window) == ("full", tuple(range(1, 24, 2)), None)
     assert (sliding.kind, sliding.layers, sliding.window) == ("sliding", tuple(range(0, 24, 2)), 128)
-    assert spec.attention_sinks and spec.attention_bias and spec.attention_output_bias
-    assert spec.moe is not None and spec.moe.mxfp4
-    assert (spec.moe.experts, spec.moe.active, spec.moe.limit, spec.moe.alpha) == (32, 4, 7.0, 1.702)
+    mixer, moe = spec.layers[0].mixer, moe_of(spec)
+    assert mixer.sinks and mixer.qkv_bias and mixer.output_bias
+    assert moe.quantization is not None
+    assert (moe.num_experts, moe.top_k, moe.limit, moe.alpha) == (32, 4, 7.0, 1.702)
     assert spec.dtype == torch.bfloat16, "which the published config does not say"
-    assert spec.rope.kind == "yarn" and not spec.rope.truncate
-    assert round(footprint.num_parameters(spec) / 1e7) == 2091, "20.9 billion are published"
-    assert footprint.weight_bytes(spec, torch.bfloat16) == 2 * footprint.num_parameters(spec)
+    (rope,) = spec.ropes
+    assert rope.kind == "yarn" and not rope.truncate
+    weights = footprint.weight_bytes(make_blueprint(spec, torch.bfloat16, Shard()))
+    assert round(weights / 2e7) == 2091, "20.9 billion are published"
     bare = spec_of(tmp_path, rope_scaling=None, head_dim=None, quantization_config=None)
-    assert (bare.rope, bare.head_dim) == (spec.rope, 64), "the family's own defaults"
-    assert bare.moe is not None and not bare.moe.mxfp4
-    assert spec_of(tmp_path, rope_scaling={"rope_type": "linear", "factor": 2.0}).rope.kind == "linear"
+    assert (bare.ropes, bare.layers[0].mixer.head_dim) == (spec.ropes, 64), "the family's own defaults"
+    assert moe_of(bare).quantization is None
+    assert spec_of(tmp_path, rope_scaling={"rope_type": "linear", "factor": 2.0}).ropes[0].kind == "linear"
 
 
 def test_a_plan_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +219,7 @@ def test_a_plan_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["plan", str(tmp_path), "--gpu-memory", "40GiB"]) == 4
     advice = capsys.readouterr().err
     assert "a device with" in advice
-    assert "--quantization" not in advice and "more GPUs" not in advice
+    assert "--quantization" not in advice and "more GPUs" in advice
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -238,11 +252,22 @@ def test_wrong_values_are_named(changes: dict[str, Any], message: str, tmp_path:
 
 def test_what_experts_cannot_do_is_said_by_the_flag(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"--tensor-parallel-size 2: .*mixture of experts.*; take 1"):
-        sharded(spec, Shard(0, 2))
     with pytest.raises(ConfigurationError, match=r"--quantization fp8: .*mixture of experts"):
-        asked_for(spec, "fp8")
-    assert sharded(spec, Shard()) is spec is asked_for(spec, None)
+        quantized_online(spec, "fp8")
+    assert spec is quantized_online(spec, None)
+    check_alignment(spec, 2)
+    with pytest.raises(ConfigurationError, match=r"size 64: a rank's intermediate_size .* is no multiple of 32"):
+        check_alignment(spec_of(tmp_path, intermediate_size=320), 64)
+
+
+def test_ranks_compute_what_one_computes(tmp_path: Path) -> None:
+    """Each has a part of every expert, in floating point and in MXFP4; biases count once."""
+    plain = save(random_model(intermediate_size=110), tmp_path / "plain")
+    mxfp4 = write_checkpoint(TINY_GPT_OSS, tmp_path / "mxfp4", CPU, std=0.3)
+    group_logits(2, [plain, mxfp4], tmp_path)
+    for directory in (plain, mxfp4):
+        expected = logits_of(load(directory))
+        torch.testing.assert_close(torch.load(tmp_path / f"{directory.stem}.pt"), expected, rtol=1e-4, atol=1e-4)
 
 
 def dequantized(blocks: torch.Tensor, scales: torch.Tensor) -> np.ndarray:
@@ -270,14 +295,14 @@ def test_mxfp4_is_dequantized_as_defined(tmp_path: Path) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         decoder = load(directory, dtype)
         for index, layer in enumerate(decoder.layers):
-            for name, ours in (("gate_up", layer.mlp.gate_up), ("down", layer.mlp.down)):
+            for name, ours in (("gate_up", layer.feed_forward.gate_up), ("down", layer.feed_forward.down)):
                 prefix = f"model.layers.{index}.mlp.experts.{name}_proj"
                 expected = torch.from_numpy(dequantized(tensors[f"{prefix}_blocks"], tensors[f"{prefix}_scales"]))
                 bias = tensors[f"{prefix}_bias"]
                 if name == "gate_up":  # rows of gate and up in turn, which are apart here
                     expected, bias = (torch.cat((x[:, ::2], x[:, 1::2]), dim=1) for x in (expected, bias))
                 assert torch.equal(ours.double(), expected), "all of them are numbers of bfloat16"
-                assert torch.equal(getattr(layer.mlp, f"{name}_bias"), bias.to(dtype))
+                assert torch.equal(getattr(layer.feed_forward, f"{name}_bias"), bias.to(dtype))
 
 
 def test_a_checkpoint_in_mxfp4_computes_as_in_transformers(tmp_path: Path) -> None:
@@ -338,9 +363,9 @@ def test_step_bytes_bounds_a_step(
     stepper = Stepper(decoder, num_blocks=64)
     with peak_memory() as peak:
         stepper.step([(Sequence([7] * count), count) for count in (300, 100)], sample=[0, 399])
-    scratch = max(stepper.backend.scratch_bytes(group, spec.num_heads, 400, 2, 300) for group in spec.kv_groups)
-    bound = footprint.step_bytes(spec, dtype, 400, 2, scratch)
-    bound += decoder.compute.widens * footprint.widening_bytes(spec, 400)
+    scratch = max(stepper.backend.scratch_bytes(group, 8, 400, 2, 300) for group in spec.kv_groups)
+    bound = footprint.step_bytes(decoder, 400, 2, scratch)
+    bound += decoder.compute.widens * footprint.widening_bytes(decoder, 400)
     assert peak.bytes <= bound
     if compute is grouped:
         assert peak.bytes > bound / 4
@@ -348,7 +373,7 @@ def test_step_bytes_bounds_a_step(
 
 def test_every_parameter_is_counted_and_filled(pair: tuple[Any, Decoder], tmp_path: Path) -> None:
     model, decoder = pair
-    counted = footprint.num_parameters(decoder.spec)
+    counted = footprint.weight_bytes(make_blueprint(decoder.spec, torch.float32, Shard())) // 4
     assert counted == sum(p.numel() for p in decoder.parameters()) == sum(p.numel() for p in model.parameters())
     files = ModelFiles("test", directory=save(model, tmp_path))
     with poisoned():

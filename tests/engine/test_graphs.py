@@ -25,15 +25,16 @@ from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableCh
 from octavo_engine.engine import load, startup, target
 from octavo_engine.engine.load import Loading
 from octavo_engine.engine.startup import config_of_ranks, memory_need
-from octavo_engine.engine.target import Target
+from octavo_engine.engine.target import Target, make_blueprint
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.kernels.paged_attention import PagedSequences, num_segments, tile_shape
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.products import torch_product
+from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import resolve_model
-from octavo_engine.model.spec import ModelSpec, read_spec
-from octavo_engine.model.weights import load_model
+from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.graphs import first_inputs, ladder, padding_inputs, uses_graphs
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import allocate_cache
@@ -289,7 +290,7 @@ def test_graphs_are_for_gpus_and_backends_that_can_and_can_be_turned_off() -> No
 
 
 def target_of(spec: ModelSpec, device: torch.device, backend: AttentionBackend) -> Target:
-    return Target(device, spec, spec, torch.float32, torch.float32, backend, multiplies_fp8=False)
+    return Target(device, spec, make_blueprint(spec, torch.float32, Shard()), torch.float32, backend)
 
 
 def test_what_graphs_may_take_is_planned_before_anything_is_loaded(model: tuple[Decoder, ModelSpec]) -> None:

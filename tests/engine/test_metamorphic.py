@@ -30,10 +30,11 @@ from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import Chunk, NewRow, RequestOutput, StepPlan, StepResult, TableChange
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.loop import EngineLoop
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import resolve_model
-from octavo_engine.model.spec import ModelSpec, read_spec
-from octavo_engine.model.weights import load_model
+from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, ThreadExecutor
 from octavo_engine.runner.kv_blocks import BlockShares
@@ -174,9 +175,8 @@ def make_model(folder: Path, window: int | None = None, prompts: int = 24) -> Mo
     files = resolve_model(str(folder), None, lambda *_: None)
     spec = read_spec(files)
     if window is not None:
-        group = spec.kv_groups[0]
-        sliding = replace(group, kind="sliding", layers=(0,), window=window)
-        spec = replace(spec, kv_groups=(sliding, replace(group, layers=group.layers[1:])))
+        first, *others = spec.layers
+        spec = replace(spec, layers=(replace(first, mixer=replace(first.mixer, window=window)), *others))
     decoder = load_model(files, spec, CPU, torch.float32, lambda *_: None)
     rng = random.Random(11)
     beginnings = [[], *([rng.randrange(VOCABULARY) for _ in range(40)] for _ in range(3))]

@@ -22,9 +22,9 @@ from s3_server import BUCKET, S3Server, s3_server
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import partial, s3, transfer
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.source import pull_model, resolve_model
-from octavo_engine.model.spec import read_spec
 from octavo_engine.model.transfer import Transfer
 from octavo_engine.text.tokenizer import load_tokenizer
 

@@ -15,13 +15,15 @@ from gguf_writer import write_gguf
 from peak_memory import peak_memory
 from rank_logits import logits_of
 
+from octavo_engine.engine.target import make_blueprint
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.collectives import Collectives
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.footprint import weight_bytes
-from octavo_engine.model.shard import Shard, sharded
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.shard import Shard, check_size
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec, read_spec
-from octavo_engine.model.weights import load_model
+from octavo_engine.model.spec import AttentionSpec
 
 CPU = torch.device("cpu")
 
@@ -78,70 +80,82 @@ def test_a_rank_takes_memory_for_its_share_alone(size, tmp_path):
     wide = {"hidden_size": 576, "intermediate_size": 2000, "num_attention_heads": 9, "num_key_value_heads": 3}
     files = ModelFiles("test", directory=save(reference_model(**wide), tmp_path))
     spec = read_spec(files)
-    whole, shares = weight_bytes(spec, torch.float32), []
+    unsharded, shares = weight_bytes(make_blueprint(spec, torch.float32, Shard())), []
     for rank in range(size):
         with peak_memory() as peak:
             decoder = load_model(files, spec, CPU, torch.float32, lambda *_: None, Collectives(Shard(rank, size)))
-        share = weight_bytes(decoder.spec, torch.float32)
+        share = weight_bytes(make_blueprint(spec, torch.float32, Shard(rank, size)))
         largest = max(parameter.nbytes for parameter in decoder.parameters())
         assert sum(parameter.nbytes for parameter in decoder.parameters()) == share
-        # The profiler counts the blueprint of the whole model, for which nothing is allocated.
-        assert share <= peak.bytes - whole < share + 2 * largest + 10_000 < whole
+        # The profiler counts the file, which is mapped, as memory.
+        assert share <= peak.bytes - unsharded < share + 2 * largest + 10_000 < unsharded
         shares.append(share)
     assert shares[0] == max(shares), "the memory plan counts the first rank"
-    assert whole / size < shares[0] < 1.2 * whole / size
+    assert unsharded / size < shares[0] < 1.2 * unsharded / size
 
 
 @pytest.mark.parametrize(
     ("changes", "size", "message"),
     [
         ({}, 9, "--tensor-parallel-size 9 is more than the model's 8 attention heads, .* take 8 at most"),
-        ({"intermediate_size": 5}, 6, "is more than the model's 5 neurons"),
+        ({"intermediate_size": 5}, 6, "is more than the model's 5 rows"),
     ],
 )
 def test_what_cannot_be_cut_is_said(changes, size, message, tmp_path):
     spec = read_spec(ModelFiles("test", directory=save(reference_model(**changes), tmp_path)))
     with pytest.raises(ConfigurationError, match=message):
-        sharded(spec, Shard(0, size))
+        check_size(spec, size)
 
 
 def test_a_vocabulary_may_end_before_the_ranks_do(tmp_path):
     spec = read_spec(ModelFiles("test", directory=save(reference_model(), tmp_path)))
     shards = [Shard(rank, 8) for rank in range(8)]
-    assert [shard.first_token(spec) for shard in shards] == [0, 17, 34, 51, 68, 85, 102, 119]
-    assert {sharded(spec, shard).vocab_size for shard in shards} == {17}
+    parts = [shard.vocabulary(spec.vocab_size) for shard in shards]
+    assert [part.start for part in parts] == [0, 17, 34, 51, 68, 85, 102, 119]
+    assert parts[-1] == range(119, 131)
+    heads = [make_blueprint(spec, torch.float32, shard).head.weight for shard in shards]
+    assert {len(weight) for weight in heads} == {17}
+    assert Shard(5, 6).vocabulary(4) == range(4, 4)
 
 
-def test_parts_cover_the_whole_and_none_is_larger_than_the_first(tmp_path):
+def attention_of(heads: int, kv_heads: int) -> AttentionSpec:
+    return AttentionSpec(num_heads=heads, num_kv_heads=kv_heads, head_dim=8, scale=1.0, rope=None)
+
+
+def test_parts_cover_everything_and_none_is_larger_than_the_first():
     """Every way to deal up to eight KV heads with up to seven query heads each to as many ranks as query heads."""
-    tiny = read_spec(ModelFiles("test", directory=save(reference_model(), tmp_path)))
-    for kv_heads, per_kv_head, neurons in product(range(1, 9), range(1, 8), (64, 110, 1536)):
+    for kv_heads, per_kv_head, intermediate in product(range(1, 9), range(1, 8), (64, 110, 1536)):
         heads = kv_heads * per_kv_head
-        spec = replace(tiny, num_heads=heads, num_kv_heads=kv_heads, intermediate_size=neurons)
+        attention = attention_of(heads, kv_heads)
         for size in range(2, heads + 1):
             shards = [Shard(rank, size) for rank in range(size)]
-            assert [head for shard in shards for head in shard.heads(spec)] == list(range(heads))
-            assert [neuron for shard in shards for neuron in shard.neurons(spec)] == list(range(neurons))
-            first = sharded(spec, shards[0])
+            assert [head for shard in shards for head in shard.heads(attention)] == list(range(heads))
+            rows = [row for shard in shards for row in shard.intermediate(intermediate)]
+            assert rows == list(range(intermediate))
+            assert min(len(shard.intermediate(intermediate)) for shard in shards) > 0
+            assert max(len(shard.intermediate(intermediate)) for shard in shards) == len(
+                shards[0].intermediate(intermediate)
+            )
+            firsts = [
+                head for shard in shards if shard.first_with_kv_heads(attention) for head in shard.kv_heads(attention)
+            ]
+            assert firsts == list(range(kv_heads)), "each KV head counts once"
             for shard in shards:
-                check_part(spec, shard, first)
+                check_heads(attention, shard, shards[0])
 
 
-def check_part(spec: ModelSpec, shard: Shard, first: ModelSpec) -> None:
-    """Each of its query heads reads the KV head that is its own in the whole model; the first rank has no less."""
-    part, own = sharded(spec, shard), shard.kv_heads(spec)
-    assert part.num_heads % part.num_kv_heads == 0 < part.num_heads
-    for index, head in enumerate(shard.heads(spec)):
-        assert own[index * part.num_kv_heads // part.num_heads] == head * spec.num_kv_heads // spec.num_heads
-    assert part.num_heads <= first.num_heads
-    assert part.num_kv_heads == part.kv_groups[0].num_kv_heads <= first.num_kv_heads
-    assert 0 < part.intermediate_size <= first.intermediate_size
+def check_heads(attention: AttentionSpec, shard: Shard, first: Shard) -> None:
+    """Each of its query heads reads the KV head that is its own in the unsharded model; the first rank has no less."""
+    heads, own = shard.heads(attention), shard.kv_heads(attention)
+    assert len(heads) % len(own) == 0 < len(heads)
+    for index, head in enumerate(heads):
+        assert own[index * len(own) // len(heads)] == head * attention.num_kv_heads // attention.num_heads
+    assert len(heads) <= len(first.heads(attention))
+    assert len(own) <= len(first.kv_heads(attention))
 
 
-def test_parts_are_even_where_they_can_be(tmp_path):
-    tiny = read_spec(ModelFiles("test", directory=save(reference_model(), tmp_path)))
-    llama = replace(tiny, num_heads=32, num_kv_heads=8, intermediate_size=14336)
-    smollm2 = replace(tiny, num_heads=9, num_kv_heads=3, intermediate_size=1536)
+def test_parts_are_even_where_they_can_be():
+    llama, smollm2 = (attention_of(32, 8), 14336), (attention_of(9, 3), 1536)
     dealt = {
         (llama, 4): [(8, 2, 3584)] * 4,
         (llama, 16): [(2, 1, 896)] * 16,
@@ -149,8 +163,18 @@ def test_parts_are_even_where_they_can_be(tmp_path):
         (smollm2, 4): [(3, 1, 384), (3, 1, 384), (2, 1, 384), (1, 1, 384)],
         (smollm2, 9): [(1, 1, 176)] * 6 + [(1, 1, 160)] * 3,
     }
-    for (spec, size), expected in dealt.items():
-        parts = [sharded(spec, Shard(rank, size)) for rank in range(size)]
-        found = [(part.num_heads, part.num_kv_heads, part.intermediate_size) for part in parts]
+    for ((attention, intermediate), size), expected in dealt.items():
+        shards = [Shard(rank, size) for rank in range(size)]
+        found = [
+            (len(shard.heads(attention)), len(shard.kv_heads(attention)), len(shard.intermediate(intermediate)))
+            for shard in shards
+        ]
         assert sorted(found, reverse=True) == expected
         assert found[0] == expected[0]
+
+
+def test_a_rank_caches_its_own_heads(tmp_path):
+    spec = read_spec(ModelFiles("test", directory=save(reference_model(num_key_value_heads=4), tmp_path)))
+    groups = [Shard(rank, 3).kv_groups(spec)[0] for rank in range(3)]
+    assert [group.num_kv_heads for group in groups] == [2, 1, 1]
+    assert {replace(group, num_kv_heads=4) for group in groups} == set(spec.kv_groups)

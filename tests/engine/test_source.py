@@ -14,8 +14,8 @@ from fake_hub import FIRST_COMMIT, fake_hub
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import source
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.model.spec import read_spec
 
 
 def quiet(phase: str, ratio: float, detail: str) -> None:

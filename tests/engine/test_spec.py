@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.layers.rope import inverse_frequencies
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import read_spec
+from octavo_engine.model.spec import LayerNorms, NormSpec, QKNormSpec
 
 LLAMA_31 = {
     "architectures": ["LlamaForCausalLM"],
@@ -50,10 +51,13 @@ def spec_of(directory, config, generation=None):
 
 def test_a_published_config(tmp_path):
     spec = spec_of(tmp_path, LLAMA_31)
-    assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (32, 32, 8, 128)
+    mixer = spec.layers[0].mixer
+    assert (spec.num_layers, mixer.num_heads, mixer.num_kv_heads, mixer.head_dim) == (32, 32, 8, 128)
+    assert set(spec.layers) == {spec.layers[0]}
     assert spec.dtype == torch.bfloat16
     assert spec.eos_token_ids == (128001, 128008, 128009)
-    assert (spec.rope.kind, spec.rope.theta, spec.rope.factor) == ("llama3", 500000.0, 8.0)
+    (rope,) = spec.ropes
+    assert (rope.kind, rope.theta, rope.factor) == ("llama3", 500000.0, 8.0)
     (group,) = spec.kv_groups
     assert group.layers == tuple(range(32)) and group.window is None
     assert group.bytes_per_token(torch.bfloat16) == 131072
@@ -66,13 +70,17 @@ def test_what_transformers_writes(changes, tmp_path):
     model = reference_model(**changes)
     config = model.config
     spec = read_spec(ModelFiles("test", directory=save(model, tmp_path)))
-    assert spec.head_dim == config.head_dim
-    assert spec.tie_word_embeddings == config.tie_word_embeddings
-    assert spec.attention_bias == config.attention_bias and spec.mlp_bias == getattr(config, "mlp_bias", False)
-    assert spec.qk_norm == (config.model_type == "qwen3")
-    assert spec.hidden_act == config.hidden_act and spec.rms_norm_eps == config.rms_norm_eps
+    mixer, mlp = spec.layers[0].mixer, spec.layers[0].feed_forward
+    assert mixer.head_dim == config.head_dim and mixer.scale == config.head_dim**-0.5
+    assert spec.head.tied == config.tie_word_embeddings
+    assert mixer.qkv_bias == mixer.output_bias == config.attention_bias
+    assert mlp.bias == mlp.output_bias == getattr(config, "mlp_bias", False)
+    norm = NormSpec(config.rms_norm_eps)
+    assert mixer.qk_norm == (QKNormSpec(norm) if config.model_type == "qwen3" else None)
+    assert mlp.activation == config.hidden_act and spec.norm == norm
+    assert spec.layers[0].norms == LayerNorms(before_mixer=norm, before_feed_forward=norm)
     assert spec.eos_token_ids == (2,) and spec.dtype == torch.float32
-    assert torch.equal(inverse_frequencies(spec.rope, spec.head_dim), model.model.rotary_emb.inv_freq)
+    assert torch.equal(inverse_frequencies(mixer.rope, mixer.head_dim), model.model.rotary_emb.inv_freq)
 
 
 def test_old_and_new_rope_layouts_mean_the_same(tmp_path):
@@ -82,8 +90,8 @@ def test_old_and_new_rope_layouts_mean_the_same(tmp_path):
     old = spec_of(tmp_path, {**base, "rope_theta": 10000.0, "rope_scaling": scaling})
     older = {"type": "linear", "factor": 2.0}
     assert new == old
-    assert spec_of(tmp_path, {**base, "rope_scaling": older}).rope.kind == "linear"
-    assert spec_of(tmp_path, {**base, "rope_scaling": None}).rope.kind == "default"
+    assert spec_of(tmp_path, {**base, "rope_scaling": older}).ropes[0].kind == "linear"
+    assert spec_of(tmp_path, {**base, "rope_scaling": None}).ropes[0].kind == "default"
 
 
 def test_ends_of_sequence_come_from_both_files(tmp_path):
@@ -147,7 +155,7 @@ WRONG = {
     "rope unknown": ({"rope_scaling": {"rope_type": "spiral"}}, "rope_scaling.rope_type 'spiral' is not supported"),
     "rope longrope": (
         {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
-        "'longrope' is not supported; supported: default",
+        "rope_scaling.short_factor None is not 64 positive",
     ),
     "rope without factor": ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
     "rope factors": ({"rope_scaling": {"rope_type": "factors"}}, "rope_scaling.factors None is not 64 positive"),
@@ -254,7 +262,8 @@ def test_any_value_in_any_field_is_a_model_load_error_or_harmless(tmp_path, data
     except ModelLoadError as error:
         assert str(tmp_path) in str(error)
         return
-    assert spec.num_heads % spec.num_kv_heads == 0 and spec.head_dim % 2 == 0
+    for layer in spec.layers:
+        assert layer.mixer.num_heads % layer.mixer.num_kv_heads == 0 and layer.mixer.head_dim % 2 == 0
 
 
 def test_a_huge_config_is_not_even_parsed(tmp_path):

@@ -25,20 +25,24 @@ from octavo_engine.attention.triton import TritonAttention
 from octavo_engine.kernels import moe_choice
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
+from octavo_engine.model.checkpoint import unsharded
 from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.decoder import Decoder, DecoderLayer
-from octavo_engine.model.layers import linear as linear_module
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.products import torch_logits
 from octavo_engine.model.layers.residual import summed
 from octavo_engine.model.layers.triton_compute import TritonPointwise, triton_compute
-from octavo_engine.model.quantization import ONLINE, FP8Scheme
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.names import LLAMA_NAMES
+from octavo_engine.model.quantization import fp8
+from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.quantization.registry import ONLINE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import read_spec
-from octavo_engine.model.weights import load_model
 
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16}
@@ -76,14 +80,14 @@ def launches(scheme: FP8Scheme | None, monkeypatch: pytest.MonkeyPatch) -> list[
     decoder, backend = Decoder(spec, dtype=torch.bfloat16, device=CPU), TritonAttention()
     for linear in decoder.modules():
         if isinstance(linear, Linear):
-            linear.in_8_bits = scheme is not None
+            linear.weights.in_8_bits = scheme is not None
     one, zero = torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
     inputs = StepInputs(zero, zero, torch.tensor([0, 1]).int(), one, (one[None],), (zero,), zero, (1,), (1,))
     caches = backend.allocate(spec.kv_groups[0], 2, 16, torch.bfloat16, CPU)
     attention = AttentionContext(backend, caches, (backend.prepare(inputs, 0, 16, None),), (0, 0))
     x, rope = torch.ones(1, 128, dtype=torch.bfloat16), Rope(torch.ones(1, 1, 64), torch.ones(1, 1, 64))
     with torch.no_grad(), Launches(monkeypatch) as launched:
-        decoder.compute.run(cast("list[DecoderLayer]", list(decoder.layers)), x, [rope, rope], attention)
+        decoder.compute.run(decoder.decoder_layers, x, [rope, rope], attention)
     return launched.names
 
 
@@ -113,10 +117,10 @@ def test_logits_are_sampled_as_they_are_multiplied(monkeypatch: pytest.MonkeyPat
     """No pass makes them float32, and a graph's product writes them where they are sampled."""
     monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: triton_compute())
     decoder = Decoder(make_decoder(torch.float32, **SIZES).spec, dtype=torch.bfloat16, device=CPU)
-    torch.nn.init.normal_(decoder.embedding)
+    torch.nn.init.normal_(decoder.embedding.weight)
     hidden, exact = torch.randn(3, 64).bfloat16(), torch.zeros(3, 300, dtype=torch.float64)
     out = torch.full((3, 300), torch.nan, dtype=decoder.logits_dtype)
-    torch.mm(hidden.double(), decoder.lm_head.double().T, out=exact)
+    torch.mm(hidden.double(), decoder.head.weight.double().T, out=exact)
     with torch.no_grad(), Launches(monkeypatch) as launched:
         found = [decoder.logits(hidden, out), decoder.logits(hidden)]
     assert launched.names == ["mm", "mm"]
@@ -134,7 +138,7 @@ def test_without_triton_logits_are_float32() -> None:
     found = decoder.logits(hidden)
     assert found.dtype == torch.float32
     assert torch.equal(found, decoder.logits(hidden, out))
-    torch.testing.assert_close(found, hidden.float() @ decoder.lm_head.float().T, rtol=2**-9, atol=1e-2)
+    torch.testing.assert_close(found, hidden.float() @ decoder.head.weight.float().T, rtol=2**-9, atol=1e-2)
 
 
 class SecondOfTwo(Collectives):
@@ -143,16 +147,16 @@ class SecondOfTwo(Collectives):
     def __init__(self) -> None:
         super().__init__(Shard(1, 2))
 
-    def add_up(self, x: torch.Tensor) -> torch.Tensor:
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x + 3
 
 
 def test_in_fp8_every_rank_adds_its_residual_to_the_sum_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_module, "fp8_linear", lambda x, *_: 2 * x)
-    linear = Linear(16, (16,), bias=False, compute=Compute(), dtype=torch.bfloat16, device=CPU, quantization=ONLINE)
-    linear.in_8_bits = True
+    monkeypatch.setattr(fp8, "fp8_linear", lambda x, *_: 2 * x)
+    options = LayerOptions(SecondOfTwo(), Compute(), torch.bfloat16, CPU, LLAMA_NAMES, fp8_products=True)
+    linear = Linear(unsharded(16), (unsharded(16),), bias=False, options=options, method=ONLINE["fp8"], summed=True)
     x, residual = torch.randn(2, 4, 16)
-    stream = linear.add_to(residual, x, SecondOfTwo())
+    stream = linear.add_to(residual, x)
     assert torch.equal(summed(stream), residual + (2 * x + 3))
 
 

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import reference_model, save
+from checkpoints import destinations, reference_model, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from octavo_engine.engine.target import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.loader import load_model
 from octavo_engine.model.safetensors_file import read_header, read_headers
+from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import read_spec
-from octavo_engine.model.weights import destinations, load_model
 
 CPU = torch.device("cpu")
 
@@ -63,7 +65,7 @@ def test_every_tensor_arrives_where_it_belongs(sharded):
     assert set(targets) | {"lm_head.weight"} == set(state)
     for name, target in targets.items():
         assert torch.equal(target, state[name]), name
-    assert decoder.lm_head is decoder.embedding
+    assert decoder.head.weight is decoder.embedding.weight
 
 
 def test_progress_goes_from_nothing_to_all_by_bytes(sharded):
@@ -78,7 +80,7 @@ def test_progress_goes_from_nothing_to_all_by_bytes(sharded):
 def test_weights_are_cast_while_loading(checkpoint):
     decoder = load(checkpoint, torch.bfloat16)
     assert {parameter.dtype for parameter in decoder.parameters()} == {torch.bfloat16}
-    assert decoder.rope.inv_freq.dtype == torch.float32
+    assert decoder.ropes[0].inv_freq.dtype == torch.float32
 
 
 def test_a_tied_copy_of_the_embedding_is_ignored(tmp_path):
@@ -268,15 +270,17 @@ def test_footprint_is_what_the_weights_take(sharded, checkpoint):
         files = ModelFiles("test", directory=directory)
         spec, decoder = read_spec(files), load(directory)
         parameters = {parameter.data_ptr(): parameter for parameter in decoder.parameters()}.values()
-        assert footprint.weight_bytes(spec, torch.float32) == sum(p.nbytes for p in parameters)
-        assert footprint.weight_bytes(spec, torch.bfloat16) * 2 == footprint.weight_bytes(spec, torch.float32)
+        planned = {dtype: make_blueprint(spec, dtype, Shard()) for dtype in (torch.float32, torch.bfloat16)}
+        assert footprint.weight_bytes(planned[torch.float32]) == sum(p.nbytes for p in parameters)
+        half, single = (footprint.weight_bytes(planned[dtype]) for dtype in (torch.bfloat16, torch.float32))
+        assert half * 2 == single
         stored = sum(t.num_bytes for h in read_headers(directory) for t in h.tensors.values())
         assert footprint.checkpoint_bytes(files) == stored == sum(p.nbytes for p in parameters)
-        assert footprint.kv_bytes_per_token(spec, torch.bfloat16) == 2 * 3 * 2 * 8 * 2
+        assert footprint.kv_bytes_per_token(spec.kv_groups, torch.bfloat16) == 2 * 3 * 2 * 8 * 2
 
 
 @pytest.mark.parametrize("changes", [{"attention_bias": True, "mlp_bias": True}, {"head_dim": 24}])
 def test_footprint_counts_biases_and_head_sizes(changes, tmp_path):
     model = reference_model(**changes)
     spec = read_spec(ModelFiles("test", directory=save(model, tmp_path)))
-    assert footprint.num_parameters(spec) == model.num_parameters()
+    assert footprint.weight_bytes(make_blueprint(spec, torch.float32, Shard())) == 4 * model.num_parameters()

@@ -29,7 +29,7 @@ from octavo_engine.engine import target
 from octavo_engine.engine.rank import decode_memory_plan, encode_memory_plan
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.llm import Completion
-from octavo_engine.model.spec import read_spec
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.runner.kv_blocks import WindowNeed
 from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, plan_memory
 
@@ -264,9 +264,7 @@ def test_a_backend_without_sinks_is_not_taken_for_a_model_that_has_them(
     files = resolve_model(str(checkpoint), None, lambda *_: None)
     config = EngineConfig(model=str(checkpoint), attention_backend=name)
     for sinks in (True, False):
-        monkeypatch.setattr(
-            target, "read_spec", lambda files, s=sinks: windowed(read_spec(files), 8, attention_sinks=s)
-        )
+        monkeypatch.setattr(target, "read_spec", lambda files, s=sinks: windowed(read_spec(files), 8, sinks=s))
         if device == "cpu":
             chosen = target.choose_target(config, files, Shard(0, 1)).backend.name
             assert chosen == ("torch" if sinks else "cpu")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.core.request import SamplingParams
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, StepResult, TableChange
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.loader import load_model
 from octavo_engine.model.source import resolve_model
-from octavo_engine.model.spec import read_spec
-from octavo_engine.model.weights import load_model
 from octavo_engine.runner.block_ops import batches, measure_swap, run_block_ops
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache

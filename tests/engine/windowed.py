@@ -13,8 +13,8 @@ WINDOW = 10
 
 
 def windowed(spec: ModelSpec, window: int, **changes: Any) -> ModelSpec:
-    """`spec`, of three layers, with LAYERS."""
-    (group,) = spec.kv_groups
-    of_kind = {kind: tuple(i for i, name in enumerate(LAYERS) if name == kind) for kind in set(LAYERS)}
-    sliding = replace(group, kind="sliding", layers=of_kind["sliding_attention"], window=window)
-    return replace(spec, kv_groups=(replace(group, layers=of_kind["full_attention"]), sliding), **changes)
+    """`spec`, of three layers, with LAYERS and with `changes` of each one's attention."""
+    windows = (window if kind == "sliding_attention" else None for kind in LAYERS)
+    mixers = (replace(layer.mixer, window=own, **changes) for layer, own in zip(spec.layers, windows, strict=True))
+    layers = tuple(replace(layer, mixer=mixer) for layer, mixer in zip(spec.layers, mixers, strict=True))
+    return replace(spec, layers=layers)

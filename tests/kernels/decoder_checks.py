@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, StepInputs
+from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.triton import TritonAttention
@@ -25,8 +25,21 @@ from octavo_engine.model.layers.pointwise import TorchPointwise
 from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.layers.residual import ResidualStream, summed
 from octavo_engine.model.layers.triton_compute import triton_compute
-from octavo_engine.model.quantization import FP8, FP8Scheme
-from octavo_engine.model.spec import ModelSpec, MoESpec, RopeSpec
+from octavo_engine.model.quantization.e4m3 import FP8
+from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.spec import (
+    AttentionSpec,
+    HeadSpec,
+    LayerNorms,
+    LayerSpec,
+    MLPSpec,
+    ModelSpec,
+    MoESpec,
+    NormSpec,
+    QKNormSpec,
+    RopeSpec,
+    RouterSpec,
+)
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision
 from tests.kernels.rounding import to_fp8
@@ -36,29 +49,43 @@ _STEPS = (((0, 16), (0, 2)), ((16, 17), (2, 5)), ((17, 18), (5, 6)))
 """For each step the tokens of both sequences that it computes: prompts, a decode with a chunk, decodes."""
 
 
-def _spec(*, qk_norm: bool, bias: bool, heads: int, kv_heads: int, head_dim: int, act: str = "silu") -> ModelSpec:
-    return ModelSpec(
-        architecture="LlamaForCausalLM",
-        num_layers=2,
-        hidden_size=72,
-        intermediate_size=100,
+def _spec(
+    *,
+    qk_norm: bool,
+    bias: bool,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    act: str = "silu",
+    hidden: int = 72,
+    inner: int = 100,
+) -> ModelSpec:
+    norm = NormSpec(1e-5)
+    attention = AttentionSpec(
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
+        scale=head_dim**-0.5,
+        rope=RopeSpec(10000.0),
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=QKNormSpec(norm) if qk_norm else None,
+    )
+    layer = LayerSpec(
+        mixer=attention,
+        feed_forward=MLPSpec(intermediate_size=inner, activation=act, bias=bias, output_bias=bias),
+        norms=LayerNorms(before_mixer=norm, before_feed_forward=norm),
+    )
+    return ModelSpec(
+        architecture="LlamaForCausalLM",
+        hidden_size=hidden,
         vocab_size=67,
         max_position=512,
-        rms_norm_eps=1e-5,
-        rope=RopeSpec(10000.0),
-        tie_word_embeddings=True,
-        attention_bias=bias,
-        attention_output_bias=bias,
-        mlp_bias=bias,
-        mlp_output_bias=bias,
-        hidden_act=act,
-        qk_norm=qk_norm,
         dtype=torch.float32,
         eos_token_ids=(),
-        kv_groups=(KVGroupSpec("full", (0, 1), kv_heads, head_dim),),
+        layers=(layer, layer),
+        norm=norm,
+        head=HeadSpec(tied=True),
     )
 
 
@@ -86,7 +113,7 @@ def _decoder(
             parameter.copy_(weights * 0.2 if parameter.dim() > 1 else weights * 0.1 + 1)
     for module in decoder.modules():
         if isinstance(module, Linear):
-            module.in_8_bits = in_8_bits
+            module.weights.in_8_bits = in_8_bits
     return decoder
 
 
@@ -186,6 +213,26 @@ def _same_logits_in_fp8(spec: ModelSpec, device: torch.device) -> None:
         assert torch.equal(fused, unfused)
 
 
+def _gpt_oss() -> ModelSpec:
+    """With sinks, YaRN and experts; the first layer has a window."""
+    spec = _spec(qk_norm=False, bias=True, heads=2, kv_heads=1, head_dim=16, hidden=64)
+    rope = RopeSpec(10000.0, "yarn", 8.0, original_max_position=64, attention_factor=1.2)
+    moe = MoESpec(
+        num_experts=3,
+        top_k=2,
+        intermediate_size=48,
+        router=RouterSpec(bias=True),
+        bias=True,
+        limit=0.75,
+        alpha=1.702,
+    )
+    layers = (
+        replace(layer, mixer=replace(layer.mixer, sinks=True, rope=rope, window=window), feed_forward=moe)
+        for layer, window in zip(spec.layers, (5, None), strict=True)
+    )
+    return replace(spec, layers=tuple(layers))
+
+
 _INPUT_SCALE = 0.05
 _LLAMA = {"heads": 6, "kv_heads": 2, "head_dim": 16}
 _SPECS = {
@@ -193,18 +240,8 @@ _SPECS = {
     "biases_and_gelu": _spec(qk_norm=False, bias=True, act="gelu_pytorch_tanh", **_LLAMA),
     "qwen3": _spec(qk_norm=True, bias=False, heads=4, kv_heads=2, head_dim=32),
 }
-_SPECS["gpt_oss"] = replace(
-    _spec(qk_norm=False, bias=True, heads=2, kv_heads=1, head_dim=16),
-    hidden_size=64,
-    intermediate_size=48,
-    attention_sinks=True,
-    rope=RopeSpec(10000.0, "yarn", 8.0, original_max_position=64, attention_factor=1.2),
-    moe=MoESpec(experts=3, active=2, limit=0.75, alpha=1.702, mxfp4=False),
-    kv_groups=(KVGroupSpec("full", (1,), 1, 16), KVGroupSpec("sliding", (0,), 1, 16, window=5)),
-)
-_WHOLE_BLOCKS = replace(
-    _spec(qk_norm=False, bias=True, heads=2, kv_heads=1, head_dim=128), hidden_size=128, intermediate_size=256
-)
+_SPECS["gpt_oss"] = _gpt_oss()
+_FULL_BLOCKS = _spec(qk_norm=False, bias=True, heads=2, kv_heads=1, head_dim=128, hidden=128, inner=256)
 _SCHEMES = {
     "channel": FP8Scheme("channel"),
     "given_scales": FP8Scheme("tensor", "static"),
@@ -212,7 +249,7 @@ _SCHEMES = {
 }
 CHECKS = [Check(name, partial(_same_logits, spec)) for name, spec in _SPECS.items()]
 CHECKS += [
-    Check(f"fp8_{name}", partial(_same_logits_in_fp8, replace(_WHOLE_BLOCKS, quantization=scheme)))
+    Check(f"fp8_{name}", partial(_same_logits_in_fp8, replace(_FULL_BLOCKS, quantization=scheme)))
     for name, scheme in _SCHEMES.items()
 ]
 BUILDS: list[Build] = []

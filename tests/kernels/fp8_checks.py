@@ -12,7 +12,7 @@ from octavo_engine.kernels.fp8 import parts, quantize, quantize_kernel
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_kernel
 from octavo_engine.kernels.norm import rms_norm_fp8
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.layers.fp8 import fp8_linear
+from octavo_engine.model.quantization.e4m3 import fp8_linear
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import poisoned
 from tests.kernels.rounding import to_fp8

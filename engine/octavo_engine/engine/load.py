@@ -16,10 +16,10 @@ from octavo_engine.engine.target import Target
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
-from octavo_engine.model.quantization import FP8
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, Progress
-from octavo_engine.model.weights import load_model
 from octavo_engine.runner.block_ops import measure_swap
 from octavo_engine.runner.graphs import Captured, ladder, uses_graphs
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
@@ -145,13 +145,13 @@ def _agreed(loading: Loading, graphs: int, ranks: Collectives) -> MemoryPlan:
 def _make_worker(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> tuple[Worker, KVCache]:
     target, config = loading.target, loading.config
     cache = _allocate(loading, decoder, plan)
-    groups = len(target.spec.kv_groups)
+    groups = len(target.kv_groups)
     table = StateTable(config.max_num_seqs, plan.max_model_len, config.block_size, groups, target.device, config.seed)
     return Worker(decoder, target.backend, cache, table), cache
 
 
 def _allocate(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> KVCache:
-    target, groups = loading.target, loading.target.shard_spec.kv_groups
+    target, groups = loading.target, loading.target.kv_groups
     cache = allocate_cache(
         target.backend,
         groups,
@@ -172,7 +172,7 @@ def _warm_up(worker: Worker, loading: Loading, plan: MemoryPlan) -> None:
     which no request has yet; the first request that gets them writes them anew. All blocks of a longer context are
     block 0 too, whose values do not matter.
     """
-    config, num_groups = loading.config, len(loading.target.spec.kv_groups)
+    config, num_groups = loading.config, len(loading.target.kv_groups)
     compiles = loading.target.device.type == "cuda"
     short, long = (min(plan.max_model_len, size) - 1 for size in (config.block_size, _LONG_ENOUGH))
     prompts = zip(_PROMPTS, _WARM_UP, strict=True) if compiles else ((short, _WARM_UP[0]),)

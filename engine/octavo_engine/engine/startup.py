@@ -25,17 +25,7 @@ from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
 from octavo_engine.engine.target import Target, choose_target
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.model.footprint import (
-    compute_bytes,
-    dequantized_bytes,
-    graph_bytes,
-    kv_bytes_per_token,
-    logits_bytes,
-    sampler_bytes,
-    state_table_bytes,
-    step_bytes,
-    weight_bytes,
-)
+from octavo_engine.model import footprint
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.sampling_defaults import read_sampling_defaults
 from octavo_engine.model.shard import Shard
@@ -228,32 +218,32 @@ def memory_need(target: Target, config: EngineConfig) -> MemoryNeed:
 
     No other rank takes more: this one has its part of the logits, then all of them, which it samples from.
     """
-    spec, part, dtype = target.spec, target.shard_spec, target.dtype
-    tokens, seqs = config.max_num_batched_tokens, config.max_num_seqs
+    spec, blueprint, dtype = target.spec, target.blueprint, target.dtype
+    tokens, seqs, groups = config.max_num_batched_tokens, config.max_num_seqs, target.kv_groups
     length = config.max_model_len or spec.max_position
 
     def scratch(tokens: int, seqs: int) -> int:
-        backend = target.backend
-        attention = (backend.scratch_bytes(group, part.num_heads, tokens, seqs, length) for group in part.kv_groups)
-        return max(attention) + (0 if target.multiplies_fp8 else dequantized_bytes(part, dtype))
+        backend, heads = target.backend, target.num_heads
+        attention = (backend.scratch_bytes(group, heads, tokens, seqs, length) for group in groups)
+        return max(attention) + footprint.dequantized_bytes(blueprint)
 
-    copied, widened = compute_bytes(part, dtype, target.device, tokens)
-    sampling = logits_bytes(spec, dtype, seqs) + sampler_bytes(spec.vocab_size, seqs)
-    peak = max(step_bytes(part, dtype, tokens, seqs, scratch(tokens, seqs)) + widened, sampling)
-    state = state_table_bytes(seqs, length, config.block_size, len(spec.kv_groups))
+    copied, widened = footprint.compute_bytes(blueprint, target.device, tokens)
+    sampling = footprint.logits_bytes(spec.hidden_size, spec.vocab_size, dtype, seqs)
+    sampling += footprint.sampler_bytes(spec.vocab_size, seqs)
+    peak = max(footprint.step_bytes(blueprint, tokens, seqs, scratch(tokens, seqs)) + widened, sampling)
+    state = footprint.state_table_bytes(seqs, length, config.block_size, len(groups))
     graphs = 0
     if uses_graphs(config, target.device, target.backend):
         sizes = ladder(seqs)
-        graphs = graph_bytes(part, dtype, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
-    weights = weight_bytes(part, dtype) + copied
+        graphs = footprint.graph_bytes(blueprint, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
     return MemoryNeed(
-        weights,
+        footprint.weight_bytes(blueprint) + copied,
         peak + state,
-        kv_bytes_per_token(part, target.kv_dtype),
+        footprint.kv_bytes_per_token(groups, target.kv_dtype),
         graphs,
         tuple(
             WindowNeed(group.window, group.bytes_per_token(target.kv_dtype))
-            for group in part.kv_groups
+            for group in groups
             if group.window is not None
         ),
     )
@@ -277,7 +267,7 @@ def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -
         swap_space=config.swap_space,
         on_cpu=device.type == "cpu",
         max_num_batched_tokens=config.max_num_batched_tokens,
-        mixture=spec.moe is not None,
+        mixture=spec.has_experts,
     )
 
 

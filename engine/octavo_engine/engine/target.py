@@ -6,16 +6,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from octavo_engine.attention.backend import AttentionBackend, AttentionTask
+from octavo_engine.attention.backend import AttentionBackend, AttentionTask, KVGroupSpec
 from octavo_engine.attention.select import select_backend
 from octavo_engine.config import EngineConfig
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.model.footprint import linear_shapes
-from octavo_engine.model.layers.fp8 import multiplies_fp8, suits_fp8
-from octavo_engine.model.quantization import FP8, asked_for, check_blocks
-from octavo_engine.model.shard import Shard, sharded
+from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.collectives import Collectives
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
+from octavo_engine.model.quantization.registry import quantized_online
+from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec, read_spec
+from octavo_engine.model.spec import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,26 @@ class Target:
 
     device: torch.device
     spec: ModelSpec
-    """Of the whole model."""
-    shard_spec: ModelSpec
-    dtype: torch.dtype
+    blueprint: Decoder
+    """This rank's part of it on the device `meta`, where nothing is allocated: what the plan counts."""
     kv_dtype: torch.dtype
     """Of cached keys and values."""
     backend: AttentionBackend
-    multiplies_fp8: bool
-    """Whether the device multiplies all quantized weights in 8 bits as they are."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is computed in."""
+        return self.blueprint.dtype
+
+    @property
+    def kv_groups(self) -> tuple[KVGroupSpec, ...]:
+        """With this rank's heads."""
+        return self.blueprint.kv_groups
+
+    @property
+    def num_heads(self) -> int:
+        """This rank's query heads, in the layer that has most."""
+        return self.blueprint.ranks.shard.num_heads(self.spec)
 
 
 def choose_target(config: EngineConfig, files: ModelFiles, shard: Shard, *, measure: bool = True) -> Target:
@@ -40,30 +55,47 @@ def choose_target(config: EngineConfig, files: ModelFiles, shard: Shard, *, meas
     Backends are tried on a GPU only if they are to be measured.
     """
     device = choose_device(config.device, shard)
-    return _target(config, files, shard, device, fp8=multiplies_fp8(device), measure=measure)
+    return _target(config, files, shard, device, fp8_products=multiplies_fp8(device), measure=measure)
 
 
 def planned_target(config: EngineConfig, files: ModelFiles) -> Target:
     """What the first rank would be computed with on a GPU that need not be here, one that multiplies in 8 bits."""
     shard = Shard(0, config.tensor_parallel_size)
-    return _target(replace(config, attention_backend="triton"), files, shard, torch.device("cuda"), fp8=True)
+    return _target(replace(config, attention_backend="triton"), files, shard, torch.device("cuda"), fp8_products=True)
 
 
 def _target(
-    config: EngineConfig, files: ModelFiles, shard: Shard, device: torch.device, *, fp8: bool, measure: bool = False
+    config: EngineConfig,
+    files: ModelFiles,
+    shard: Shard,
+    device: torch.device,
+    *,
+    fp8_products: bool,
+    measure: bool = False,
 ) -> Target:
-    spec = asked_for(read_spec(files), config.quantization)
-    part = sharded(spec, shard)
-    for rank in range(shard.size):  # they need not be alike
-        check_blocks(sharded(spec, Shard(rank, shard.size)), shard.size)
+    spec = quantized_online(read_spec(files), config.quantization)
+    spec = spec.for_length(config.max_model_len or spec.max_position)
     dtype = choose_dtype(config.dtype, spec, device)
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
+    blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products)
+    check_alignment(spec, shard.size)
+    variants = (layer.mixer.variant for layer in blueprint.decoder_layers)
     task = AttentionTask(
-        part.kv_groups, config.block_size, dtype, kv_dtype, part.num_heads, plain=not spec.attention_sinks
+        blueprint.kv_groups,
+        config.block_size,
+        dtype,
+        kv_dtype,
+        shard.num_heads(spec),
+        plain=all(variant.plain for variant in variants),
     )
     backend = select_backend(config.attention_backend, device, task, measure=measure)
-    fp8 = fp8 and all(suits_fp8(dtype, *shape) for shape in linear_shapes(part))
-    return Target(device, spec, part, dtype, kv_dtype, backend, fp8)
+    return Target(device, spec, blueprint, kv_dtype, backend)
+
+
+def make_blueprint(spec: ModelSpec, dtype: torch.dtype, shard: Shard, *, fp8_products: bool = False) -> Decoder:
+    """A rank's decoder without memory."""
+    meta = torch.device("meta")
+    return Decoder(spec, dtype=dtype, device=meta, ranks=Collectives(shard), fp8_products=fp8_products)
 
 
 def choose_device(name: str, shard: Shard) -> torch.device:

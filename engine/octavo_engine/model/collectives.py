@@ -28,9 +28,9 @@ class SmallSums(Protocol):
     """A quicker way to sums of few numbers."""
 
     def takes(self, x: Tensor) -> bool:
-        """Whether x can be added up so; the same answer on all ranks."""
+        """Whether x can be summed so; the same answer on all ranks."""
 
-    def add_up(self, x: Tensor) -> None:
+    def all_reduce(self, x: Tensor) -> None:
         """Put the sum of all ranks' x into x."""
 
 
@@ -47,15 +47,15 @@ class Collectives:
         """Whether there are no others."""
         return self.shard.size == 1
 
-    def add_up(self, x: Tensor) -> Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of all ranks' x, the same bits everywhere."""
         if self._small is not None and self._small.takes(x):
-            self._small.add_up(x)
+            self._small.all_reduce(x)
         elif self._backend is not None:
             self._backend.allreduce([x]).wait()
         return x
 
-    def once(self, x: Tensor) -> Tensor | None:
+    def on_first_rank(self, x: Tensor) -> Tensor | None:
         """x where it is to be part of a sum: on the first rank alone."""
         return x if self.shard.rank == 0 else None
 
@@ -85,7 +85,7 @@ ALONE = Collectives(Shard())
 class SymmetricSums:
     """Sums over memory that all GPUs of the group map (torch.distributed._symmetric_memory).
 
-    One kernel writes this rank's numbers there, waits for the others, and adds up what all wrote, in the ranks' order.
+    One kernel writes this rank's numbers there, waits for the others, and sums what all wrote, in the ranks' order.
 
     Not run yet: it needs two GPUs that reach each other's memory, and we had none. It is written after PyTorch's
     sources; what our tests see is when it is chosen, and that either all ranks use it or none.
@@ -100,7 +100,7 @@ class SymmetricSums:
     def prepare(self) -> None:
         """What a rank does alone; RuntimeError where it cannot, or did it before: PyTorch counts such meetings."""
         if self._dtype not in (torch.bfloat16, torch.float32):
-            raise RuntimeError(f"its kernels do not add up {self._dtype}")
+            raise RuntimeError(f"its kernels do not sum {self._dtype}")
         others = (rank for rank in range(self._shard.size) if rank != self._shard.rank)
         if not all(torch.cuda.can_device_access_peer(self._device, rank) for rank in others):
             raise RuntimeError("the GPUs do not reach each other's memory")
@@ -121,7 +121,7 @@ class SymmetricSums:
         few = 0 < size <= _SMALL_BYTES and start % 16 == size % 16 == 0
         return few and x.is_contiguous() and x.dtype == self._dtype
 
-    def add_up(self, x: Tensor) -> None:
+    def all_reduce(self, x: Tensor) -> None:
         """Put the sum of all ranks' x into x."""
         flat = x.view(-1)
         shared = self._buffer[: len(flat)]
@@ -136,7 +136,7 @@ def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dty
         try:
             step()
         except (RuntimeError, ImportError, AttributeError) as error:  # not on these GPUs, or not in this PyTorch
-            log.info("no symmetric memory, NCCL adds up everything: %s", error)
+            log.info("no symmetric memory, NCCL sums everything: %s", error)
             able.zero_()
         backend.allreduce([able]).wait()
         if int(able) < shard.size:

@@ -1,21 +1,20 @@
-"""How much memory a model needs, by arithmetic alone: nothing is loaded, nothing is measured.
+"""How much memory a model needs: a walk over a decoder on the device `meta`, on which nothing is allocated.
 
 These are the numbers behind the sizing at start, behind `plan`, and behind the message that something does not fit.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
+from octavo_engine.attention.backend import KVGroupSpec
+from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import read_gguf
 from octavo_engine.model.layers.choose_compute import choose_compute
-from octavo_engine.model.quantization import FP8
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec, MoESpec
 
 _FLOAT32_BYTES = 4
 _INT32_BYTES = 4
@@ -24,58 +23,29 @@ _COUNTING_BYTES = 1024 * (4 + 8)
 _SAMPLER_BYTES = 32
 """Most that is alive for one logit at once: the count of possible tokens so far (int64, twice) beside probabilities,
 their sums, and the logits as they were adjusted and scaled."""
-_CHOICE_BYTES = 128
-"""Of one expert of one token: its number and weight, and the rows' order by expert and back (int64)."""
-
 _NODES_OF_A_LAYER = 16
 _NODE_BYTES = 16 << 10
 """Kernels of a layer in a CUDA graph and the driver's memory for one: a guess, not measured, for what is planned before
 anything is loaded. At start graphs are measured."""
 
 
-def num_parameters(spec: ModelSpec) -> int:
-    """Weights of the model, a tied embedding counted once; scales of quantized ones are not counted."""
-    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    hidden, inner = spec.hidden_size, spec.intermediate_size
-    attention = (query + 2 * key) * spec.attention_bias + hidden * spec.attention_output_bias
-    attention += spec.num_heads * spec.attention_sinks + 2 * (query + key) * hidden
-    mlp = 3 * hidden * inner + 2 * inner * spec.mlp_bias + hidden * spec.mlp_output_bias
-    if spec.moe is not None:
-        mlp = spec.moe.experts * (3 * hidden * inner + 2 * inner + hidden + hidden + 1)  # and the router's
-    embeddings = spec.vocab_size * hidden * (1 if spec.tie_word_embeddings else 2)
-    norms = 2 * hidden + 2 * spec.head_dim * spec.qk_norm
-    return spec.num_layers * (attention + mlp + norms) + hidden + embeddings
+def weight_bytes(decoder: Decoder) -> int:
+    """Bytes of the weights; a tied embedding counts once."""
+    return sum(parameter.nbytes for parameter in decoder.parameters())
 
 
-def linear_shapes(spec: ModelSpec) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of the linear layers' weights in one decoder layer, those of one expert."""
-    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    hidden, inner = spec.hidden_size, spec.intermediate_size
-    return (query + 2 * key, hidden), (hidden, query), (2 * inner, hidden), (hidden, inner)
+def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> tuple[int, int]:
+    """Bytes that the chosen way to compute keeps of weights besides, and what a step of `max_tokens` takes besides."""
+    if device.type != "cpu":  # the device need not be here, nor need Triton
+        return 0, 0
+    compute = choose_compute(decoder.spec, decoder.dtype, device, decoder.ranks.shard)
+    copied = 0 if compute.packed is None else sum(linear.weight.nbytes for linear in decoder.linears())
+    return copied, widening_bytes(decoder, max_tokens) * compute.widens
 
 
-def weight_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of the loaded weights: what is quantized in its own type with its scales, all other in `dtype`."""
-    scheme, total = spec.quantization, num_parameters(spec) * dtype.itemsize
-    if scheme is None:
-        return total
-    for shape in linear_shapes(spec):
-        scales = math.prod(scheme.scale_shape(*shape)) + (scheme.activation == "static")
-        saved = math.prod(shape) * (dtype.itemsize - FP8.itemsize) - scales * _FLOAT32_BYTES
-        total -= spec.num_layers * saved
-    return total
-
-
-def linear_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of all linear layers' weights in `dtype`."""
-    return spec.num_layers * sum(map(math.prod, linear_shapes(spec))) * dtype.itemsize
-
-
-def dequantized_bytes(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes that a device without 8-bit products needs in a step for the largest weight in float32 and `dtype`."""
-    if spec.quantization is None:
-        return 0
-    return max(rows * columns for rows, columns in linear_shapes(spec)) * (_FLOAT32_BYTES + dtype.itemsize)
+def dequantized_bytes(decoder: Decoder) -> int:
+    """Bytes that a step needs for the largest weight that is dequantized in each product."""
+    return max(linear.scratch_bytes for linear in decoder.linears())
 
 
 def checkpoint_bytes(files: ModelFiles) -> int | None:
@@ -90,73 +60,46 @@ def checkpoint_bytes(files: ModelFiles) -> int | None:
     return sum(tensor.num_bytes for header in read_headers(files.directory) for tensor in header.tensors.values())
 
 
-def kv_bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
+def kv_bytes_per_token(groups: Iterable[KVGroupSpec], dtype: torch.dtype) -> int:
     """Bytes one token takes in the KV cache for good: in layers of full attention, not in those with a window."""
-    return sum(group.bytes_per_token(dtype) for group in spec.kv_groups if group.window is None)
+    return sum(group.bytes_per_token(dtype) for group in groups if group.window is None)
 
 
-def logits_bytes(spec: ModelSpec, dtype: torch.dtype, max_seqs: int) -> int:
+def logits_bytes(hidden_size: int, vocab_size: int, dtype: torch.dtype, max_seqs: int) -> int:
     """Bytes of one step's logits, as computed and in float32."""
-    return max_seqs * (spec.hidden_size * dtype.itemsize + spec.vocab_size * (dtype.itemsize + _FLOAT32_BYTES))
+    return max_seqs * (hidden_size * dtype.itemsize + vocab_size * (dtype.itemsize + _FLOAT32_BYTES))
 
 
-def step_bytes(spec: ModelSpec, dtype: torch.dtype, max_tokens: int, max_seqs: int, attention_scratch: int = 0) -> int:
+def step_bytes(decoder: Decoder, max_tokens: int, max_seqs: int, attention_scratch: int = 0) -> int:
     """An upper bound of what one forward pass allocates besides weights and KV cache, its logits included.
 
     `attention_scratch` is the backend's `scratch_bytes`. What follows the logits is `sampler_bytes`.
     """
-    query, key = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    hidden, inner, size = spec.hidden_size, spec.intermediate_size, dtype.itemsize
-    stream = 3 * hidden * size  # the residual stream, before and after a layer's part, and that part's result
-    norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
-    rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum
-    attention = (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated
-    mlp = (hidden + 3 * inner) * size if spec.moe is None else _mixture_bytes(spec, spec.moe, size)
-    if spec.quantization is not None:  # a linear layer's input in 8 bits, scales, and its product before it is added
-        attention, mlp = (part + max(query, inner, hidden) + hidden * size for part in (attention, mlp))
-    angles = 4 * spec.head_dim * _FLOAT32_BYTES
-    per_token = stream + max(norm, attention, mlp) + angles + input_bytes(len(spec.kv_groups))
-    return max_tokens * per_token + attention_scratch + logits_bytes(spec, dtype, max_seqs)
+    layers, spec = decoder.decoder_layers, decoder.spec
+    angles = sum(4 * 2 * rope.inv_freq.numel() * _FLOAT32_BYTES for rope in decoder.rotations())
+    per_token = max(layer.step_bytes() for layer in layers) + angles + input_bytes(len(decoder.kv_groups))
+    logits = logits_bytes(spec.hidden_size, len(decoder.head.weight), decoder.dtype, max_seqs)
+    return max_tokens * per_token + attention_scratch + logits
 
 
-def _mixture_bytes(spec: ModelSpec, moe: MoESpec, size: int) -> int:
-    """Bytes of one token in a mixture of experts, by whoever computes it (kernels/moe.py, moe_choice.py, PyTorch).
-
-    PyTorch's grouped product takes most: for each expert of a token the row, gate and up with what becomes of them,
-    and float32 results in two orders. One expert after another takes as much, if all tokens go to the same ones.
-    """
-    routed = (2 * spec.hidden_size + 7 * spec.intermediate_size) * size + 3 * spec.hidden_size * _FLOAT32_BYTES
-    router = moe.experts * (size + _FLOAT32_BYTES) + moe.active * _CHOICE_BYTES
-    return spec.hidden_size * (2 * size + _FLOAT32_BYTES) + moe.active * routed + router
-
-
-def widening_bytes(spec: ModelSpec, max_tokens: int) -> int:
+def widening_bytes(decoder: Decoder, max_tokens: int) -> int:
     """An upper bound of what one product takes besides, where weight, input and result are widened to float32."""
-    shapes = linear_shapes(spec)
+    weights = [linear.weight for linear in decoder.linears()]
+    weights += [weight for mixture in decoder.mixtures() for weight in (mixture.gate_up, mixture.down)]
+    shapes = [weight.shape[-2:] for weight in weights]
     return max(_FLOAT32_BYTES * (rows * (columns + 1) + max_tokens * (rows + columns)) for rows, columns in shapes)
 
 
-def compute_bytes(spec: ModelSpec, dtype: torch.dtype, device: torch.device, max_tokens: int) -> tuple[int, int]:
-    """Bytes that the chosen way to compute keeps of weights besides, and what a step of `max_tokens` takes besides."""
-    if device.type != "cpu":  # the device need not be here, nor need Triton
-        return 0, 0
-    compute = choose_compute(spec, dtype, device)
-    copied = 0 if compute.packed is None else linear_bytes(spec, dtype)
-    return copied, widening_bytes(spec, max_tokens) * compute.widens
-
-
-def graph_bytes(
-    spec: ModelSpec, dtype: torch.dtype, sizes: Sequence[int], max_model_len: int, block_size: int, scratch: int
-) -> int:
+def graph_bytes(decoder: Decoder, sizes: Sequence[int], max_model_len: int, block_size: int, scratch: int) -> int:
     """About what CUDA graphs of decodes of `sizes` sequences keep: one step's memory, inputs, logits, and their nodes.
 
     `scratch` is the attention backend's for the largest of them.
     """
-    largest, groups = max(sizes), len(spec.kv_groups)
-    step = step_bytes(spec, dtype, largest, largest, scratch)
+    largest, groups = max(sizes), len(decoder.kv_groups)
+    step = step_bytes(decoder, largest, largest, scratch)
     tables = groups * -(-max_model_len // block_size) * _INT32_BYTES
-    kept = largest * (spec.vocab_size * _FLOAT32_BYTES + tables + input_bytes(groups))
-    return step + kept + len(sizes) * spec.num_layers * _NODES_OF_A_LAYER * _NODE_BYTES
+    kept = largest * (len(decoder.head.weight) * _FLOAT32_BYTES + tables + input_bytes(groups))
+    return step + kept + len(sizes) * len(decoder.layers) * _NODES_OF_A_LAYER * _NODE_BYTES
 
 
 def input_bytes(groups: int) -> int:

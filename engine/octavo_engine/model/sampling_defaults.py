@@ -10,9 +10,9 @@ from dataclasses import asdict
 from octavo_engine.core.admission import NotAdmissibleError, check_sampling
 from octavo_engine.core.request import LEAST_TOP_P, SamplingDefaults, SamplingParams
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.configuration import read_json
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import read_json
 
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
 _LARGEST = 1e9

@@ -72,7 +72,7 @@ class MemoryLimits:
     on_cpu: bool = False
     max_num_batched_tokens: int = 2048
     mixture: bool = False
-    """Whether it is a mixture of experts, which neither several devices can share nor `--quantization` shrink."""
+    """Whether it is a mixture of experts, which `--quantization` cannot shrink."""
 
     def shares(self, need: MemoryNeed, window_seqs: int = 1) -> BlockShares:
         """How memory is shared by KV groups, with windows for so many requests."""
@@ -261,7 +261,7 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget
     if limits.utilization < share <= 0.98:
         tips.append(f"--gpu-memory-utilization {share + 0.005:.2f}")
     if total > memory.free and left <= limits.shares(need).bytes(1):
-        smaller = "" if limits.mixture else ", more GPUs, or smaller weights (--quantization fp8)"
+        smaller = " or more GPUs" if limits.mixture else ", more GPUs, or smaller weights (--quantization fp8)"
         tips.append(f"a device with {format_size(total - memory.free)} more memory{smaller}")
     if left <= 0:
         tips.append(f"a smaller --max-num-seqs or --max-num-batched-tokens (one step takes {format_size(need.step)})")

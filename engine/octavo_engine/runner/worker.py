@@ -77,7 +77,7 @@ class Worker:
         They hold the addresses of this worker's cache. Nothing is written into it.
         """
         decoder, most = self._decoder, sizes[-1]
-        logits = torch.zeros(most, decoder.whole.vocab_size, dtype=decoder.logits_dtype, device=self._table.device)
+        logits = torch.zeros(most, decoder.spec.vocab_size, dtype=decoder.logits_dtype, device=self._table.device)
         inputs = padding_inputs(self._table, most)
         self._graphs = DecodeGraphs(capture, sizes, inputs, logits, self._forward, captured)
 

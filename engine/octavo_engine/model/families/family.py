@@ -1,29 +1,39 @@
-"""What differs from one family of decoders to the next; everything else is the same code."""
+"""What a family of models says of itself; everything else is the same code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import ModelSpec
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """A Hugging Face model class this engine computes."""
 
     architecture: str
     """The class's name in config.json."""
     model_type: str
-    gguf_architecture: str
-    """`general.architecture` of its GGUF files; empty: they are not read."""
+    read: Callable[[Fields], ModelSpec]
+    """What a config.json, or a GGUF header in its words, says; ModelLoadError if that is not computed here."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that config.json may leave out, with the values the family's own configuration class gives them."""
-    qk_norm: bool = False
-    """Whether each head of query and key is normalised before it is turned."""
-    experts: bool = False
-    """Whether feed-forwards are mixtures of experts, with biases and gpt-oss's activation."""
-    attention_sinks: bool = False
-    sliding_layers: bool = False
-    """Whether some layers' attention sees no more than a window: those that `layer_types` names, else every second."""
+    """Fields that config.json may omit, with the values the family's own configuration class gives them."""
+    nullable: frozenset[str] = frozenset()
+    """Fields in which null is a value of its own, not the default."""
+    gguf_architecture: str = ""
+    """`general.architecture` of its GGUF files; empty: they are not read."""
     gguf_interleaves_rope: bool = False
     """Whether GGUF files hold the rows of q and k so that rotated pairs lie side by side (llama.cpp's order)."""
+
+    def fields(self, origin: str, config: Mapping[str, Any]) -> Fields:
+        """`config` with the family's defaults for what it omits."""
+        given = {name: value for name, value in config.items() if value is not None}
+        defaults = {
+            name: value
+            for name, value in self.defaults.items()
+            if not (name in self.nullable and name in config and config[name] is None)
+        }
+        return Fields(origin, {**defaults, **given})

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import LayerSpec, ModelSpec
+
+
+def _read(fields: Fields) -> ModelSpec:
+    reading.refuse_windows(fields)
+    norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
+    mlp_bias = fields.boolean("mlp_bias", False)
+    layer = LayerSpec(
+        mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias),
+        feed_forward=reading.mlp(fields, bias=mlp_bias, output_bias=mlp_bias),
+        norms=reading.norms_before(norm),
+    )
+    return reading.model(fields, LLAMA.architecture, reading.repeated(fields, layer), norm=norm)
+
 
 LLAMA = Family(
     architecture="LlamaForCausalLM",
     model_type="llama",
-    gguf_architecture="llama",
+    read=_read,
     defaults={
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
@@ -17,5 +33,6 @@ LLAMA = Family(
         "tie_word_embeddings": False,
         "eos_token_id": 2,
     },
+    gguf_architecture="llama",
     gguf_interleaves_rope=True,
 )

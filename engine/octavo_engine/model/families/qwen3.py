@@ -1,13 +1,28 @@
-"""Qwen3's dense models (arXiv 2505.09388): Llama's layers, heads of query and key normalised before they are turned."""
+"""Qwen3's dense models (arXiv 2505.09388): Llama's layers, with each head of query and key normalised."""
 
 from __future__ import annotations
 
+from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec
+
+
+def _read(fields: Fields) -> ModelSpec:
+    reading.refuse_windows(fields)
+    norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
+    layer = LayerSpec(
+        mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm)),
+        feed_forward=reading.mlp(fields),
+        norms=reading.norms_before(norm),
+    )
+    return reading.model(fields, QWEN3.architecture, reading.repeated(fields, layer), norm=norm)
+
 
 QWEN3 = Family(
     architecture="Qwen3ForCausalLM",
     model_type="qwen3",
-    gguf_architecture="qwen3",
+    read=_read,
     defaults={
         "head_dim": 128,
         "hidden_act": "silu",
@@ -16,5 +31,5 @@ QWEN3 = Family(
         "attention_bias": False,
         "tie_word_embeddings": False,
     },
-    qk_norm=True,
+    gguf_architecture="qwen3",
 )

@@ -23,6 +23,7 @@ from octavo_engine.model.layers.products import (
     wide_product,
 )
 from octavo_engine.model.layers.run_layers import LayerRunner, one_by_one
+from octavo_engine.model.shard import UNSHARDED, Shard
 from octavo_engine.model.spec import ModelSpec
 
 _FEW_BESIDE_PACKED = 16
@@ -50,22 +51,30 @@ def choose_path(features: CPUFeatures, dtype: torch.dtype, *, has_kernels: bool,
     return "kernels and float32" if dtype == torch.bfloat16 and not features.avx512 else "kernels"
 
 
-def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, alone: bool = True) -> Compute:
-    """The quickest way to compute the model of `spec` in `dtype` on `device`; `alone`: on one rank."""
+def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, shard: Shard = UNSHARDED) -> Compute:
+    """The quickest way to compute a rank's part of the model of `spec` in `dtype` on `device`."""
     if triton_runs_on(device):
         from octavo_engine.model.layers.triton_compute import triton_compute
 
         return triton_compute()
     if device.type != "cpu":  # a decoder without memory is no reason to compile kernels
         return Compute()
-    fits = spec.hidden_size % LANES == spec.intermediate_size % LANES == spec.head_dim % (2 * LANES) == 0
-    kernels = cpu_kernels() if fits and dtype in DTYPES else None
+    kernels = cpu_kernels() if _in_full_lanes(spec, shard) and dtype in DTYPES else None
     features = cpu_features()
-    may_pack = features.amx and spec.quantization is None and spec.moe is None and weights_can_be_packed()
+    may_pack = features.amx and spec.quantization is None and not spec.has_experts and weights_can_be_packed()
     path = choose_path(features, dtype, has_kernels=kernels is not None, may_pack=may_pack)
     if kernels is None:
         return torch_compute(path)
-    return kernel_compute(kernels, path, spec if alone and dtype == torch.bfloat16 and kernels_know(spec) else None)
+    known = shard.size == 1 and dtype == torch.bfloat16 and kernels_know(spec)
+    return kernel_compute(kernels, path, spec if known else None)
+
+
+def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
+    """Whether all rows that the C kernels read consist of full vectors."""
+    parts = [layer.feed_forward for layer in spec.layers if layer.feed_forward is not None]
+    widths = {spec.hidden_size, *(len(shard.intermediate(part.intermediate_size)) for part in parts)}
+    heads = {layer.mixer.head_dim for layer in spec.layers}
+    return not any(width % LANES for width in widths) and not any(size % (2 * LANES) for size in heads)
 
 
 def torch_compute(path: Path = "torch") -> Compute:
@@ -86,7 +95,7 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
         product = by_tokens(product, most_tokens, wide_product)
     runner: LayerRunner = one_by_one
     if fused is not None:
-        runner = FusedLayers(kernels, fused.rms_norm_eps, fused.head_dim**-0.5, most_tokens)
+        runner = FusedLayers(kernels, fused.norm.eps, fused.layers[0].mixer.scale, most_tokens)
     return Compute(
         product=product,
         gated_product=kernel_gated_product(kernels, most_tokens),

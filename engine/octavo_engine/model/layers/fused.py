@@ -11,38 +11,37 @@ from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.kernels.cpu.layers import CPULayers
 from octavo_engine.kernels.cpu.library import CPUKernels
 from octavo_engine.model.layers.run_layers import Layer, Ropes, one_by_one
-from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.spec import AttentionSpec, LayerNorms, LayerSpec, MLPSpec, ModelSpec, NormSpec
 
 
 def kernels_know(spec: ModelSpec) -> bool:
-    """Whether the kernels compute everything that the layers of `spec` ask for.
+    """Whether the kernels compute all that the layers of `spec` ask for: layers of one shape, which rotate alike.
 
-    `spec` is compared with what they know, so that a field that is added to it later, or a value that they do not
+    Layers are compared with what they know, so that a field that is added to a spec later, or a value that they do not
     know, leaves them.
     """
-    known = ModelSpec(
-        architecture=spec.architecture,
-        num_layers=spec.num_layers,
-        hidden_size=spec.hidden_size,
-        intermediate_size=spec.intermediate_size,
-        num_heads=spec.num_heads,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        vocab_size=spec.vocab_size,
-        max_position=spec.max_position,
-        rms_norm_eps=spec.rms_norm_eps,
-        rope=spec.rope,
-        tie_word_embeddings=spec.tie_word_embeddings,
-        attention_bias=spec.attention_bias,
-        attention_output_bias=spec.attention_output_bias,
-        mlp_bias=spec.mlp_bias,
-        mlp_output_bias=spec.mlp_output_bias,
-        hidden_act="silu",
-        dtype=spec.dtype,
-        eos_token_ids=spec.eos_token_ids,
-        kv_groups=spec.kv_groups,
+    mixer, mlp = spec.layers[0].mixer, spec.layers[0].feed_forward
+    if not isinstance(mlp, MLPSpec) or spec.quantization is not None:
+        return False
+    norm = NormSpec(spec.norm.eps)
+    return all(
+        layer
+        == LayerSpec(
+            mixer=AttentionSpec(
+                num_heads=mixer.num_heads,
+                num_kv_heads=mixer.num_kv_heads,
+                head_dim=mixer.head_dim,
+                scale=mixer.scale,
+                rope=mixer.rope,
+                qkv_bias=layer.mixer.qkv_bias,
+                output_bias=layer.mixer.output_bias,
+                window=layer.mixer.window,
+            ),
+            feed_forward=MLPSpec(intermediate_size=mlp.intermediate_size, bias=mlp.bias, output_bias=mlp.output_bias),
+            norms=LayerNorms(before_mixer=norm, before_feed_forward=norm),
+        )
+        for layer in spec.layers
     )
-    return spec == known
 
 
 class FusedLayers:

@@ -2,83 +2,101 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
-import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.layers.compute import Compute
-from octavo_engine.model.layers.fp8 import fp8_linear, multiplies_fp8, suits_fp8
+from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, plain
+from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
-from octavo_engine.model.quantization import BLOCK, FP8, FP8Scheme, dequantize
+from octavo_engine.model.quantization.linear_method import LinearMethod, Projection
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 
 
 class Linear(nn.Module):
-    """y = x W^T + b with W [sum(parts), in]: the rows of several projections, one after another.
+    """y = x W^T + b with W [sum of parts, in]: the rows of several projections, one after another.
 
-    Quantized, W is e4m3 and `scale` says how large its numbers are; else there is no `scale`. Where products are not
-    computed in 8 bits, it is dequantized in each call and x stays as it is. Memory is not initialised; the loader fills
-    it.
+    How W is stored and multiplied with is its `method`'s business. Memory is not initialised; the loader fills it.
     """
 
     def __init__(
         self,
-        in_features: int,
-        parts: tuple[int, ...],
+        columns: Span,
+        parts: Sequence[Span],
         *,
         bias: bool,
-        compute: Compute,
-        dtype: torch.dtype,
-        device: torch.device,
-        quantization: FP8Scheme | None = None,
+        options: LayerOptions,
+        method: LinearMethod | None = None,
+        orders: Sequence[Tensor | None] | None = None,
+        summed: bool = False,
     ) -> None:
+        """`columns` and each of `parts` are what this rank has of a projection's.
+
+        `orders`: for each part which of its rows a checkpoint's are, None: the same. `summed`: ranks have columns, and
+        their results are summed; the bias is the first rank's alone.
+        """
         super().__init__()
-        self.parts = parts
-        self.compute = compute
-        self.dtype = dtype
-        self.quantization = quantization
-        rows = sum(parts)
-        self.in_8_bits = quantization is not None and multiplies_fp8(device) and suits_fp8(dtype, rows, in_features)
+        self.columns, self.spans, self.options = columns, tuple(parts), options
+        self.method = method or UNQUANTIZED
+        self.orders = orders or (None,) * len(parts)
+        rows, dtype, device = sum(self.parts), options.dtype, options.device
+        self.weights = self.method.create(rows, columns.size, dtype, device, fp8_products=options.fp8_products)
+        self.weight, self.scale = self.weights.weight, self.weights.scale
+        self.input_scale = self.weights.input_scale
+        self.has_bias = bias
+        own = bias and not (summed and options.ranks.shard.rank)
+        self.bias = parameter(rows, dtype=dtype, device=device) if own else None
 
-        def memory(*shape: int, dtype: torch.dtype) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
-
-        self.weight = memory(rows, in_features, dtype=dtype if quantization is None else FP8)
-        self.bias = memory(rows, dtype=dtype) if bias else None
-        self.scale: nn.Parameter | None = None
-        self.input_scale: nn.Parameter | None = None
-        if quantization is not None:
-            self.scale = memory(*quantization.scale_shape(rows, in_features), dtype=torch.float32)
-            if quantization.activation == "static":
-                self.input_scale = memory(1, dtype=torch.float32)
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The rows of each projection."""
+        return tuple(span.size for span in self.spans)
 
     @property
     def input_scaling(self) -> Scaling | None:
-        """How its input is quantized, by the operation that gives it or by itself; None: not at all."""
-        if self.quantization is None or not self.in_8_bits:
-            return None
-        return Scaling(BLOCK if self.quantization.granularity == "block" else None, self.input_scale)
+        """How its input is quantized, by what makes it or by this layer; None: not at all."""
+        return self.method.input_scaling(self.weights)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory that a product takes besides its input and result, whatever the number of tokens."""
+        return self.method.scratch_bytes(self.weights)
 
     def forward(self, x: Tensor | Quantized) -> Tensor:
-        """[T, in] to [T, sum(parts)]; x is quantized at most as `input_scaling` says."""
-        scaling = self.input_scaling
-        if scaling is None:
-            return self._multiply(cast("Tensor", x), None)
-        return fp8_linear(x, scaling, self.weight, cast("Tensor", self.scale), self.bias, self.dtype)
+        """[T, in] to [T, sum of parts]; x is quantized at most as `input_scaling` says."""
+        return self.method.apply(self.weights, x, self.bias, None, self.options.compute)
 
-    def add_to(self, residual: Tensor, x: Tensor | Quantized, ranks: Collectives) -> ResidualStream:
-        """`residual` [T, sum(parts)], which may be overwritten, and all ranks' products with their x [T, in].
+    def add_to(self, residual: Tensor | None, x: Tensor | Quantized) -> ResidualStream:
+        """`residual` [T, sum of parts], which may be overwritten, and all ranks' products with their x [T, in].
 
-        They are added up in the epilogue of the first rank's product. Products in 8 bits have none that could: each
-        rank leaves its residual to the norm that comes next.
+        They are added in the epilogue of the first rank's product. Products in 8 bits have none that could: each rank
+        leaves its residual to the norm that comes next. None: the products alone.
         """
-        if self.in_8_bits:
-            return ResidualSum(ranks.add_up(self(x)), residual)
-        return ranks.add_up(self._multiply(cast("Tensor", x), ranks.once(residual)))
+        ranks = self.options.ranks
+        if residual is None:
+            return ranks.all_reduce(self(x))
+        if self.weights.in_8_bits:
+            return ResidualSum(ranks.all_reduce(self(x)), residual)
+        addend = ranks.on_first_rank(residual)
+        return ranks.all_reduce(self.method.apply(self.weights, x, self.bias, addend, self.options.compute))
 
-    def _multiply(self, x: Tensor, addend: Tensor | None) -> Tensor:
-        """By the weight in x's type, added to `addend`, which may be overwritten."""
-        weight = self.weight if self.scale is None else dequantize(self.weight, self.scale, x.dtype)
-        return self.compute.linear(x, weight, self.bias, addend)
+    def tensors(self, *names: str) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it; for each part the name of its projection. Parts of one name are one tensor."""
+        yield from joined(self._tensors(names))
+
+    def _tensors(self, names: Sequence[str]) -> Iterator[CheckpointTensor]:
+        ends = accumulate(self.parts)
+        for name, span, end, order in zip(names, self.spans, ends, self.orders, strict=True):
+            rows = slice(end - span.size, end)
+            yield from self.method.tensors(self.weights, Projection(name, rows, span, self.columns, order))
+            if self.bias is not None:
+                yield plain(f"{name}.bias", self.bias[rows], span, order=order)
+            elif self.has_bias:
+                yield CheckpointTensor(name=f"{name}.bias", shape=(span.total,), pieces=())
+
+    def misaligned(self) -> Iterator[tuple[Span, int]]:
+        """The dimensions that the method cannot have in such sizes, and of what they should be multiples."""
+        alignment = self.method.alignment
+        yield from ((span, alignment) for span in (self.columns, *self.spans) if span.size % alignment)

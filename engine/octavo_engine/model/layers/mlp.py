@@ -1,46 +1,65 @@
-"""The gated feed-forward part of a layer (arXiv 2002.05202)."""
+"""The dense feed-forward part of a layer."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import MLPSpec
 
 
-class GatedMLP(nn.Module):
-    """down(act(gate(x)) * up(x)), gate and up fused."""
+class MLP(nn.Module):
+    """down(act(gate(x)) * up(x)) (arXiv 2002.05202), gate and up fused; or down(act(up(x))) where there is no gate."""
 
     def __init__(
-        self, spec: ModelSpec, *, ranks: Collectives, compute: Compute, dtype: torch.dtype, device: torch.device
+        self, spec: MLPSpec, hidden_size: int, layer: int, options: LayerOptions, method: LinearMethod | None = None
     ) -> None:
         super().__init__()
-        size, linear = spec.intermediate_size, partial(Linear, compute=compute, dtype=dtype, device=device)
-        linear = partial(linear, quantization=spec.quantization)
-        self.gate_up = linear(spec.hidden_size, (size, size), bias=spec.mlp_bias)
-        self.down = linear(size, (spec.hidden_size,), bias=spec.mlp_output_bias)
-        self.ranks = ranks
-        self.compute = compute
-        self.activation = spec.hidden_act
+        self.spec, self.layer, self.options = spec, layer, options
+        size, shard = spec.intermediate_size, options.ranks.shard
+        alignment = 1 if method is None else method.alignment
+        inner = span(shard.intermediate(size, alignment), size, "intermediate_size")
+        hidden = unsharded(hidden_size, "hidden_size")
+        parts = (inner, inner) if spec.gated else (inner,)
+        self.gate_up = Linear(hidden, parts, bias=spec.bias, options=options, method=method)
+        self.down = Linear(inner, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
 
     @property
     def input_scaling(self) -> Scaling | None:
         """How its input is to be quantized."""
         return self.gate_up.input_scaling
 
-    def forward(self, x: Tensor | Quantized, residual: Tensor) -> ResidualStream:
+    def forward(self, x: Tensor | Quantized, residual: Tensor | None) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
-        inner: Tensor | Quantized
-        if self.gate_up.scale is None:
-            inner = self.compute.gated(cast("Tensor", x), self.gate_up.weight, self.gate_up.bias, self.activation)
-        else:
-            inner = self.compute.gate_for(self.gate_up(x), self.activation, self.down.input_scaling)
-        return self.down.add_to(residual, inner, self.ranks)
+        return self.down.add_to(residual, self._inner(x))
+
+    def _inner(self, x: Tensor | Quantized) -> Tensor | Quantized:
+        compute, gate_up, activation = self.options.compute, self.gate_up, self.spec.activation
+        if not self.spec.gated:
+            return compute.activate(gate_up(x), activation)
+        if gate_up.method is UNQUANTIZED:
+            return compute.gated(cast("Tensor", x), gate_up.weight, gate_up.bias, activation)
+        return compute.gate_for(gate_up(x), activation, self.down.input_scaling)
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        names = self.options.names
+        roles = ("gate", "up") if self.spec.gated else ("up",)
+        yield from self.gate_up.tensors(*(names.of_layer(role, self.layer) for role in roles))
+        yield from self.down.tensors(names.of_layer("down", self.layer))
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it, its input included."""
+        hidden, inner, size = self.gate_up.columns.size, self.down.columns.size, self.options.dtype.itemsize
+        quantized = 0 if self.gate_up.method is UNQUANTIZED else max(inner, hidden) + hidden * size
+        return (hidden + 3 * inner) * size + quantized

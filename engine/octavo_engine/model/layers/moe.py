@@ -2,50 +2,137 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Span, joined, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
-from octavo_engine.model.spec import ModelSpec, MoESpec
+from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import MoESpec
+
+_FLOAT32_BYTES = 4
+_CHOICE_BYTES = 128
+"""Of one expert of one token: its number and weight, and the rows' order by expert and back (int64)."""
 
 
 class MoE(nn.Module):
-    """The sum of the experts that a router chooses for a token, weighted by a softmax over the chosen ones' logits.
+    """The sum of the experts that a router chooses for a token, weighted.
 
-    Memory is not initialised; the loader fills it.
+    Each rank has a part of every expert's intermediate size. Memory is not initialised; the loader fills it.
     """
 
-    def __init__(
-        self, spec: ModelSpec, moe: MoESpec, *, compute: Compute, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, spec: MoESpec, hidden_size: int, layer: int, options: LayerOptions) -> None:
         super().__init__()
-        hidden, inner, count = spec.hidden_size, spec.intermediate_size, moe.experts
+        self.spec, self.layer, self.options = spec, layer, options
+        self.hidden = unsharded(hidden_size, "hidden_size")
+        size, shard, count = spec.intermediate_size, options.ranks.shard, spec.num_experts
+        alignment = 1 if spec.quantization is None else spec.quantization.alignment
+        self.inner = span(shard.intermediate(size, alignment), size, "intermediate_size")
+        self.router = Linear(self.hidden, (unsharded(count),), bias=spec.router.bias, options=options)
 
         def memory(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
+            return parameter(*shape, dtype=options.dtype, device=options.device)
 
-        self.router = Linear(hidden, (count,), bias=True, compute=compute, dtype=dtype, device=device)
-        self.gate_up, self.gate_up_bias = memory(count, 2 * inner, hidden), memory(count, 2 * inner)
-        self.down, self.down_bias = memory(count, hidden, inner), memory(count, hidden)
-        self.experts = Experts(
-            self.gate_up, self.down, self.gate_up_bias, self.down_bias, limit=moe.limit, alpha=moe.alpha
+        self.gate_up, self.down = (
+            memory(count, 2 * self.inner.size, hidden_size),
+            memory(count, hidden_size, self.inner.size),
         )
-        self.active, self.compute = moe.active, compute
+        self.gate_up_bias = memory(count, 2 * self.inner.size) if spec.bias else None
+        self.down_bias = memory(count, hidden_size) if spec.bias and shard.rank == 0 else None
+        self.experts = Experts(
+            self.gate_up, self.down, self.gate_up_bias, self.down_bias, limit=spec.limit, alpha=spec.alpha
+        )
 
     @property
     def input_scaling(self) -> Scaling | None:
         """Its input is not to be quantized."""
         return self.router.input_scaling
 
-    def forward(self, x: Tensor | Quantized, residual: Tensor) -> ResidualStream:
+    def forward(self, x: Tensor | Quantized, residual: Tensor | None) -> ResidualStream:
         """[T, hidden] to the same; the next norm adds it to `residual`."""
         values = cast("Tensor", x)  # as `input_scaling` says
-        logits, chosen = self.router(values).topk(self.active, dim=-1)
-        weights = logits.float().softmax(dim=-1)
-        return ResidualSum(self.compute.mixture(values, self.experts, chosen, weights), residual)
+        chosen, weights = self._choose(self.router(values))
+        mixture = self.options.compute.mixture(values, self.experts, chosen, weights)
+        product = self.options.ranks.all_reduce(mixture)
+        return product if residual is None else ResidualSum(product, residual)
+
+    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each token the chosen experts and their weights, float32; both [T, top_k]."""
+        router, top_k = self.spec.router, self.spec.top_k
+        if router.softmax_over == "chosen":
+            highest, chosen = logits.topk(top_k, dim=-1)
+            return chosen, highest.float().softmax(dim=-1)
+        weights, chosen = logits.float().softmax(dim=-1).topk(top_k, dim=-1)
+        return chosen, weights / weights.sum(dim=-1, keepdim=True) if router.renormalize else weights
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        names, layer = self.options.names, self.layer
+        yield from self.router.tensors(names.of_layer("router", layer))
+        gate, up, down = (names.of_layer(f"expert_{role}", layer) for role in ("gate", "up", "down"))
+        if "{expert}" in gate:
+            for expert in range(self.spec.num_experts):
+                number = str(expert)
+                yield from self._numbered(expert, *(name.replace("{expert}", number) for name in (gate, up, down)))
+        else:
+            yield from self._bundled(gate, down)
+
+    def _numbered(self, expert: int, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
+        size = self.inner.size
+        gates, ups = self.gate_up[expert, :size], self.gate_up[expert, size:]
+        pairs = ((gate, gates), (up, ups))
+        yield from joined(plain(f"{name}.weight", target, self.inner, self.hidden) for name, target in pairs)
+        yield plain(f"{down}.weight", self.down[expert], self.hidden, self.inner)
+
+    def _bundled(self, gate_up: str, down: str) -> Iterator[CheckpointTensor]:
+        """Tensors of all experts: transposed unless they are quantized, gate and up in turn."""
+        count, size, method = self.spec.num_experts, self.inner.size, self.spec.quantization
+        every, both = unsharded(count), self.inner.times(2)
+        gates = self.gate_up.view(count, 2, size, -1).transpose(1, 2)  # [E, intermediate, 2, hidden]
+        if method is None:
+            yield _viewed(f"{gate_up}", gates.movedim(-1, 1), every, self.hidden, both)
+            yield plain(down, self.down.movedim(-1, 1), every, self.inner, self.hidden)
+        else:
+            yield from method.tensors(gate_up, gates, both, self.hidden)
+            yield from method.tensors(down, self.down, self.hidden, self.inner)
+        if self.gate_up_bias is not None:
+            yield _viewed(f"{gate_up}_bias", self.gate_up_bias.view(count, 2, size).transpose(1, 2), every, both)
+        if self.down_bias is not None:
+            yield plain(f"{down}_bias", self.down_bias, every, self.hidden)
+        elif self.spec.bias:
+            yield CheckpointTensor(name=f"{down}_bias", shape=(count, self.hidden.total), pieces=())
+
+    def misaligned(self) -> Iterator[tuple[Span, int]]:
+        """The dimensions that experts cannot be stored in, and of what they should be multiples."""
+        alignment = 1 if self.spec.quantization is None else self.spec.quantization.alignment
+        yield from ((span, alignment) for span in (self.inner, self.hidden) if span.size % alignment)
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it, by any of kernels/moe.py, moe_choice.py and PyTorch.
+
+        Rows by expert: input, both products, what is between them, and float32 results in two orders. One expert after
+        another takes as much, if all tokens go to the same ones.
+        """
+        hidden, inner, size = self.hidden.size, self.inner.size, self.options.dtype.itemsize
+        routed = (2 * hidden + 7 * inner) * size + 3 * hidden * _FLOAT32_BYTES
+        router = self.spec.num_experts * (size + 2 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
+        return hidden * (2 * size + _FLOAT32_BYTES) + self.spec.top_k * routed + router
+
+
+def _viewed(name: str, target: Tensor, *spans: Span) -> CheckpointTensor:
+    """A tensor whose last dimension the target has as two."""
+    part = tuple(span.slice for span in spans)
+    piece = Piece(target, part, _write_viewed)
+    return CheckpointTensor(name=name, shape=tuple(span.total for span in spans), pieces=(piece,))
+
+
+def _write_viewed(target: Tensor, rows: slice | Tensor, values: Tensor) -> None:
+    place = target[rows]
+    place.copy_(values.reshape(place.shape))

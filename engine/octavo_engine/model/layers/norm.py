@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator
+
 from torch import Tensor, nn
 
-from octavo_engine.kernels.norm_weights import NormKind, NormWeights
+from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.checkpoint import CheckpointTensor, Span, plain, unsharded
+from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.spec import NormSpec
 
 
 class Norm(nn.Module):
     """Root mean square (arXiv 1910.07467) or layer normalisation (arXiv 1607.06450) of [T, size]."""
 
-    def __init__(
-        self,
-        size: int,
-        eps: float,
-        *,
-        compute: Compute,
-        dtype: torch.dtype,
-        device: torch.device,
-        kind: NormKind = "rms",
-        bias: bool = False,
-        weight_offset: float = 0.0,
-    ) -> None:
+    def __init__(self, size: int | tuple[int, int], spec: NormSpec, options: LayerOptions) -> None:
+        """`size`: of the last dimension; or heads and the size of each, which have weights of their own."""
         super().__init__()
-        self.compute = compute
-        self.weight = nn.Parameter(torch.empty(size, dtype=dtype, device=device), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty_like(self.weight), requires_grad=False) if bias else None
-        self.weights = NormWeights(self.weight, eps, kind, self.bias, weight_offset)
+        self.compute = options.compute
+        shape = (size,) if isinstance(size, int) else size
+        self.weight = parameter(*shape, dtype=options.dtype, device=options.device)
+        self.bias = parameter(*shape, dtype=options.dtype, device=options.device) if spec.bias else None
+        self.weights = NormWeights(self.weight, spec.eps, spec.kind, self.bias, spec.weight_offset)
 
     def forward(self, stream: ResidualStream, scaling: Scaling | None = None) -> tuple[Tensor | Quantized, Tensor]:
         """`stream` [T, size] normalised, for a linear that wants it quantized by `scaling`; and the stream itself."""
         return self.compute.norm(stream, self.weights, scaling)
+
+    def tensors(self, name: str, rows: Span | None = None, order: Tensor | None = None) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it, a vector, of which a rank has `rows`, or all.
+
+        `order`: which of the rank's numbers each stored one is.
+        """
+        for kind, own in (("weight", self.weight), ("bias", self.bias)):
+            if own is not None:
+                yield plain(f"{name}.{kind}", own.view(-1), rows or unsharded(own.numel()), order=order)

@@ -1,4 +1,4 @@
-"""Rotary position embedding (arXiv 2104.09864): pairs of dimensions (i, i + D/2) are rotated by the position."""
+"""Rotary position embedding (arXiv 2104.09864): pairs of dimensions (i, i + D/2) rotate with the position."""
 
 from __future__ import annotations
 
@@ -12,18 +12,38 @@ from octavo_engine.model.spec import RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Radians per position of each pair, float32 [head_dim / 2], on the CPU."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
+    """Radians per position of each pair that is rotated, float32 [rotary_dim / 2], on the CPU."""
+    size = rope.rotary_dim or head_dim
+    exponents = torch.arange(0, size, 2, dtype=torch.float32, device="cpu") / size
     frequencies = 1.0 / (rope.theta**exponents)
+    if rope.kind in ("factors", "longrope"):
+        return frequencies / torch.tensor(rope.long_factors or rope.factors, dtype=torch.float32, device="cpu")
     if rope.kind == "linear":
         return frequencies / rope.factor
     if rope.kind == "llama3":
         return _llama3(frequencies, rope)
     if rope.kind == "yarn":
-        return _yarn(frequencies, rope, head_dim)
-    if rope.kind == "factors":
-        return frequencies / torch.tensor(rope.factors, dtype=torch.float32, device="cpu")
+        return _yarn(frequencies, rope, size)
     return frequencies
+
+
+def head_order(rope: RopeSpec | None, head_dim: int) -> Tensor | None:
+    """Which dimension of a head each dimension in the checkpoint becomes, int64 [head_dim]; None: the same one.
+
+    Afterwards all pairs are (i, i + head_dim / 2): those that rotate first, then those that do not. Scores stay the
+    same, as query and key have one order.
+    """
+    if rope is None:
+        return None
+    size = rope.rotary_dim or head_dim
+    pairs = torch.arange(size, device="cpu").view(-1, 2) if rope.interleaved else None
+    if pairs is None:
+        if size == head_dim:
+            return None
+        pairs = torch.arange(size, device="cpu").view(2, -1).t()
+    rest = torch.arange(size, head_dim, device="cpu").view(2, -1).t()
+    stored = torch.cat((pairs, rest)).t().reshape(-1)  # by the dimension that is computed with
+    return torch.argsort(stored)
 
 
 def _llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
@@ -58,18 +78,27 @@ def _yarn(frequencies: Tensor, rope: RopeSpec, head_dim: int) -> Tensor:
 
 
 class RotaryEmbedding(nn.Module):
-    """The angles of a step's positions, computed once for all layers."""
+    """The angles of a step's positions, computed once for all layers that rotate alike.
+
+    Pairs that are not rotated have angles of 0.
+    """
 
     inv_freq: Tensor
 
-    def __init__(self, rope: RopeSpec, head_dim: int, device: torch.device) -> None:
+    def __init__(self, rope: RopeSpec | None, head_dim: int, device: torch.device) -> None:
+        """None: nothing is rotated."""
         super().__init__()
-        self.factor = rope.attention_factor
-        self.register_buffer("inv_freq", inverse_frequencies(rope, head_dim).to(device), persistent=False)
+        rotating = torch.empty(0, device="cpu") if rope is None else inverse_frequencies(rope, head_dim)
+        self.rotating = len(rotating)
+        self.factor = 1.0 if rope is None else rope.attention_factor
+        frequencies = torch.cat((rotating, torch.zeros(head_dim // 2 - len(rotating), device="cpu")))
+        self.register_buffer("inv_freq", frequencies.to(device), persistent=False)
 
     def forward(self, positions: Tensor) -> Rope:
         """Positions [T] to cosines and sines, float32 [T, 1, head_dim / 2], times the attention factor."""
         angles = positions.to(torch.float32)[:, None, None] * self.inv_freq
-        if self.factor == 1:
-            return Rope(angles.cos(), angles.sin())
-        return Rope(angles.cos().mul_(self.factor), angles.sin().mul_(self.factor))
+        cos, sin = angles.cos(), angles.sin()
+        if self.factor != 1:
+            cos[..., : self.rotating].mul_(self.factor)
+            sin[..., : self.rotating].mul_(self.factor)
+        return Rope(cos, sin)

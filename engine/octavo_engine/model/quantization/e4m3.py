@@ -1,4 +1,4 @@
-"""Multiplication with weights in e4m3 on tensor cores that compute in 8 bits; elsewhere `Linear` dequantizes them."""
+"""Arithmetic of 8-bit floating point (e4m3, arXiv 2209.05433): quantizing, dequantizing, products on tensor cores."""
 
 from __future__ import annotations
 
@@ -11,8 +11,46 @@ from torch.nn.functional import ScalingType
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
 
+FP8 = torch.float8_e4m3fn
+FP8_MAX = 448.0
+BLOCK = 128
+"""Rows and columns of a weight that share a scale, where scales are by block."""
+_PIECE = 1 << 20
+"""Elements that are quantized at once: each takes 13 bytes meanwhile."""
 _ALIGNMENT = 16
 """`scaled_mm` wants rows and columns to be multiples of it."""
+
+
+def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Values e4m3 and scales float32 [rows, 1] of a weight [rows, columns]: each row's largest is 448."""
+    wide = weight.float()
+    scale = wide.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny * FP8_MAX) / FP8_MAX
+    return to_fp8(wide / scale), scale
+
+
+def quantize_into(weight: Tensor, scale: Tensor, values: Tensor) -> None:
+    """Fill e4m3 `weight` [rows, columns] and `scale` [rows, 1] from `values`, on their device, in small pieces."""
+    step = max(1, _PIECE // values.shape[1])
+    for first in range(0, len(values), step):
+        part = slice(first, first + step)
+        quantized, found = quantize_rows(values[part].to(weight.device))
+        weight[part].copy_(quantized)
+        scale[part].copy_(found)
+
+
+def to_fp8(x: Tensor) -> Tensor:
+    """Rounded to e4m3; what is beyond its range becomes its largest number, NaN stays (PyTorch's cast may not)."""
+    return x.clamp(-FP8_MAX, FP8_MAX).to(FP8)
+
+
+def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers that e4m3 values [rows, columns] with scales [rows, 1], or by block, stand for, in `dtype`."""
+    wide = weight.float()
+    if len(scale) == len(weight):
+        return wide.mul_(scale).to(dtype)
+    columns = scale.repeat_interleave(BLOCK, dim=1)
+    wide.view(len(scale), BLOCK, -1).mul_(columns.unsqueeze(1))
+    return wide.to(dtype)
 
 
 def fp8_linear(

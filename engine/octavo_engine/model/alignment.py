@@ -1,0 +1,41 @@
+"""Whether a model's projections, and what ranks have of them, can be cut as its quantization scheme wants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+import torch
+
+from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.model.collectives import Collectives
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.moe import MoE
+from octavo_engine.model.shard import Shard
+from octavo_engine.model.spec import ModelSpec
+
+
+def check_alignment(spec: ModelSpec, ranks: int) -> None:
+    """An OctavoError unless each projection of each of so many ranks consists of complete blocks.
+
+    Ranks need not be alike; layers of one kind are.
+    """
+    one_of_each = replace(spec, layers=tuple(dict.fromkeys(spec.layers)))
+    for rank in range(ranks):
+        shard = Collectives(Shard(rank, ranks))
+        _check(Decoder(one_of_each, dtype=torch.float32, device=torch.device("meta"), ranks=shard), ranks)
+
+
+def _check(decoder: Decoder, ranks: int) -> None:
+    parts: list[Linear | MoE] = [*decoder.linears(), *decoder.mixtures()]
+    wrong = {
+        f"{span.what} ({span.size})": alignment for span, alignment in chain(*(part.misaligned() for part in parts))
+    }
+    if not wrong:
+        return
+    alignment = max(wrong.values())
+    why = f"{', '.join(wrong)} is no multiple of {alignment}, and weights have scales for so many rows or columns"
+    if ranks == 1:
+        raise ModelLoadError(f"the model's {why}")
+    raise ConfigurationError(f"--tensor-parallel-size {ranks}: a rank's {why}; take a smaller size")

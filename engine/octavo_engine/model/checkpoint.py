@@ -1,0 +1,131 @@
+"""What a layer says of a tensor in a checkpoint: its name and shape, and which of its numbers fill which parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""safetensors' names of the types that are cast to the model's own."""
+
+Rows = slice | Tensor
+"""Which rows of a target: consecutive ones, or their numbers, int64."""
+Fill = Callable[[Tensor, Rows, Tensor], None]
+"""Writes values into these rows of a target; ValueError says what is wrong with the values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part [start, start + size) of a dimension of `total` that a rank has."""
+
+    start: int
+    size: int
+    total: int
+    what: str = ""
+    """Of what the dimension consists, for messages."""
+
+    @property
+    def slice(self) -> slice:
+        """Of the unsharded dimension."""
+        return slice(self.start, self.start + self.size)
+
+    def times(self, count: int) -> Span:
+        """The same of a dimension that has `count` elements for each of this one's."""
+        return replace(self, start=self.start * count, size=self.size * count, total=self.total * count)
+
+    def by(self, count: int) -> Span:
+        """The same of a dimension that has one element for each `count` of this one's."""
+        return replace(self, start=self.start // count, size=self.size // count, total=self.total // count)
+
+
+def unsharded(size: int, what: str = "") -> Span:
+    """All of a dimension."""
+    return Span(0, size, size, what)
+
+
+def write(target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Cast and copy."""
+    if isinstance(rows, slice):
+        target[rows].copy_(values)
+    elif target.dtype.itemsize == 1:  # PyTorch indexes no e4m3 on the CPU
+        target.view(torch.uint8)[rows] = values.to(target.device, target.dtype).view(torch.uint8)
+    else:
+        target[rows] = values.to(target.device, target.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a stored tensor, and where it belongs."""
+
+    target: Tensor
+    """A view of a parameter, with a row for each row of the part."""
+    part: tuple[slice, ...] = ()
+    """Of the stored tensor's first dimensions; of all others everything."""
+    fill: Fill = write
+    order: Tensor | None = None
+    """Which row of the target each row of the part is, int64; None: the same one."""
+
+    def put(self, values: Tensor, first: int = 0) -> None:
+        """Fill the target's rows from `first` on with so many of the part's; a number alone is one row."""
+        rows: Rows = slice(first, first + (len(values) if values.dim() else 1))
+        if self.order is not None:
+            rows = self.order[rows].to(self.target.device)
+        self.fill(self.target, rows, values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTensor:
+    """A tensor that a checkpoint of the model has."""
+
+    name: str
+    shape: tuple[int, ...] | None
+    """As stored; None: any."""
+    pieces: tuple[Piece, ...]
+    """Of this rank; there may be none."""
+    types: tuple[str, ...] = FLOATS
+    """safetensors' names of the types it may have."""
+    optional: bool = False
+    late: bool = False
+    """Whether it changes what other tensors have filled, so that it is read after all of those."""
+    squeezed: bool = False
+    """Whether dimensions of size 1 do not count in its shape."""
+
+
+def plain(name: str, target: Tensor, *spans: Span, order: Tensor | None = None) -> CheckpointTensor:
+    """A tensor that is cast and copied, of which a rank has `spans` of the first dimensions."""
+    shape = *(span.total for span in spans), *target.shape[len(spans) :]
+    part = tuple(span.slice for span in spans)
+    return CheckpointTensor(name=name, shape=shape, pieces=(Piece(target, part, order=order),))
+
+
+def ignored(name: str) -> CheckpointTensor:
+    """A tensor that some checkpoints have and nothing reads."""
+    return CheckpointTensor(name=name, shape=None, pieces=(), optional=True)
+
+
+def joined(tensors: Iterable[CheckpointTensor]) -> Iterator[CheckpointTensor]:
+    """Tensors of one name, the rows of several projections, as the one that is stored.
+
+    Each tensor's `part` counts from its own first row, and its shape is its own: here they follow one another.
+    """
+    together: dict[str, list[CheckpointTensor]] = {}
+    for tensor in tensors:
+        together.setdefault(tensor.name, []).append(tensor)
+    for parts in together.values():
+        yield parts[0] if len(parts) == 1 else _join(parts)
+
+
+def _join(parts: list[CheckpointTensor]) -> CheckpointTensor:
+    first, pieces, rows = parts[0], list[Piece](), 0
+    for tensor in parts:
+        pieces += (replace(piece, part=_after(rows, piece.part)) for piece in tensor.pieces)
+        rows += tensor.shape[0] if tensor.shape else 0
+    shape = (rows, *first.shape[1:]) if first.shape else first.shape
+    return replace(first, shape=shape, pieces=tuple(pieces))
+
+
+def _after(rows: int, part: tuple[slice, ...]) -> tuple[slice, ...]:
+    return (slice(part[0].start + rows, part[0].stop + rows), *part[1:]) if part else part

@@ -1,0 +1,41 @@
+"""What the loader asks of a kind of checkpoint file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from octavo_engine.config import format_size
+from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.source import Progress
+
+
+class CheckpointSource(Protocol):
+    """Files that hold a model's tensors. ModelLoadError names the file and the tensor that cannot be read."""
+
+    where: Path
+    """The file or the folder, for messages."""
+
+    def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor that is there, from headers alone; by the names of `expected`, if it has them."""
+
+    def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
+        """Fill the pieces of all tensors that are there, and read no more than those."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Bytes of the checkpoint read so far."""
+
+    total: int
+    progress: Progress
+    done: int = 0
+
+    def add(self, num_bytes: int) -> None:
+        """Count and report."""
+        self.done += num_bytes
+        self.progress(
+            "loading", self.done / max(1, self.total), f"{format_size(self.done)} of {format_size(self.total)}"
+        )

@@ -1,0 +1,115 @@
+"""From a model's small files to its spec: config.json or a GGUF header, read by the family that they name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.families import FAMILIES, Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.safetensors_file import has_weights, read_headers
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import ModelSpec
+
+_SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_MAX_CONFIG_BYTES = 16 << 20
+
+
+def read_spec(files: ModelFiles) -> ModelSpec:
+    """The spec of the model in `files`; ModelLoadError names the file, the field and what is wrong with it."""
+    if files.gguf is not None:
+        from octavo_engine.model.gguf_config import gguf_config
+
+        return _read_gguf(gguf_config(files.gguf, FAMILIES.values()), files.gguf)
+    if files.directory is None:
+        raise ModelLoadError(f"{files.name}: no files to read")
+    path = files.directory / "config.json"
+    config = read_json(path)
+    if "eos_token_id" in config or (files.directory / "generation_config.json").is_file():
+        config["eos_token_id"] = _all_ends(files.directory, config)
+    if config.get("dtype") is None and config.get("torch_dtype") is None:
+        config["dtype"] = _most_common_dtype(files.directory)
+    family = find_family(config.get("architectures"), path)
+    return family.read(family.fields(str(path), config))
+
+
+def _read_gguf(config: dict[str, Any], path: Path) -> ModelSpec:
+    family = find_family(config.get("architectures"), path)
+    spec = family.read(family.fields(str(path), config))
+    return _interleaved(spec) if family.gguf_interleaves_rope else spec
+
+
+def _interleaved(spec: ModelSpec) -> ModelSpec:
+    """`spec` of a file that holds the rows of query and key in llama.cpp's order."""
+    layers = []
+    for layer in spec.layers:
+        rope = layer.mixer.rope
+        interleaved = None if rope is None else replace(rope, interleaved=True)
+        layers.append(replace(layer, mixer=replace(layer.mixer, rope=interleaved)))
+    return replace(spec, layers=tuple(layers))
+
+
+def _all_ends(directory: Path, config: dict[str, Any]) -> list[int]:
+    """End-of-sequence ids of both files: instruct models name more of them in generation_config.json."""
+    ids = Fields(str(directory / "config.json"), config).integers("eos_token_id")
+    generation = directory / "generation_config.json"
+    if generation.is_file():
+        ids += Fields(str(generation), read_json(generation)).integers("eos_token_id")
+    return list(ids)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a small JSON file; ModelLoadError if it is absent, huge, broken or no object."""
+    try:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            raise ModelLoadError(f"{path}: {path.stat().st_size} bytes is too large for a configuration file")
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ModelLoadError(f"{path}: there is no such file, and without it the model is unknown") from None
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelLoadError(f"{path}: holds a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def find_family(architectures: Any, path: Path) -> Family:
+    """The family of the first supported name in `architectures`; ModelLoadError names the nearest one there is."""
+    names = architectures if isinstance(architectures, list) else [architectures]
+    names = [name for name in names if isinstance(name, str)]
+    for name in names:
+        if name in FAMILIES:
+            return FAMILIES[name]
+    supported = ", ".join(FAMILIES)
+    if not names:
+        raise ModelLoadError(f"{path}: architectures is missing or no list of names; supported: {supported}")
+    nearest = difflib.get_close_matches(names[0], FAMILIES, n=1, cutoff=0.0)[0]
+    raise ModelLoadError(
+        f"{path}: the architecture {names[0]!r} is not supported; the nearest supported is {nearest} (all: {supported})"
+    )
+
+
+def _most_common_dtype(directory: Path) -> str:
+    """The type most bytes of the weights have, for a config.json that does not say.
+
+    Before they are fetched it is bfloat16, what most are published in: the size it gives is the least it can be, so
+    that nothing is refused for want of memory that would have fitted.
+    """
+    if not has_weights(directory):
+        return "bfloat16"
+    counts: Counter[str] = Counter()
+    for header in read_headers(directory):
+        for tensor in header.tensors.values():
+            if tensor.dtype not in ("F8_E4M3", "U8"):  # nothing is computed in them alone
+                counts[tensor.dtype] += tensor.num_bytes
+    name = counts.most_common(1)[0][0] if counts else "F32"
+    return str(_SAFETENSORS_DTYPES.get(name, torch.float32))

@@ -1,0 +1,168 @@
+"""What many families read alike from a config.json. Each function raises ModelLoadError about fields it cannot use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from octavo_engine.model.families.rope import rope
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.registry import read_method
+from octavo_engine.model.spec import AttentionSpec, HeadSpec, LayerNorms, LayerSpec, MLPSpec, ModelSpec, NormSpec
+
+log = logging.getLogger(__name__)
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
+
+
+def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **values: Any) -> ModelSpec:
+    """The model of `layers`, with the fields that all families have; `values` add to them or take their place."""
+    vocab_size = fields.integer("vocab_size", 1, 1 << 26)
+    if "quantization" not in values:
+        values["quantization"] = read_method(fields)
+    values.setdefault("head", HeadSpec(tied=fields.boolean("tie_word_embeddings", False)))
+    return ModelSpec(
+        architecture=architecture,
+        hidden_size=hidden_size(fields),
+        vocab_size=vocab_size,
+        max_position=max_position(fields),
+        dtype=_dtype(fields),
+        eos_token_ids=_eos_token_ids(fields, vocab_size),
+        layers=layers,
+        **values,
+    )
+
+
+def repeated(fields: Fields, layer: LayerSpec) -> tuple[LayerSpec, ...]:
+    """`layer` in each place."""
+    return (layer,) * num_layers(fields)
+
+
+def num_layers(fields: Fields) -> int:
+    """How many layers there are."""
+    return fields.integer("num_hidden_layers", 1, 4096)
+
+
+def hidden_size(fields: Fields) -> int:
+    """The width of the residual stream."""
+    return fields.integer("hidden_size", 1, 1 << 20)
+
+
+def max_position(fields: Fields) -> int:
+    """The longest context that the model was made for."""
+    return fields.integer("max_position_embeddings", 1, 1 << 30)
+
+
+def intermediate_size(fields: Fields, name: str = "intermediate_size") -> int:
+    """The width between a feed-forward's projections."""
+    return fields.integer(name, 1, 1 << 22)
+
+
+def attention(fields: Fields, *, partial_rotary: bool = False, **values: Any) -> AttentionSpec:
+    """Grouped-query attention with RoPE, scores divided by the root of a head's size.
+
+    `partial_rotary`: whether the family may rotate only a part of each head. `values` add to what fields say or take
+    its place.
+    """
+    heads, kv_heads, head_dim = _heads(fields)
+    values.setdefault("scale", head_dim**-0.5)
+    if "rope" not in values:
+        values["rope"] = rope(fields, max_position(fields), head_dim, partial=partial_rotary)
+    return AttentionSpec(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, **values)
+
+
+def _heads(fields: Fields) -> tuple[int, int, int]:
+    """Query heads, KV heads and the size of a head."""
+    hidden, heads = hidden_size(fields), fields.integer("num_attention_heads", 1, 1 << 16)
+    if not fields.has("head_dim") and hidden % heads:
+        raise fields.wrong("hidden_size", hidden, f"is not a multiple of num_attention_heads {heads}")
+    kv_heads = fields.integer("num_key_value_heads", 1, heads, default=heads)
+    if heads % kv_heads:
+        raise fields.wrong("num_key_value_heads", kv_heads, f"does not divide num_attention_heads {heads}")
+    head_dim = fields.integer("head_dim", 2, 1024, default=hidden // heads)
+    if head_dim % 2:
+        raise fields.wrong("head_dim", head_dim, "is odd, and rotary embeddings rotate pairs")
+    return heads, kv_heads, head_dim
+
+
+def mlp(fields: Fields, **values: Any) -> MLPSpec:
+    """A dense feed-forward, gated unless `values` say otherwise."""
+    return MLPSpec(intermediate_size=intermediate_size(fields), activation=activation(fields), **values)
+
+
+def activation(fields: Fields, name: str = "hidden_act") -> str:
+    """The activation function in the field `name`."""
+    value = fields.text(name)
+    if value not in _ACTIVATIONS:
+        raise fields.wrong(name, value, f"is not supported; supported: {', '.join(_ACTIVATIONS)}")
+    return value
+
+
+def rms_norm(fields: Fields) -> NormSpec:
+    """A norm by the root mean square."""
+    return NormSpec(fields.number("rms_norm_eps", 0, 1))
+
+
+def layer_norm(fields: Fields, *, bias: bool) -> NormSpec:
+    """LayerNorm."""
+    return NormSpec(fields.number("layer_norm_eps", 0, 1), "layer", bias)
+
+
+def norms_before(norm: NormSpec) -> LayerNorms:
+    """`norm` before the mixer and before the feed-forward."""
+    return LayerNorms(before_mixer=norm, before_feed_forward=norm)
+
+
+def window(fields: Fields) -> int | None:
+    """`sliding_window`, where all layers have it; None if it is null."""
+    return fields.integer("sliding_window", 1, 1 << 30) if fields.has("sliding_window") else None
+
+
+def windows(fields: Fields, default: Callable[[int], bool]) -> tuple[int | None, ...]:
+    """Of each layer the tokens that its attention sees; None: all.
+
+    Where `layer_types` does not say which layers have a window, it is those of which `default` is true.
+    """
+    count, kinds = num_layers(fields), fields.values.get("layer_types")
+    if kinds is None:
+        kinds = [f"{'sliding' if default(layer) else 'full'}_attention" for layer in range(count)]
+    _check_kinds(fields, kinds, {"full_attention", "sliding_attention"})
+    if len(kinds) != count:
+        raise fields.wrong("layer_types", kinds, f"does not name {count} layers")
+    if "sliding_attention" not in kinds:
+        return (None,) * count
+    window = fields.integer("sliding_window", 1, 1 << 30)
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def refuse_windows(fields: Fields) -> None:
+    """ModelLoadError if some layers have windows that the family is not computed with."""
+    if fields.boolean("use_sliding_window", False):
+        raise fields.wrong("use_sliding_window", True, "is not supported")
+    _check_kinds(fields, fields.values.get("layer_types") or ["full_attention"], {"full_attention"})
+
+
+def _check_kinds(fields: Fields, kinds: Any, known: set[str]) -> None:
+    if not isinstance(kinds, list) or set(map(str, kinds)) - known:
+        raise fields.wrong("layer_types", kinds, f"is not supported, only {' and '.join(sorted(known))} in all layers")
+
+
+def _dtype(fields: Fields) -> torch.dtype:
+    key = "dtype" if fields.has("dtype") else "torch_dtype"
+    name = fields.text(key, default="float32").removeprefix("torch.")
+    if name not in _DTYPES:
+        raise fields.wrong(key, name, f"is not supported; supported: {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _eos_token_ids(fields: Fields, vocab_size: int) -> tuple[int, ...]:
+    ids = dict.fromkeys(fields.integers("eos_token_id"))
+    if outside := [token for token in ids if not 0 <= token < vocab_size]:
+        log.warning(
+            "%s: eos_token_id %s lies outside the vocabulary and can never end an answer", fields.origin, outside
+        )
+    return tuple(token for token in ids if 0 <= token < vocab_size)

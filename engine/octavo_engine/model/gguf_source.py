@@ -1,0 +1,94 @@
+"""Tensors out of a GGUF file, dequantized piece by piece on a few threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece
+from octavo_engine.model.checkpoint_source import Meter
+from octavo_engine.model.families import FAMILIES
+from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, read_gguf, row_pieces
+from octavo_engine.model.source import Progress
+from octavo_engine.model.spec import ModelSpec
+
+_THREADS = 4
+_Memory = np.memmap[Any, Any]
+
+
+class GGUFSource:
+    """One file. Its tensors have names of their own, for which the `gguf` package knows Hugging Face's."""
+
+    def __init__(self, path: Path, spec: ModelSpec) -> None:
+        self.where, self._spec = path, spec
+        self._file = read_gguf(path)
+
+    def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:
+        """By Hugging Face's names."""
+        names = self._names(expected)
+        found = {names.get(name, name): tensor.shape for name, tensor in self._file.tensors.items()}
+        found.pop("rope_freqs.weight", None)  # read with the spec
+        return found
+
+    def _names(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, str]:
+        """The file's name to Hugging Face's, of the tensors expected."""
+        import gguf
+
+        architectures = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
+        family = FAMILIES[self._spec.architecture]
+        mapping = gguf.get_tensor_name_map(architectures[family.gguf_architecture], self._spec.num_layers)
+        names = {mapping.get_name(name, try_suffixes=(".weight", ".bias")): name for name in expected}
+        return {theirs: ours for theirs, ours in names.items() if theirs is not None}
+
+    def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
+        """In pieces of bounded size (numpy releases the interpreter's lock), each straight into place."""
+        data, names = np.memmap(self.where, mode="r", dtype=np.uint8), self._names(tensors)
+        wanted = {names[name]: tensor for name, tensor in self._file.tensors.items() if names.get(name) in tensors}
+        meter = Meter(sum(tensor.num_bytes for name, tensor in wanted.items() if tensors[name].pieces), progress)
+        meter.add(0)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="dequantize") as pool:
+            jobs = [pool.submit(job) for name, stored in wanted.items() for job in _jobs(data, stored, tensors[name])]
+            try:
+                for job in as_completed(jobs):
+                    meter.add(job.result())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterator[Callable[[], int]]:
+    """What fills the pieces of one tensor; each gives the bytes that it stands for."""
+    rows = sum(piece.part[0].stop - piece.part[0].start for piece in tensor.pieces)
+    for piece in tensor.pieces:
+        if len(stored.shape) == 1:  # a vector is one row of the file
+            count = stored.num_bytes * (piece.part[0].stop - piece.part[0].start) // rows
+            yield partial(_fill_vector, data, stored, piece, count)
+            continue
+        for first, last in row_pieces(stored, piece.part[0].start, piece.part[0].stop):
+            yield partial(_fill_rows, data, stored, piece, first, last, stored.num_bytes * (last - first) // rows)
+
+
+def _fill_vector(data: _Memory, stored: GGUFTensor, piece: Piece, num_bytes: int) -> int:
+    values = torch.from_numpy(dequantize_rows(data, stored, 0, 1))
+    piece.put(values[piece.part])
+    return num_bytes
+
+
+def _fill_rows(
+    data: _Memory,
+    stored: GGUFTensor,
+    piece: Piece,
+    first: int,
+    last: int,
+    num_bytes: int,
+) -> int:
+    """Rows [first, last) of the file's, which no other job writes: an order of rows is a bijection."""
+    values = torch.from_numpy(dequantize_rows(data, stored, first, last))
+    piece.put(values[(slice(None), *piece.part[1:])], first - piece.part[0].start)
+    return num_bytes

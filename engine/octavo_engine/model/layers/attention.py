@@ -1,0 +1,145 @@
+"""Grouped-query attention over the paged cache (arXiv 2305.13245)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.attention.backend import AttentionVariant
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.qk_norm import QKNorm, WholeProjection
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span, ignored, plain, unsharded
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.norm import Norm
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.rope import head_order
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import AttentionSpec, QKNormSpec
+
+_FLOAT32_BYTES = 4
+
+
+class Attention(nn.Module):
+    """A layer's projections and norms of heads; a backend computes what is between them."""
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+        method: LinearMethod | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        self.key_scale = self.value_scale = 1.0
+        """What a checkpoint says one e4m3 number of the KV cache is worth."""
+        shard, size = options.ranks.shard, spec.head_dim
+        self.heads = span(shard.heads(spec), spec.num_heads, "query heads")
+        self.kv_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "KV heads")
+        query, key, hidden = self.heads.times(size), self.kv_heads.times(size), unsharded(hidden_size, "hidden_size")
+        self.order = head_order(spec.rope, size)
+        orders = (self._order(self.heads.size), self._order(self.kv_heads.size), None)
+        self.qkv = Linear(hidden, (query, key, key), bias=spec.qkv_bias, options=options, method=method, orders=orders)
+        self.output = Linear(query, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
+        self.query_norm = self._norm(spec.qk_norm, self.heads)
+        self.key_norm = self._norm(spec.qk_norm, self.kv_heads)
+        self.sinks = parameter(self.heads.size, dtype=options.dtype, device=options.device) if spec.sinks else None
+        self.variant = AttentionVariant(spec.scale, spec.softcap, self.sinks)
+
+    def _order(self, heads: int) -> Tensor | None:
+        """`head_order` of the rows of so many heads."""
+        if self.order is None:
+            return None
+        firsts = torch.arange(heads, device="cpu")[:, None] * self.spec.head_dim
+        return (firsts + self.order).view(-1)
+
+    def _norm(self, spec: QKNormSpec | None, heads: Span) -> Norm | None:
+        """The norm of the query's heads or of the key's."""
+        if spec is None:
+            return None
+        size = self.spec.head_dim
+        return Norm(size if spec.per_head else (heads.size, size), spec.norm, self.options)
+
+    @property
+    def qk_norm(self) -> QKNorm | None:
+        """How query and key are normalised, if they are."""
+        spec, query, key = self.spec.qk_norm, self.query_norm, self.key_norm
+        if spec is None or query is None or key is None:
+            return None
+        return QKNorm(query.weights, key.weights, None if spec.per_head else self._projection())
+
+    def _projection(self) -> WholeProjection:
+        """For norms over all ranks' heads; KV heads that several ranks have count once."""
+        size, ranks = self.spec.head_dim, self.options.ranks
+        counts = ranks.shard.first_with_kv_heads(self.spec)
+
+        def all_reduce(squares: Tensor) -> Tensor:
+            if not counts:
+                squares[:, 1] = 0
+            return ranks.all_reduce(squares)
+
+        return WholeProjection(self.heads.total * size, self.kv_heads.total * size, all_reduce)
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How its input is to be quantized."""
+        return self.qkv.input_scaling
+
+    def forward(
+        self,
+        x: Tensor | Quantized,
+        residual: Tensor | None,
+        rope: Rope | None,
+        attention: AttentionContext,
+    ) -> ResidualStream:
+        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        heads = self.qkv(x)
+        heads = heads.view(len(heads), -1, self.spec.head_dim)
+        attended = attention.attend(self.layer, heads, self.variant, rope, self.qk_norm)
+        return self.output.add_to(residual, attended.reshape(len(heads), -1))
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        names, layer = self.options.names, self.layer
+        yield from self.qkv.tensors(*(names.of_layer(role, layer) for role in ("query", "key", "value")))
+        yield from self.output.tensors(names.of_layer("output", layer))
+        for role, norm, heads in (("query", self.query_norm, self.heads), ("key", self.key_norm, self.kv_heads)):
+            if norm is not None:
+                own = None if norm.weight.dim() == 1 else heads.times(self.spec.head_dim)
+                order = self.order if own is None else self._order(heads.size)
+                yield from norm.tensors(names.of_layer(f"{role}_norm", layer), own, order)
+        if self.sinks is not None:
+            yield plain(names.of_layer("sinks", layer), self.sinks, self.heads)
+        yield from self._kv_scales(names.of_layer("attention", layer))
+        yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
+
+    def _kv_scales(self, prefix: str) -> Iterator[CheckpointTensor]:
+        """What one number of the cached keys or values is worth in e4m3: compressed-tensors' names, and modelopt's."""
+        for role, attribute in (("k", "key_scale"), ("v", "value_scale")):
+
+            def note(target: Tensor, rows: Rows, values: Tensor, attribute: str = attribute) -> None:  # noqa: ARG001
+                scale = float(values.flatten()[0])
+                if not 0 < scale < math.inf:
+                    raise ValueError(f"is no scale of a layer's KV cache: {scale}")
+                setattr(self, attribute, scale)
+
+            for name in (f"{prefix}.{role}_scale", f"{prefix}.{role}_proj.{role}_scale"):
+                piece = Piece(torch.empty(0), fill=note)
+                yield CheckpointTensor(name=name, shape=(), pieces=(piece,), optional=True, squeezed=True)
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
+        hidden, size = self.qkv.columns.size, self.options.dtype.itemsize
+        query, key, _ = self.qkv.parts
+        rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum
+        quantized = 0 if self.qkv.method is UNQUANTIZED else max(query, hidden) + hidden * size
+        return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized

@@ -1,0 +1,144 @@
+"""One decoder layer: a mixer and a feed-forward, norms where the spec has them, all added to the residual stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from torch import Tensor, nn
+
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.cpu.layers import LayerWeights
+from octavo_engine.kernels.quantized import Quantized
+from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.mlp import MLP
+from octavo_engine.model.layers.moe import MoE
+from octavo_engine.model.layers.norm import Norm
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.spec import LayerSpec, MLPSpec, MoESpec, NormSpec
+
+_FLOAT32_BYTES = 4
+
+Part = Attention | MLP | MoE
+
+
+class DecoderLayer(nn.Module):
+    """Each part reads the residual stream, normalised before or not, and what it gives is added to it."""
+
+    def __init__(
+        self,
+        spec: LayerSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+        method: LinearMethod | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        self.hidden_size = hidden_size
+        self.before_mixer = self._norm(spec.norms.before_mixer)
+        self.mixer = Attention(spec.mixer, hidden_size, layer, options, method)
+        self.after_mixer = self._norm(spec.norms.after_mixer)
+        self.before_feed_forward = self._norm(spec.norms.before_feed_forward)
+        self.feed_forward = self._feed_forward(method)
+        self.after_feed_forward = self._norm(spec.norms.after_feed_forward)
+
+    def _norm(self, spec: NormSpec | None) -> Norm | None:
+        return None if spec is None else Norm(self.hidden_size, spec, self.options)
+
+    def _feed_forward(self, method: LinearMethod | None) -> MLP | MoE | None:
+        match self.spec.feed_forward:
+            case MLPSpec() as spec:
+                return MLP(spec, self.hidden_size, self.layer, self.options, method)
+            case MoESpec() as spec:
+                return MoE(spec, self.hidden_size, self.layer, self.options)
+            case None:
+                return None
+
+    def forward(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
+        """[T, hidden] to the same."""
+        if self.spec.parallel:
+            return self._parallel(stream, rope, attention)
+        normed, x = _before(self.before_mixer, stream, self.mixer)
+        stream = self._added(
+            self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
+        )
+        if self.feed_forward is None:
+            return stream
+        normed, x = _before(self.before_feed_forward, stream, self.feed_forward)
+        return self._added(
+            self.feed_forward(normed, self._residual(self.after_feed_forward, x)), self.after_feed_forward, x
+        )
+
+    def _parallel(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
+        """Both parts of the same x; a norm that both share quantizes for neither."""
+        shared = self.before_feed_forward is None
+        normed, x = _before(self.before_mixer, stream, None if shared else self.mixer)
+        other = normed if shared else _before(self.before_feed_forward, x, self.feed_forward)[0]
+        mixed = summed(self.mixer(normed, None, rope, attention))
+        if self.feed_forward is not None:
+            mixed = mixed + summed(self.feed_forward(other, None))
+        return ResidualSum(self._scaled(mixed), x)
+
+    def _residual(self, after: Norm | None, x: Tensor) -> Tensor | None:
+        """What a part may add its result to itself: nothing where that is to be normalised or scaled first."""
+        return x if after is None and self.spec.residual_scale == 1 else None
+
+    def _added(self, result: ResidualStream, after: Norm | None, x: Tensor) -> ResidualStream:
+        """A part's result added to x, unless the part has done it."""
+        if self._residual(after, x) is not None:
+            return result
+        product = summed(result)
+        if after is not None:
+            product = cast("Tensor", after(product)[0])
+        return ResidualSum(self._scaled(product), x)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self.spec.residual_scale == 1 else x * self.spec.residual_scale
+
+    def weights(self) -> LayerWeights:
+        """The weights of a layer with norms before both parts and a dense feed-forward, for kernels that compute it."""
+        mixer, mlp = self.mixer, cast("MLP", self.feed_forward)
+        return LayerWeights(
+            attention_norm=cast("Norm", self.before_mixer).weight,
+            qkv=mixer.qkv.weight,
+            qkv_bias=mixer.qkv.bias,
+            output=mixer.output.weight,
+            output_bias=mixer.output.bias,
+            mlp_norm=cast("Norm", self.before_feed_forward).weight,
+            gate_up=mlp.gate_up.weight,
+            gate_up_bias=mlp.gate_up.bias,
+            down=mlp.down.weight,
+            down_bias=mlp.down.bias,
+        )
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        for role in ("before_mixer", "after_mixer", "before_feed_forward", "after_feed_forward"):
+            if (norm := getattr(self, role)) is not None:
+                yield from norm.tensors(self.options.names.of_layer(role, self.layer))
+        yield from self.mixer.tensors()
+        if self.feed_forward is not None:
+            yield from self.feed_forward.tensors()
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it besides attention's scratch: the residual stream, before and
+        after a part, that part's result, and the largest part."""
+        hidden, size = self.hidden_size, self.options.dtype.itemsize
+        norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
+        parts = [self.mixer.step_bytes(), *([self.feed_forward.step_bytes()] if self.feed_forward else [])]
+        apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
+        return (3 + 3 * apart) * hidden * size + max(norm, *parts)
+
+
+def _before(norm: Norm | None, stream: ResidualStream, part: Part | None) -> tuple[Tensor | Quantized, Tensor]:
+    """What a part reads, and the stream, which it is added to."""
+    if norm is None:
+        x = summed(stream)
+        return x, x
+    normed: tuple[Tensor | Quantized, Tensor] = norm(stream, None if part is None else part.input_scaling)
+    return normed

@@ -1,0 +1,101 @@
+"""From checkpoint files to a decoder: every tensor checked by name and shape first, then read straight into place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.kernels.cpu.pages import use_huge_pages
+from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.checkpoint_source import CheckpointSource
+from octavo_engine.model.collectives import ALONE, Collectives
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.safetensors_source import SafetensorsSource
+from octavo_engine.model.source import ModelFiles, Progress
+from octavo_engine.model.spec import ModelSpec
+
+_ALIGNMENT = 64
+"""Bytes; a cache line. Smaller parameters than that stay where they are."""
+
+
+def load_model(
+    files: ModelFiles,
+    spec: ModelSpec,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
+    ranks: Collectives = ALONE,
+) -> Decoder:
+    """The decoder of `spec` with the weights of `files` in `dtype` on `device`; of several ranks only their shard.
+
+    Nothing is allocated before the headers agree with the spec. ModelLoadError names the tensors that do not.
+    """
+    source = _source(files, spec)
+    blueprint = Decoder(spec, dtype=dtype, device=torch.device("meta"), ranks=ranks)
+    expected = {tensor.name: tensor for tensor in blueprint.tensors()}
+    _check(source.where, spec, expected, source.shapes(expected))
+    decoder = _empty_decoder(spec, dtype, device, ranks)
+    with torch.no_grad():
+        source.load({tensor.name: tensor for tensor in decoder.tensors()}, progress)
+    decoder.prepare()
+    return decoder
+
+
+def _source(files: ModelFiles, spec: ModelSpec) -> CheckpointSource:
+    if files.gguf is not None:
+        from octavo_engine.model.gguf_source import GGUFSource
+
+        return GGUFSource(files.gguf, spec)
+    if files.directory is None:
+        raise ModelLoadError(f"{files.name}: no files to read")
+    return SafetensorsSource(files.directory)
+
+
+def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, ranks: Collectives) -> Decoder:
+    """A decoder whose parameters are to be filled. On a CPU they lie in one piece, so that huge pages can hold it."""
+    decoder = Decoder(spec, dtype=dtype, device=device, ranks=ranks)
+    if device.type != "cpu":
+        return decoder
+    parameters = [parameter for parameter in decoder.parameters() if parameter.nbytes >= _ALIGNMENT]
+    starts = [0, *accumulate(-(-parameter.nbytes // _ALIGNMENT) * _ALIGNMENT for parameter in parameters)]
+    memory = torch.empty(starts[-1], dtype=torch.uint8)
+    use_huge_pages(memory)
+    for parameter, start in zip(parameters, starts[:-1], strict=True):
+        parameter.data = memory[start : start + parameter.nbytes].view(parameter.dtype).view(parameter.shape)
+    return decoder
+
+
+def _check(
+    where: Path, spec: ModelSpec, expected: Mapping[str, CheckpointTensor], found: Mapping[str, tuple[int, ...]]
+) -> None:
+    """ModelLoadError unless the checkpoint holds exactly the expected tensors, in the expected shapes."""
+    wrong = [
+        f"{name} is {list(_counted(found[name], tensor))}, expected {list(_counted(tensor.shape, tensor))}"
+        for name, tensor in expected.items()
+        if tensor.shape is not None
+        and name in found
+        and _counted(found[name], tensor) != _counted(tensor.shape, tensor)
+    ]
+    if wrong:
+        raise ModelLoadError(f"{where}: the weights do not have the shapes of the configuration: {_some(wrong)}")
+    needed = [name for name, tensor in expected.items() if not tensor.optional]
+    if missing := [name for name in needed if name not in found]:
+        raise ModelLoadError(f"{where}: {len(missing)} of {len(needed)} tensors are missing: {_some(missing)}")
+    if unexpected := [name for name in found if name not in expected]:
+        raise ModelLoadError(
+            f"{where}: {len(unexpected)} tensors that {spec.architecture} with this configuration does not have, so "
+            f"its answers would be wrong: {_some(unexpected)}"
+        )
+
+
+def _counted(shape: tuple[int, ...], tensor: CheckpointTensor) -> tuple[int, ...]:
+    """The dimensions of a shape that count."""
+    return tuple(size for size in shape if size != 1) if tensor.squeezed else tuple(shape)
+
+
+def _some(items: list[str]) -> str:
+    return "; ".join(items[:4]) + (f"; and {len(items) - 4} more" if len(items) > 4 else "")

@@ -1,0 +1,54 @@
+"""What a family's checkpoints call their tensors: one name, or pattern of names, for each role in a decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorNames:
+    """Names without `.weight` and `.bias`, as transformers' Llama has them unless a family says otherwise.
+
+    `{layer}` and `{expert}` stand for numbers. Roles that share a name are stored as one tensor, one after another:
+    Phi-3's query, key and value are the rows of `qkv_proj`. Experts without `{expert}` in their names are bundled: one
+    tensor holds all experts of a layer, transposed, with the columns of gate and up in turn (gpt-oss).
+    """
+
+    embedding: str = "model.embed_tokens"
+    norm: str = "model.norm"
+    head: str = "lm_head"
+
+    before_mixer: str = "model.layers.{layer}.input_layernorm"
+    after_mixer: str = "model.layers.{layer}.post_attention_layernorm"
+    """Only where a layer has that norm, as for all roles."""
+    before_feed_forward: str = "model.layers.{layer}.post_attention_layernorm"
+    after_feed_forward: str = "model.layers.{layer}.post_feedforward_layernorm"
+
+    query: str = "model.layers.{layer}.self_attn.q_proj"
+    key: str = "model.layers.{layer}.self_attn.k_proj"
+    value: str = "model.layers.{layer}.self_attn.v_proj"
+    output: str = "model.layers.{layer}.self_attn.o_proj"
+    query_norm: str = "model.layers.{layer}.self_attn.q_norm"
+    key_norm: str = "model.layers.{layer}.self_attn.k_norm"
+    sinks: str = "model.layers.{layer}.self_attn.sinks"
+    """The whole name."""
+    attention: str = "model.layers.{layer}.self_attn"
+    """The module: scales of the KV cache and old rotary tables lie under it."""
+
+    gate: str = "model.layers.{layer}.mlp.gate_proj"
+    up: str = "model.layers.{layer}.mlp.up_proj"
+    """For a feed-forward without a gate, its only projection to the intermediate size."""
+    down: str = "model.layers.{layer}.mlp.down_proj"
+
+    router: str = "model.layers.{layer}.mlp.gate"
+    expert_gate: str = "model.layers.{layer}.mlp.experts.{expert}.gate_proj"
+    expert_up: str = "model.layers.{layer}.mlp.experts.{expert}.up_proj"
+    expert_down: str = "model.layers.{layer}.mlp.experts.{expert}.down_proj"
+
+    def of_layer(self, role: str, layer: int) -> str:
+        """The name of a role in one layer; of an expert's role with `{expert}` still to be filled in."""
+        name: str = getattr(self, role)
+        return name.replace("{layer}", str(layer))
+
+
+LLAMA_NAMES = TensorNames()

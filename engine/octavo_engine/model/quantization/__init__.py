@@ -1,0 +1,1 @@
+"""How linear layers' weights are stored and multiplied with: one file a scheme."""

@@ -1,0 +1,183 @@
+"""Weights in 8-bit floating point (e4m3): what checkpoints of three formats say, and `--quantization fp8`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, write
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.e4m3 import (
+    BLOCK,
+    FP8,
+    dequantize,
+    fp8_linear,
+    quantize_into,
+    quantize_rows,
+    suits_fp8,
+)
+from octavo_engine.model.quantization.linear_method import Products, Projection, Weights
+from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.unquantized import parameter
+
+_FLOAT32_BYTES = 4
+_AS_STORED = ("F8_E4M3",)
+
+
+@dataclass(frozen=True, slots=True)
+class FP8Scheme:
+    """e4m3 values times float32 scales."""
+
+    granularity: Literal["tensor", "channel", "block"]
+    """What has a scale of its own in the checkpoint: a weight, each of its rows (output channels), or each block of
+    BLOCK x BLOCK. In memory a weight's one scale stands at each of its rows, as several weights are fused."""
+    activation: Literal["dynamic", "static"] = "dynamic"
+    """Scales of activations, where they are quantized too: from their own numbers, or from the checkpoint."""
+    scale_name: str | None = "weight_scale"
+    """What the checkpoint calls scales; None: it has none, and weights are quantized while they are loaded."""
+    name: str = "fp8"
+
+    @property
+    def alignment(self) -> int:
+        """Projections consist of whole blocks."""
+        return BLOCK if self.granularity == "block" else 1
+
+    def scale_shape(self, rows: int, columns: int) -> tuple[int, int]:
+        """The shape of the scales of a weight [rows, columns] in memory."""
+        return (rows // BLOCK, columns // BLOCK) if self.granularity == "block" else (rows, 1)
+
+    def create(
+        self, rows: int, columns: int, dtype: torch.dtype, device: torch.device, *, fp8_products: bool
+    ) -> Weights:
+        """Where `dtype` and sizes allow it, products are in 8 bits."""
+        static = self.activation == "static"
+        return Weights(
+            parameter(rows, columns, dtype=FP8, device=device),
+            parameter(*self.scale_shape(rows, columns), dtype=torch.float32, device=device),
+            nn.Parameter(torch.zeros(1, device=device), requires_grad=False) if static else None,
+            dtype=dtype,
+            in_8_bits=fp8_products and suits_fp8(dtype, rows, columns),
+        )
+
+    def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+        """A weight with its scales, or one that is quantized; of static activations their scale."""
+        spans, rows = (projection.stored_rows, projection.columns), projection.rows
+        name, weight, scale = f"{projection.name}.weight", weights.weight[rows], cast("Tensor", weights.scale)
+        part, shape = tuple(span.slice for span in spans), tuple(span.total for span in spans)
+        if self.scale_name is None:
+            fill = partial(_quantize, scale[rows])
+            yield CheckpointTensor(name=name, shape=shape, pieces=(Piece(weight, part, fill, projection.order),))
+            return
+        pieces = (Piece(weight, part, order=projection.order),)
+        yield CheckpointTensor(name=name, shape=shape, pieces=pieces, types=_AS_STORED)
+        yield self._scales(f"{projection.name}.{self.scale_name}", scale, projection)
+        if weights.input_scale is not None:
+            # Projections of the same input take the largest input scale.
+            largest = Piece(weights.input_scale, fill=_largest)
+            yield CheckpointTensor(name=f"{projection.name}.input_scale", shape=(), pieces=(largest,), squeezed=True)
+
+    def _scales(self, name: str, scale: Tensor, projection: Projection) -> CheckpointTensor:
+        rows, stored, columns = projection.rows, projection.stored_rows, projection.columns
+        if self.granularity == "tensor":
+            return CheckpointTensor(name=name, shape=(), pieces=(Piece(scale[rows], fill=_repeat),), squeezed=True)
+        if self.granularity == "channel":
+            scales = plain(name, scale[rows], stored, order=projection.order)
+        else:
+            blocks = slice(rows.start // BLOCK, rows.stop // BLOCK)
+            scales = plain(name, scale[blocks], stored.by(BLOCK), columns.by(BLOCK))
+        return replace(scales, squeezed=True)
+
+    def input_scaling(self, weights: Weights) -> Scaling | None:
+        """By token, by blocks of columns, or by the checkpoint's scale."""
+        if not weights.in_8_bits:
+            return None
+        return Scaling(BLOCK if self.granularity == "block" else None, weights.input_scale)
+
+    def apply(
+        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
+    ) -> Tensor:
+        """In 8 bits, or by the dequantized weight."""
+        weight, scale = weights.weight, cast("Tensor", weights.scale)
+        scaling = self.input_scaling(weights)
+        if scaling is None:
+            x = cast("Tensor", x)
+            return products.linear(x, dequantize(weight, scale, x.dtype), bias, addend)
+        return fp8_linear(x, scaling, weight, scale, bias, weights.dtype)
+
+    def scratch_bytes(self, weights: Weights) -> int:
+        """The weight in float32 and in the type that is computed in, unless products are in 8 bits."""
+        return 0 if weights.in_8_bits else weights.weight.numel() * (_FLOAT32_BYTES + weights.dtype.itemsize)
+
+
+def _quantize(scale: Tensor, target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Quantize rows of a weight while they are loaded."""
+    if isinstance(rows, slice):
+        quantize_into(target[rows], scale[rows], values)
+        return
+    quantized, scale[rows] = quantize_rows(values.to(target.device))
+    write(target, rows, quantized)
+
+
+def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+    """A weight's one scale for each of its rows."""
+    target.fill_(values.item())
+
+
+def _largest(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+    target.copy_(torch.maximum(target, values.float().to(target.device).view(1)))
+
+
+def _fp8(config: Fields) -> FP8Scheme:
+    """The format of DeepSeek-V3 and Qwen3 (blocks), and AutoFP8's (a scale for each weight)."""
+    activation = config.text("activation_scheme", default="dynamic")
+    if config.text("fmt", default="e4m3") not in ("e4m3", "float8_e4m3fn") or activation not in ("dynamic", "static"):
+        raise unsupported(config, "fp8 weights of another form than e4m3 with static or dynamic activation_scheme")
+    if not config.has("weight_block_size"):
+        return FP8Scheme("tensor", "static" if activation == "static" else "dynamic")
+    if config.integers("weight_block_size") != (BLOCK, BLOCK) or activation != "dynamic":
+        raise unsupported(config, "fp8 blocks other than 128 x 128, or with static activation scales")
+    return FP8Scheme("block", scale_name="weight_scale_inv")
+
+
+def _compressed_tensors(config: Fields) -> FP8Scheme:
+    """llm-compressor's `float-quantized`; one group for all linear layers."""
+    groups = config.mapping("config_groups")
+    names = list(groups.values) if groups is not None else []
+    group = groups.mapping(names[0]) if groups is not None and len(names) == 1 else None
+    weights, inputs = (group and group.mapping(name) for name in ("weights", "input_activations"))
+    if config.text("format", default="?") != "float-quantized" or group is None or not weights or not inputs:
+        raise unsupported(config, "compressed-tensors other than float-quantized, one group, weights and activations")
+    for part in (weights, inputs):
+        if part.integer("num_bits", 0, 64, default=8) != 8 or part.text("type", default="float") != "float":
+            raise unsupported(config, "compressed-tensors other than of 8-bit floats")
+    activation: Literal["dynamic", "static"] = "dynamic" if inputs.boolean("dynamic", False) else "static"
+    match weights.text("strategy", default="?"):
+        case "tensor":
+            return FP8Scheme("tensor", activation)
+        case "channel":
+            return FP8Scheme("channel", activation)
+        case "block" if weights.integers("block_structure") == (BLOCK, BLOCK) and activation == "dynamic":
+            return FP8Scheme("block")
+    raise unsupported(config, "compressed-tensors with scales that are neither by tensor, by channel nor by 128 x 128")
+
+
+def _modelopt(config: Fields) -> FP8Scheme:
+    """NVIDIA's format: a scale for each weight and one for what it is multiplied with."""
+    if config.text("quant_algo", default="?") != "FP8":
+        raise unsupported(config, "modelopt other than quant_algo FP8")
+    return FP8Scheme("tensor", "static")
+
+
+SCHEME = Scheme(
+    name="fp8",
+    readers={"fp8": _fp8, "compressed-tensors": _compressed_tensors, "modelopt": _modelopt},
+    online=FP8Scheme("channel", scale_name=None),
+    supported="float8 e4m3 weights with activations in 8 bits: fp8 (a scale for each weight, or for each block of "
+    "128 x 128), compressed-tensors (float-quantized, by tensor, channel or such blocks), modelopt (FP8)",
+)

@@ -1,0 +1,94 @@
+"""What a quantization scheme does for a linear layer: create its parameters, load them, multiply, count its memory.
+
+Adapters (LoRA) will stand beside the method in `layers/linear.py`, not in it: they add to what it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Span
+
+
+@dataclass(slots=True)
+class Weights:
+    """The parameters of one linear layer, besides its bias."""
+
+    weight: nn.Parameter
+    """[out, in], in the type it is stored in."""
+    scale: nn.Parameter | None = None
+    """What its numbers are multiplied with; its shape is the method's choice."""
+    input_scale: nn.Parameter | None = None
+    """What is known of the input's size, float32 [1]."""
+    dtype: torch.dtype = torch.float32
+    """Of results."""
+    in_8_bits: bool = False
+    """Whether inputs are multiplied in 8 bits; else they stay in the type that is computed in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One of the projections whose rows a linear layer consists of."""
+
+    name: str
+    """The checkpoint's, without `.weight`."""
+    rows: slice
+    """Which rows of the layer's parameters are its own."""
+    stored_rows: Span
+    """What the rank has of the projection's rows."""
+    columns: Span
+    order: Tensor | None = None
+    """Which of its own rows each stored row is; None: the same one."""
+
+
+class Products(Protocol):
+    """How matrices are multiplied on a device (layers/compute.py)."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
+        """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
+
+
+class LinearMethod(Protocol):
+    """How linear layers' weights are stored and multiplied with; the same object for all layers of a model.
+
+    `Weights` that it is given are its own creations.
+    """
+
+    @property
+    def name(self) -> str:
+        """For the plan's table and log lines."""
+
+    @property
+    def alignment(self) -> int:
+        """Rows and columns of each projection, a rank's part of it too, are multiples of this."""
+
+    def create(
+        self, rows: int, columns: int, dtype: torch.dtype, device: torch.device, *, fp8_products: bool
+    ) -> Weights:
+        """Uninitialised memory for a weight [rows, columns] that is computed in `dtype`.
+
+        `fp8_products`: whether the device multiplies e4m3 numbers.
+        """
+
+    def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of one projection, and how it fills the weights."""
+
+    def input_scaling(self, weights: Weights) -> Scaling | None:
+        """How inputs are to be quantized before `apply`, which else does it; None: not at all."""
+
+    def apply(
+        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
+    ) -> Tensor:
+        """x [T, in] weight^T + bias [out] + addend [T, out], which may be overwritten.
+
+        With weights that are multiplied `in_8_bits` there is no addend.
+        """
+
+    def scratch_bytes(self, weights: Weights) -> int:
+        """Memory that `apply` takes besides its arguments and result, whatever the number of tokens."""

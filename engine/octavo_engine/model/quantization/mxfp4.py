@@ -1,0 +1,82 @@
+"""Experts in MXFP4 (OCP Microscaling Formats 1.0), as gpt-oss is published; dequantized while they are loaded.
+
+32 numbers of 4 bits (e2m1) share a power of two (e8m0). A checkpoint has two numbers in each byte of `_blocks`, the
+first one in the lower half, and a byte for each 32 of them in `_scales`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span
+from octavo_engine.model.fields import Fields
+
+_BLOCK = 32
+_HALVES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_E2M1 = (*_HALVES, *(-value for value in _HALVES))
+_E8M0 = (*(2.0 ** (code - 127) for code in range(255)), math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class MXFP4:
+    """How a checkpoint holds the weights of all experts."""
+
+    alignment: int = _BLOCK
+    """Ranks share the columns of a weight in multiples of this."""
+
+    def tensors(self, name: str, target: Tensor, rows: Span, columns: Span) -> Iterator[CheckpointTensor]:
+        """What fills `target` [E, ..., columns], whose dimensions between are `rows` of the checkpoint."""
+        experts, blocks = target.shape[0], columns.by(_BLOCK)
+        part = slice(0, experts), rows.slice, blocks.slice
+        shape = experts, rows.total, blocks.total
+        yield CheckpointTensor(
+            name=f"{name}_blocks",
+            shape=(*shape, _BLOCK // 2),
+            pieces=(Piece(target, part, _write_numbers),),
+            types=("U8",),
+        )
+        yield CheckpointTensor(
+            name=f"{name}_scales", shape=shape, pieces=(Piece(target, part, _scale_numbers),), types=("U8",), late=True
+        )
+
+
+def read_mxfp4(fields: Fields) -> MXFP4 | None:
+    """How the experts of a config.json are stored, where all else is unquantized; None: in floating point too.
+
+    ModelLoadError if anything is quantized otherwise.
+    """
+    config = fields.mapping("quantization_config")
+    if config is None:
+        return None
+    method = config.text("quant_method", default="?")
+    if method != "mxfp4":
+        raise ModelLoadError(
+            f"{config.origin}: the weights are quantized ({method}), which this version of Octavo does not compute for "
+            "mixtures of experts; supported are experts in mxfp4 and unquantized checkpoints"
+        )
+    left_out = config.values.get("modules_to_not_convert") or []
+    if not isinstance(left_out, list) or any("experts" in str(name) for name in left_out):
+        raise config.wrong("modules_to_not_convert", left_out, "has experts, which are all in mxfp4 or none")
+    return MXFP4()
+
+
+def _write_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
+    """The numbers as they are without their powers of two, expert by expert."""
+    numbers = torch.tensor(_E2M1, dtype=target.dtype, device=target.device)
+    pairs = torch.stack((numbers.repeat(16), numbers.repeat_interleave(16)), dim=1)  # by byte: lower half, upper half
+    for mine, stored in zip(target[rows], values, strict=True):
+        mine.copy_(pairs[stored.to(target.device).int()].view(mine.shape))
+
+
+def _scale_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Multiply the numbers that are there with their powers of two."""
+    powers = torch.tensor(_E8M0, device=target.device)
+    for mine, stored in zip(target[rows], values, strict=True):
+        codes = stored.to(target.device).int()
+        mine.unflatten(-1, (-1, _BLOCK)).mul_(powers[codes].view(*mine.shape[:-1], -1, 1))

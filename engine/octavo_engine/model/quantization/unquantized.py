@@ -1,0 +1,63 @@
+"""Weights in the type that is computed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, plain
+from octavo_engine.model.quantization.linear_method import Products, Projection, Weights
+
+
+def parameter(*shape: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
+    """Uninitialised memory that takes no gradients."""
+    return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unquantized:
+    """A checkpoint's floating point, cast."""
+
+    name: str = "unquantized"
+    alignment: int = 1
+
+    def create(
+        self,
+        rows: int,
+        columns: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        fp8_products: bool,  # noqa: ARG002
+    ) -> Weights:
+        """The weight alone."""
+        return Weights(parameter(rows, columns, dtype=dtype, device=device), dtype=dtype)
+
+    def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+        """One, as it is."""
+        target = weights.weight[projection.rows]
+        yield plain(
+            f"{projection.name}.weight", target, projection.stored_rows, projection.columns, order=projection.order
+        )
+
+    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
+        """None."""
+        return None
+
+    def apply(
+        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
+    ) -> Tensor:
+        """One product."""
+        return products.linear(cast("Tensor", x), weights.weight, bias, addend)
+
+    def scratch_bytes(self, weights: Weights) -> int:  # noqa: ARG002
+        """Nothing."""
+        return 0
+
+
+UNQUANTIZED = Unquantized()

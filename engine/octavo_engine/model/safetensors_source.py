@@ -1,0 +1,73 @@
+"""Tensors out of safetensors files, in Hugging Face layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
+from octavo_engine.model.checkpoint_source import Meter
+from octavo_engine.model.safetensors_file import SafetensorsHeader, read_headers
+from octavo_engine.model.source import Progress
+
+
+class SafetensorsSource:
+    """The files of one folder."""
+
+    def __init__(self, directory: Path) -> None:
+        self.where = directory
+        self._headers = read_headers(directory)
+
+    def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
+        """By the names that are stored."""
+        return {name: tensor.shape for header in self._headers for name, tensor in header.tensors.items()}
+
+    def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
+        """File by file; tensors that come late in a second round."""
+        meter = Meter(sum(t.num_bytes for header in self._headers for t in header.tensors.values()), progress)
+        meter.add(0)
+        for late in (False, True):
+            for header in self._headers:
+                names = [name for name in header.tensors if tensors[name].late == late]
+                if names:
+                    _load_file(header, [tensors[name] for name in names], meter)
+
+
+def _load_file(header: SafetensorsHeader, tensors: list[CheckpointTensor], meter: Meter) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(header.path, framework="pt", device="cpu") as file:
+            for tensor in tensors:
+                _load_tensor(file, header, tensor)
+                meter.add(header.tensors[tensor.name].num_bytes)
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{header.path}: cannot be read: {error}") from None
+
+
+def _load_tensor(file: Any, header: SafetensorsHeader, tensor: CheckpointTensor) -> None:
+    stored = header.tensors[tensor.name].dtype
+    if tensor.pieces and stored not in tensor.types:
+        wanted = "floating point" if tensor.types == FLOATS else tensor.types[0]
+        raise ModelLoadError(f"{header.path}: tensor {tensor.name!r} is {stored}, not {wanted}")
+    for piece in tensor.pieces:
+        try:
+            piece.put(_values(file, tensor, piece))
+        except ValueError as error:
+            raise ModelLoadError(f"{header.path}: tensor {tensor.name!r} {error}") from None
+
+
+def _values(file: Any, tensor: CheckpointTensor, piece: Piece) -> Tensor:
+    """The piece's part of a tensor, and of the file nothing else."""
+    shape, part = tensor.shape or (), piece.part
+    complete = all(cut == slice(0, size) for cut, size in zip(part, shape, strict=False))
+    values: Tensor
+    if complete or tensor.squeezed:
+        values = file.get_tensor(tensor.name).view(shape)
+        return values if complete else values[part]
+    values = file.get_slice(tensor.name)[part]
+    return values
