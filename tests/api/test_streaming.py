@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -106,6 +107,21 @@ def test_body_limit_while_streaming_and_by_its_length(start: Callable[..., Serve
         answer = server.http.post("/v1/completions", content=content, headers={"Content-Type": "application/json"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
     assert server.http.post("/v1/completions", json={"prompt": "x" * 1900}).status_code == 200
+
+
+def test_a_client_that_is_still_sending_reads_that_its_body_is_too_large(start: Callable[..., Served]) -> None:
+    server = start(max_request_bytes=2000)
+    lines = "POST /v1/completions HTTP/1.1", "Host: x", "Content-Type: application/json", "Transfer-Encoding: chunked"
+    head = "\r\n".join((*lines, "", "")).encode()
+    piece = b"3e8\r\n" + b"x" * 1000 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(head + 3 * piece)
+        for last in (piece, piece + b"0\r\n\r\n"):  # by now the server knows that it is too large
+            time.sleep(0.2)
+            connection.sendall(last)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"request_too_large" in answer
 
 
 @pytest.mark.parametrize("header", ["X-Big: " + "x" * 40_000, "\r\n".join(f"X-{i}: y" for i in range(101))])

@@ -6,6 +6,7 @@ Plain ASGI, so that a client's disconnect still reaches the endpoint.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import uuid
@@ -24,6 +25,9 @@ MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32 << 10
 UPLOAD_TIMEOUT = 60.0
 """Seconds in which a request's body must have arrived."""
+LINGER_BYTES = 1 << 20
+LINGER_SECONDS = 1.0
+"""So much of a body that is too large is still read before the error is sent, and for no longer."""
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
 
 
@@ -156,6 +160,8 @@ class BodyLimit:
             return await self._app(scope, receive, send)
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length) > self._max_bytes:
+            if int(length) <= self._max_bytes + LINGER_BYTES and "expect" not in Headers(scope=scope):
+                await _discard(receive)
             raise self._too_large()
         try:
             async with asyncio.timeout(UPLOAD_TIMEOUT):
@@ -184,6 +190,8 @@ class BodyLimit:
                 return None
             body += message.get("body", b"")
             if len(body) > self._max_bytes:
+                if message.get("more_body", False):
+                    await _discard(receive)
                 raise self._too_large()
             if not message.get("more_body", False):
                 return bytes(body)
@@ -195,3 +203,18 @@ class BodyLimit:
             code="request_too_large",
             headers={"Connection": "close"},
         )
+
+
+async def _discard(receive: Receive) -> None:
+    """Read on for a moment and forget what comes.
+
+    A connection that is closed while bytes of its client are unread is reset, and the client may lose the answer.
+    """
+    discarded = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while discarded <= LINGER_BYTES:
+                message = await receive()
+                discarded += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
