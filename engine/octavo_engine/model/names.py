@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class TensorNames:
     """Names without `.weight` and `.bias`, as transformers' Llama has them unless a family says otherwise.
 
-    `{layer}` and `{expert}` stand for numbers. Roles that share a name are stored as one tensor, one after another:
-    Phi-3's query, key and value are the rows of `qkv_proj`. Experts without `{expert}` in their names are bundled: one
-    tensor holds all experts of a layer, transposed, with the columns of gate and up in turn (gpt-oss).
+    `{layer}`, `{head}` and `{expert}` stand for numbers. Roles that share a name are stored as one tensor, one after
+    another: Phi-3's query, key and value are the rows of `qkv_proj`. Experts without `{expert}` in their names are
+    bundled: one tensor holds all experts of a layer, transposed, with the columns of gate and up in turn (gpt-oss).
     """
 
     embedding: str = "model.embed_tokens"
@@ -30,6 +30,7 @@ class TensorNames:
     output: str = "model.layers.{layer}.self_attn.o_proj"
     query_norm: str = "model.layers.{layer}.self_attn.q_norm"
     key_norm: str = "model.layers.{layer}.self_attn.k_norm"
+    """With `{head}` where each head has weights of its own."""
     sinks: str = "model.layers.{layer}.self_attn.sinks"
     """The whole name."""
     attention: str = "model.layers.{layer}.self_attn"

@@ -74,6 +74,8 @@ class QKNormSpec:
     norm: NormSpec
     per_head: bool = True
     """Each head by itself (Qwen3), or all heads of a token together (OLMo 2)."""
+    own_weights: bool = False
+    """Where each head is normalised by itself, whether it has weights of its own (StableLM 2), or shares one's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

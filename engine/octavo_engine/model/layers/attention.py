@@ -66,8 +66,8 @@ class Attention(nn.Module):
         """The norm of the query's heads or of the key's."""
         if spec is None:
             return None
-        size = self.spec.head_dim
-        return Norm(size if spec.per_head else (heads.size, size), spec.norm, self.options)
+        size, shared = self.spec.head_dim, spec.per_head and not spec.own_weights
+        return Norm(size if shared else (heads.size, size), spec.norm, self.options)
 
     @property
     def qk_norm(self) -> QKNorm | None:
@@ -114,13 +114,26 @@ class Attention(nn.Module):
         yield from self.output.tensors(names.of_layer("output", layer))
         for role, norm, heads in (("query", self.query_norm, self.heads), ("key", self.key_norm, self.kv_heads)):
             if norm is not None:
-                own = None if norm.weight.dim() == 1 else heads.times(self.spec.head_dim)
-                order = self.order if own is None else self._order(heads.size)
-                yield from norm.tensors(names.of_layer(f"{role}_norm", layer), own, order)
+                yield from self._norm_tensors(names.of_layer(f"{role}_norm", layer), norm, heads)
         if self.sinks is not None:
             yield plain(names.of_layer("sinks", layer), self.sinks, self.heads)
         yield from self._kv_scales(names.of_layer("attention", layer))
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
+
+    def _norm_tensors(self, name: str, norm: Norm, heads: Span) -> Iterator[CheckpointTensor]:
+        """One for all heads, or one for each, of which a rank reads its own."""
+        if norm.weight.dim() == 1:
+            yield from norm.tensors(name, order=self.order)
+        elif "{head}" not in name:
+            yield from norm.tensors(name, heads.times(self.spec.head_dim), self._order(heads.size))
+        else:
+            size = unsharded(self.spec.head_dim)
+            for head in range(heads.total):
+                stored, own = f"{name.replace('{head}', str(head))}.weight", head - heads.start
+                if 0 <= own < heads.size:
+                    yield plain(stored, norm.weight[own], size, order=self.order)
+                else:
+                    yield CheckpointTensor(name=stored, shape=(size.total,), pieces=())
 
     def _kv_scales(self, prefix: str) -> Iterator[CheckpointTensor]:
         """What one number of the cached keys or values is worth in e4m3: compressed-tensors' names, and modelopt's."""
