@@ -102,6 +102,12 @@ def activation(fields: Fields, name: str = "hidden_act") -> str:
     return value
 
 
+def require_silu(fields: Fields) -> None:
+    """ModelLoadError if `hidden_act` is another activation than SiLU, the only one that experts are computed with."""
+    if fields.text("hidden_act") != "silu":
+        raise fields.wrong("hidden_act", fields.values["hidden_act"], "is not supported for experts, only silu")
+
+
 def rms_norm(fields: Fields) -> NormSpec:
     """A norm by the root mean square."""
     return NormSpec(fields.number("rms_norm_eps", 0, 1))
