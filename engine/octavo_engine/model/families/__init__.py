@@ -5,7 +5,13 @@ from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.llama import LLAMA
 from octavo_engine.model.families.qwen3 import QWEN3
 
-FAMILIES: dict[str, Family] = {family.architecture: family for family in (LLAMA, QWEN3, GPT_OSS)}
+_ALL = (
+    LLAMA,
+    QWEN3,
+    GPT_OSS,
+)
+
+FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
 """By the architecture's name in config.json."""
 
 __all__ = ["FAMILIES", "Family"]
