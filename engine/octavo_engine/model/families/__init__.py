@@ -3,10 +3,12 @@
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.llama import LLAMA
+from octavo_engine.model.families.qwen2 import QWEN2
 from octavo_engine.model.families.qwen3 import QWEN3
 
 _ALL = (
     LLAMA,
+    QWEN2,
     QWEN3,
     GPT_OSS,
 )

@@ -1,0 +1,46 @@
+"""Qwen2 and Qwen2.5 (arXiv 2407.10671): Llama's layers, with biases on query, key and value; windows in late layers."""
+
+from __future__ import annotations
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import LayerSpec, ModelSpec
+
+
+def _read(fields: Fields) -> ModelSpec:
+    norm = reading.rms_norm(fields)
+    layers = tuple(
+        LayerSpec(
+            mixer=reading.attention(fields, qkv_bias=True, window=window),
+            feed_forward=reading.mlp(fields),
+            norms=reading.norms_before(norm),
+        )
+        for window in _windows(fields)
+    )
+    return reading.model(fields, QWEN2.architecture, layers, norm=norm)
+
+
+def _windows(fields: Fields) -> tuple[int | None, ...]:
+    """`sliding_window` is stated where it is not used, too."""
+    if not fields.boolean("use_sliding_window", False):
+        return (None,) * reading.num_layers(fields)
+    first = fields.integer("max_window_layers", 0, 4096)
+    return reading.windows(fields, default=lambda layer: layer >= first)
+
+
+QWEN2 = Family(
+    architecture="Qwen2ForCausalLM",
+    model_type="qwen2",
+    read=_read,
+    defaults={
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+    },
+    gguf_architecture="qwen2",
+)
