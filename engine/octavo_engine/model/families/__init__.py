@@ -3,6 +3,7 @@
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.llama import LLAMA
+from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.qwen2 import QWEN2
 from octavo_engine.model.families.qwen3 import QWEN3
 
@@ -10,6 +11,7 @@ _ALL = (
     LLAMA,
     QWEN2,
     QWEN3,
+    MISTRAL,
     GPT_OSS,
 )
 
