@@ -4,6 +4,7 @@ from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.llama import LLAMA
 from octavo_engine.model.families.mistral import MISTRAL
+from octavo_engine.model.families.phi3 import PHI3
 from octavo_engine.model.families.qwen2 import QWEN2
 from octavo_engine.model.families.qwen3 import QWEN3
 
@@ -13,6 +14,7 @@ _ALL = (
     QWEN3,
     MISTRAL,
     GPT_OSS,
+    PHI3,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
