@@ -2,6 +2,7 @@
 
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt_oss import GPT_OSS
+from octavo_engine.model.families.granite import GRANITE
 from octavo_engine.model.families.llama import LLAMA
 from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.phi3 import PHI3
@@ -15,6 +16,7 @@ _ALL = (
     MISTRAL,
     GPT_OSS,
     PHI3,
+    GRANITE,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
