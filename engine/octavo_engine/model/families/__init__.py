@@ -5,6 +5,7 @@ from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.granite import GRANITE
 from octavo_engine.model.families.llama import LLAMA
 from octavo_engine.model.families.mistral import MISTRAL
+from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.phi3 import PHI3
 from octavo_engine.model.families.qwen2 import QWEN2
 from octavo_engine.model.families.qwen3 import QWEN3
@@ -17,6 +18,7 @@ _ALL = (
     GPT_OSS,
     PHI3,
     GRANITE,
+    OLMO2,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
