@@ -1,5 +1,6 @@
 """The supported families, one small file each."""
 
+from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.granite import GRANITE
@@ -19,6 +20,7 @@ _ALL = (
     PHI3,
     GRANITE,
     OLMO2,
+    COHERE2,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
