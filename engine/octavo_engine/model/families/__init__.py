@@ -10,6 +10,7 @@ from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.phi3 import PHI3
 from octavo_engine.model.families.qwen2 import QWEN2
 from octavo_engine.model.families.qwen3 import QWEN3
+from octavo_engine.model.families.stablelm import STABLELM
 
 _ALL = (
     LLAMA,
@@ -21,6 +22,7 @@ _ALL = (
     GRANITE,
     OLMO2,
     COHERE2,
+    STABLELM,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
