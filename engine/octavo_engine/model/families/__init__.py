@@ -2,6 +2,7 @@
 
 from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.gemma2 import GEMMA2
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.granite import GRANITE
 from octavo_engine.model.families.llama import LLAMA
@@ -23,6 +24,7 @@ _ALL = (
     OLMO2,
     COHERE2,
     STABLELM,
+    GEMMA2,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
