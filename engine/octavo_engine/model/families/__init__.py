@@ -11,12 +11,14 @@ from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.phi3 import PHI3
 from octavo_engine.model.families.qwen2 import QWEN2
 from octavo_engine.model.families.qwen3 import QWEN3
+from octavo_engine.model.families.qwen3_moe import QWEN3_MOE
 from octavo_engine.model.families.stablelm import STABLELM
 
 _ALL = (
     LLAMA,
     QWEN2,
     QWEN3,
+    QWEN3_MOE,
     MISTRAL,
     GPT_OSS,
     PHI3,

@@ -1,0 +1,58 @@
+"""Qwen3's mixtures of experts (arXiv 2505.09388): Qwen3's attention; experts in all layers, or dense ones between."""
+
+from __future__ import annotations
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import LayerSpec, ModelSpec, MoESpec, QKNormSpec, RouterSpec
+
+
+def _read(fields: Fields) -> ModelSpec:
+    norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
+    window = reading.window(fields) if fields.boolean("use_sliding_window", False) else None
+    mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm), window=window)
+    dense, experts = reading.mlp(fields), _experts(fields)
+    step, dense_layers = fields.integer("decoder_sparse_step", 1, 4096), fields.integers("mlp_only_layers")
+    layers = tuple(
+        LayerSpec(
+            mixer=mixer,
+            feed_forward=dense if layer in dense_layers or (layer + 1) % step else experts,
+            norms=reading.norms_before(norm),
+        )
+        for layer in range(reading.num_layers(fields))
+    )
+    return reading.model(fields, QWEN3_MOE.architecture, layers, norm=norm)
+
+
+def _experts(fields: Fields) -> MoESpec:
+    reading.require_silu(fields)
+    name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5, and before
+    count = fields.integer(name, 1, 1 << 16)
+    return MoESpec(
+        num_experts=count,
+        top_k=fields.integer("num_experts_per_tok", 1, count),
+        intermediate_size=reading.intermediate_size(fields, "moe_intermediate_size"),
+        router=RouterSpec(softmax_over="all", renormalize=fields.boolean("norm_topk_prob", False)),
+    )
+
+
+QWEN3_MOE = Family(
+    architecture="Qwen3MoeForCausalLM",
+    model_type="qwen3_moe",
+    read=_read,
+    defaults={
+        "num_key_value_heads": 4,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 32768,
+        "sliding_window": 4096,
+        "intermediate_size": 6144,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+        "decoder_sparse_step": 1,
+        "tie_word_embeddings": False,
+    },
+)
