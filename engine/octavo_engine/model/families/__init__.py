@@ -7,6 +7,7 @@ from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.granite import GRANITE
 from octavo_engine.model.families.llama import LLAMA
 from octavo_engine.model.families.mistral import MISTRAL
+from octavo_engine.model.families.mixtral import MIXTRAL
 from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.phi3 import PHI3
 from octavo_engine.model.families.qwen2 import QWEN2
@@ -20,6 +21,7 @@ _ALL = (
     QWEN3,
     QWEN3_MOE,
     MISTRAL,
+    MIXTRAL,
     GPT_OSS,
     PHI3,
     GRANITE,
