@@ -59,10 +59,10 @@ def reference_model(family: str = "Llama", **changes: Any) -> Any:
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.uniform_(0.5, 1.5)
-            elif name.endswith("bias"):
+            if name.endswith("bias"):
                 parameter.normal_(std=0.3)
+            elif "norm" in name:
+                parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(std=0.25)
     return model

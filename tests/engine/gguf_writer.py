@@ -1,4 +1,4 @@
-"""A transformers Llama or Qwen3 written as a GGUF file the way llama.cpp's converter does it."""
+"""A transformers model written as a GGUF file the way llama.cpp's converter does it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def write_gguf(model: Any, path: Path, kind: Kind = Kind.F32, changes: Any = Non
     writer = gguf.GGUFWriter(path, config.model_type)
     architecture = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[config.model_type]
     interleaved = config.model_type == "llama"
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     values: dict[str, Any] = {
         "add_block_count": config.num_hidden_layers,
         "add_context_length": config.max_position_embeddings,
@@ -33,9 +34,9 @@ def write_gguf(model: Any, path: Path, kind: Kind = Kind.F32, changes: Any = Non
         "add_feed_forward_length": config.intermediate_size,
         "add_head_count": config.num_attention_heads,
         "add_head_count_kv": config.num_key_value_heads,
-        "add_key_length": config.head_dim,
-        "add_value_length": config.head_dim,
-        "add_rope_dimension_count": config.head_dim,
+        "add_key_length": head_dim,
+        "add_value_length": head_dim,
+        "add_rope_dimension_count": head_dim,
         "add_layer_norm_rms_eps": config.rms_norm_eps,
         "add_rope_freq_base": config.rope_parameters["rope_theta"],
         "add_eos_token_id": 2,

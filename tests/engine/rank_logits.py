@@ -19,12 +19,12 @@ from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 
 CPU = torch.device("cpu")
+TOKENS = torch.randint(0, 131, (24,), generator=torch.Generator().manual_seed(7)).tolist()
 
 
 def logits_of(decoder) -> torch.Tensor:
     """Of a prompt of 22 tokens in two chunks and two more tokens one by one."""
-    tokens = torch.randint(0, 131, (24,), generator=torch.Generator().manual_seed(7)).tolist()
-    sequence, stepper = Sequence(tokens), Stepper(decoder)
+    sequence, stepper = Sequence(TOKENS), Stepper(decoder)
     return torch.cat([stepper.step([(sequence, n)])[0] for n in (12, 10, 1, 1)])
 
 
@@ -34,7 +34,8 @@ def main() -> None:
     ranks = connect(shard, str(meeting), CPU, torch.float32)
     for path in checkpoints:
         files = ModelFiles("test", gguf=path) if path.suffix == ".gguf" else ModelFiles("test", directory=path)
-        decoder = load_model(files, read_spec(files), CPU, torch.float32, lambda *_: None, ranks)
+        spec = read_spec(files).for_length(len(TOKENS))
+        decoder = load_model(files, spec, CPU, torch.float32, lambda *_: None, ranks)
         logits = logits_of(decoder)  # by all, kept by one
         if shard.rank == 0:
             torch.save(logits, results / f"{path.stem}.pt")

@@ -56,11 +56,14 @@ def test_the_header_is_what_the_library_reads():
         assert mine.num_elements == tensor.n_elements
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [*CONFIGURATIONS.values(), {"family": "Qwen3", "head_dim": 24, "tie_word_embeddings": True}],
-    ids=[*CONFIGURATIONS, "qwen3"],
-)
+FAMILIES = {
+    "qwen3": {"family": "Qwen3", "head_dim": 24, "tie_word_embeddings": True},
+    "qwen2": {"family": "Qwen2", "tie_word_embeddings": True},
+}
+"""The architectures that are read besides Llama's."""
+
+
+@pytest.mark.parametrize("changes", [*CONFIGURATIONS.values(), *FAMILIES.values()], ids=[*CONFIGURATIONS, *FAMILIES])
 def test_weights_arrive_in_transformers_order(changes, tmp_path):
     changes = {k: v for k, v in changes.items() if k not in ("rope_parameters", "hidden_act")}  # elsewhere, impossible
     model = reference_model(**changes)
@@ -251,10 +254,13 @@ FILE_FAULTS = {
         header(0, 1, text("general.alignment") + struct.pack("<II", UINT32, 3)) + PADDING,
         "general.alignment 3 is not a power of two",
     ),
-    "no architecture": (header(0, 0) + PADDING, "architecture '' is not supported (supported: llama, qwen3)"),
+    "no architecture": (
+        header(0, 0) + PADDING,
+        "architecture '' is not supported (supported: llama, qwen2, qwen3)",
+    ),
     "another architecture": (
         header(0, 1, text("general.architecture") + struct.pack("<I", STRING) + text("mamba")) + PADDING,
-        "architecture 'mamba' is not supported (supported: llama, qwen3)",
+        "architecture 'mamba' is not supported (supported: llama, qwen2, qwen3)",
     ),
 }
 

@@ -1,0 +1,496 @@
+"""Every family answers as in Hugging Face transformers: alone, in a crowd, by two ranks; float32, greedy.
+
+Small models with random weights, in every branch that a family's config.json can take. Llama, Qwen3 and gpt-oss have
+tests of their own (test_parity.py, test_gpt_oss.py).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import SIZES, reference_model, save, save_words
+from checkpoints import UNEVEN as UNEVEN_BIASED
+from rank_logits import TOKENS, logits_of
+from reference import assert_same
+from test_shard import group_logits
+
+from octavo_engine import LLM, SamplingParams
+from octavo_engine.engine.target import make_blueprint
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model import footprint
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.layers.rope import inverse_frequencies
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.shard import Shard
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import ModelSpec, MoESpec, RopeSpec
+from tests.kernels.poison import poisoned
+
+CPU = torch.device("cpu")
+GREEDY = SamplingParams(max_tokens=64, temperature=0.0, logprobs=20, ignore_eos=True)
+WINDOW = 8
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.7],
+    "long_factor": [1.5, 2.0, 4.0, 7.0],
+}
+HEADS_OF_16 = {"hidden_size": 128}
+"""With 8 heads."""
+UNEVEN = {name: value for name, value in UNEVEN_BIASED.items() if name != "attention_bias"}
+"""For families whose config.json does not say which linears have biases."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration of a family, and how it is asked."""
+
+    family: str
+    """As transformers names its classes, without `Config` and `ForCausalLM`."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    context: int = 160
+    """`--max-model-len`."""
+    lengths: tuple[int, ...] = (1, 17, 90, 33, 60, 24)
+    """Tokens of the prompts; the first is asked alone as well."""
+
+
+CASES = {
+    "qwen2": Case("Qwen2", {"tie_word_embeddings": True}),
+    "qwen2-windows": Case(
+        "Qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2, "num_hidden_layers": 4}
+    ),
+    "qwen2-uneven": Case("Qwen2", {**UNEVEN}),
+    "mistral": Case("Mistral", {"sliding_window": WINDOW, "head_dim": 24}),
+    "mistral-no-window": Case("Mistral", {"sliding_window": None, **UNEVEN}),
+    "phi3": Case("Phi3", {"sliding_window": WINDOW}),
+    "phi3-uneven": Case("Phi3", {**UNEVEN, "tie_word_embeddings": True}),
+    "phi3-short": Case(
+        "Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 128}, 128, (1, 17, 60, 33)
+    ),
+    "phi3-long": Case(
+        "Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 128}, 256, (131, 150, 190, 140)
+    ),
+    "phi3-partial": Case("Phi3", {**HEADS_OF_16, "partial_rotary_factor": 0.75}),
+    "granite": Case(
+        "Granite",
+        {
+            "embedding_multiplier": 1.5,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 3.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "granite-biases": Case(
+        "Granite", {**UNEVEN_BIASED, "mlp_bias": True, "residual_multiplier": 0.5, "attention_multiplier": 0.4}
+    ),
+    "olmo2": Case("Olmo2"),
+    "olmo2-uneven": Case("Olmo2", UNEVEN_BIASED),
+    "cohere2": Case("Cohere2", {"sliding_window": WINDOW, "num_hidden_layers": 5, "logit_scale": 0.5}),
+    "cohere2-biases": Case(
+        "Cohere2",
+        {
+            **UNEVEN_BIASED,
+            "sliding_window": WINDOW,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "tie_word_embeddings": False,
+            "logit_scale": 2.0,
+        },
+    ),
+    "stablelm": Case("StableLm", {**HEADS_OF_16, "use_qkv_bias": True}),
+    "stablelm-parallel": Case(
+        "StableLm",
+        {**UNEVEN, "partial_rotary_factor": 0.5, "use_parallel_residual": True, "qk_layernorm": True},
+    ),
+    "stablelm-qk-norm": Case("StableLm", {"partial_rotary_factor": 1.0, "qk_layernorm": True}),
+    "gemma2": Case(
+        "Gemma2",
+        {
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 9.0,
+        },
+    ),
+    "gemma2-no-caps": Case(
+        "Gemma2",
+        {
+            **UNEVEN_BIASED,
+            "head_dim": 24,
+            "sliding_window": WINDOW,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+        },
+    ),
+    "qwen3-moe": Case(
+        "Qwen3Moe",
+        {
+            "head_dim": 24,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3-moe-not-normalised": Case(
+        "Qwen3Moe",
+        {
+            **UNEVEN_BIASED,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 35,
+            "decoder_sparse_step": 2,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+        },
+    ),
+    "mixtral": Case("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral-windows": Case(
+        "Mixtral",
+        {**UNEVEN, "num_local_experts": 5, "num_experts_per_tok": 1, "sliding_window": WINDOW},
+    ),
+}
+
+ONE_EACH = [
+    next(name for name in CASES if CASES[name].family == family)
+    for family in dict.fromkeys(c.family for c in CASES.values())
+]
+
+LLAMA_SIZES = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "Qwen2ForCausalLM": (  # Qwen2.5-7B
+        {
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+            "max_window_layers": 28,
+            "sliding_window": 131072,
+            "use_sliding_window": False,
+            "tie_word_embeddings": False,
+        },
+        7_615_616_512,
+    ),
+    "MistralForCausalLM": (  # Mistral-7B-v0.3
+        {**LLAMA_SIZES, "intermediate_size": 14336, "vocab_size": 32768, "sliding_window": None},
+        7_248_023_552,
+    ),
+    "Phi3ForCausalLM": (  # Phi-3-mini-4k
+        {
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "vocab_size": 32064,
+            "sliding_window": 2047,
+            "rope_scaling": None,
+        },
+        3_821_079_552,
+    ),
+    "GraniteForCausalLM": (  # granite-3.1-8b
+        {
+            **LLAMA_SIZES,
+            "intermediate_size": 12800,
+            "num_hidden_layers": 40,
+            "vocab_size": 49155,
+            "tie_word_embeddings": True,
+            "attention_multiplier": 0.0078125,
+            "embedding_multiplier": 1.5,
+            "logits_scaling": 16.0,
+            "residual_multiplier": 0.22,
+        },
+        8_170_848_256,
+    ),
+    "Olmo2ForCausalLM": (  # OLMo-2-1124-7B
+        {**LLAMA_SIZES, "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 100352},
+        7_298_617_344,
+    ),
+    "Cohere2ForCausalLM": (  # c4ai-command-r7b-12-2024, which names no tie and no layer_types
+        {
+            **LLAMA_SIZES,
+            "head_dim": 128,
+            "intermediate_size": 14336,
+            "vocab_size": 256000,
+            "layer_norm_eps": 1e-05,
+            "logit_scale": 0.25,
+            "sliding_window": 4096,
+            "sliding_window_pattern": 4,
+        },
+        8_028_033_024,
+    ),
+    "StableLmForCausalLM": (  # stablelm-2-1_6b
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "vocab_size": 100352,
+            "layer_norm_eps": 1e-05,
+            "partial_rotary_factor": 0.25,
+            "use_qkv_bias": True,
+        },
+        1_644_515_328,
+    ),
+    "Gemma2ForCausalLM": (  # gemma-2-2b
+        {
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "vocab_size": 256000,
+            "hidden_act": "gelu_pytorch_tanh",
+            "hidden_activation": "gelu_pytorch_tanh",
+            "cache_implementation": "hybrid",
+        },
+        2_614_341_888,
+    ),
+    "Qwen3MoeForCausalLM": (  # Qwen3-30B-A3B
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "vocab_size": 151936,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [],
+        },
+        30_532_122_624,
+    ),
+    "MixtralForCausalLM": (  # Mixtral-8x7B-v0.1
+        {**LLAMA_SIZES, "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8},
+        46_702_792_704,
+    ),
+}
+"""Fields of published config.json files that matter, and the number of parameters that the model's page states."""
+COMMON = {"max_position_embeddings": 4096, "rope_theta": 10000.0, "torch_dtype": "bfloat16", "hidden_act": "silu"}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The reference and its checkpoint."""
+
+    case: Case
+    model: Any
+    directory: Path
+
+    @property
+    def files(self) -> ModelFiles:
+        return ModelFiles("test", directory=self.directory)
+
+
+def make_pair(name: str, folder: Path) -> Pair:
+    """A case's model with weights drawn at random, without ends of sequence, saved with a tokenizer."""
+    case = CASES[name]
+    model = reference_model(case.family, bos_token_id=None, eos_token_id=None, pad_token_id=None, **case.changes)
+    model.set_experts_implementation("eager")  # the others take no rows of 35 numbers
+    directory = save(model, folder / name)
+    save_words(directory, SIZES["vocab_size"])
+    return Pair(case, model, directory)
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
+    """By a case's name; each is made once."""
+    folder = tmp_path_factory.mktemp("families")
+    return cache(lambda name: make_pair(name, folder))
+
+
+@pytest.fixture(params=CASES)
+def pair(request: pytest.FixtureRequest, pairs: Callable[[str], Pair]) -> Pair:
+    return pairs(request.param)
+
+
+def check_answers(pair: Pair, ranks: int) -> None:
+    """The same tokens, and log probabilities within 1e-3 at every place of the answers.
+
+    With so few tokens a step and blocks that prompts come in chunks and requests are preempted.
+    """
+    context = pair.case.context
+    small = {"max_num_batched_tokens": 24, "max_num_seqs": 4, "num_kv_blocks": 1 + 2 * context // 16}
+    settings = {"device": "cpu", "dtype": "float32", "max_model_len": context, "tensor_parallel_size": ranks, **small}
+    draw = random.Random(1)
+    prompts = [[draw.randrange(SIZES["vocab_size"]) for _ in range(length)] for length in pair.case.lengths]
+    llm = LLM(str(pair.directory), **settings)
+    try:
+        alone, crowd = llm.generate(prompts[:1], GREEDY), llm.generate(prompts, GREEDY)
+    finally:
+        llm.close()
+    assert len({tuple(answer.token_ids) for answer in crowd}) == len(prompts), "the answers should differ"
+    assert_same(pair.model, [*alone, *crowd])
+
+
+def test_greedy_answers_alone_and_in_a_crowd(pair: Pair) -> None:
+    check_answers(pair, 1)
+
+
+@pytest.mark.parametrize("name", ["olmo2-uneven", "mixtral-windows"])
+def test_greedy_answers_by_two_ranks(name: str, pairs: Callable[[str], Pair]) -> None:
+    """Whole engines where ranks do more than add up: a norm over all of their heads, and experts."""
+    check_answers(pairs(name), 2)
+
+
+@torch.inference_mode()
+def reference_logits(model: Any) -> torch.Tensor:
+    """After each of the 24 tokens that all ranks are asked about, float32."""
+    logits: torch.Tensor = model(torch.tensor([TOKENS])).logits[0].float()
+    return logits
+
+
+def test_two_ranks_compute_what_transformers_computes(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
+    """After each of 24 tokens the same next one, and all log probabilities within 1e-3; LongRoPE by its short list."""
+    asked = {name: pairs(name) for name in CASES}
+    group_logits(2, [pair.directory for pair in asked.values()], tmp_path)
+    for name, pair in asked.items():
+        expected, logits = reference_logits(pair.model), torch.load(tmp_path / f"{name}.pt")
+        assert torch.equal(logits.argmax(-1), expected.argmax(-1)), name
+        assert (logits.log_softmax(-1) - expected.log_softmax(-1)).abs().max() < 1e-3, name
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_bfloat16_is_as_close_as_transformers(name: str, pairs: Callable[[str], Pair], tmp_path: Path) -> None:
+    """To what float32 gives; both round, at places of their own."""
+    pair = pairs(name)
+    exact = reference_logits(pair.model)
+    rounded = copy.deepcopy(pair.model).bfloat16()
+    rounded.save_pretrained(tmp_path)
+    files = ModelFiles("test", directory=tmp_path)
+    ours = logits_of(load_model(files, read_spec(files), CPU, torch.bfloat16, lambda *_: None)).float()
+    theirs = reference_logits(rounded)
+    assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean() < 0.3 * exact.abs().mean()
+
+
+def planned_parameters(spec: ModelSpec) -> int:
+    """As many as the bytes that a plan reckons with."""
+    return footprint.weight_bytes(make_blueprint(spec, torch.bfloat16, Shard())) // 2
+
+
+def test_every_parameter_is_counted_and_filled(pair: Pair) -> None:
+    """What a plan counts is what is allocated, and what transformers has; nothing is left as it was allocated."""
+    spec = read_spec(pair.files)
+    with poisoned():
+        decoder = load_model(pair.files, spec, CPU, torch.float32, lambda *_: None)
+    counted = planned_parameters(spec)
+    assert counted == sum(p.numel() for p in decoder.parameters()) == sum(p.numel() for p in pair.model.parameters())
+    assert all(parameter.isfinite().all() for parameter in decoder.parameters())
+
+
+@pytest.mark.parametrize("architecture", PUBLISHED)
+def test_published_models_have_as_many_parameters(architecture: str, tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, architecture)
+    assert planned_parameters(spec) == PUBLISHED[architecture][1]
+    assert spec.dtype == torch.bfloat16
+
+
+def spec_of(directory: Path, architecture: str, **changes: Any) -> ModelSpec:
+    """Of a published config.json with some fields changed; `...` takes a field out."""
+    config = {**COMMON, **PUBLISHED[architecture][0], "architectures": [architecture], **changes}
+    kept = {name: value for name, value in config.items() if value is not ...}
+    (directory / "config.json").write_text(json.dumps(kept))
+    return read_spec(ModelFiles("test", directory=directory))
+
+
+def windows_of(spec: ModelSpec) -> list[int | None]:
+    return [layer.mixer.window for layer in spec.layers]
+
+
+def test_which_layers_have_a_window(tmp_path: Path) -> None:
+    def windows(architecture: str, **changes: Any) -> list[int | None]:
+        return windows_of(spec_of(tmp_path, architecture, **changes))
+
+    assert windows("MistralForCausalLM", sliding_window=None) == [None] * 32, "null is none"
+    assert windows("MistralForCausalLM", sliding_window=...) == [4096] * 32, "that of the first version"
+    assert windows("Qwen2ForCausalLM") == [None] * 28, "though the file states a size"
+    late = {"use_sliding_window": True, "max_window_layers": 20}
+    assert windows("Qwen2ForCausalLM", **late) == [None] * 20 + [131072] * 8
+    assert windows("Phi3ForCausalLM") == [2047] * 32
+    assert windows("Cohere2ForCausalLM") == [4096, 4096, 4096, None] * 8
+    assert windows("Cohere2ForCausalLM", sliding_window_pattern=2) == [4096, None] * 16
+    assert windows("Gemma2ForCausalLM") == [4096, None] * 13
+    assert windows("Qwen3MoeForCausalLM", sliding_window=64) == [None] * 48
+    assert windows("Qwen3MoeForCausalLM", sliding_window=64, use_sliding_window=True) == [64] * 48
+    assert windows("MixtralForCausalLM", sliding_window=64) == [64] * 32
+
+
+def test_what_config_json_leaves_out(tmp_path: Path) -> None:
+    """The configuration classes' own values, which published files rely on."""
+    gemma = spec_of(tmp_path, "Gemma2ForCausalLM")
+    assert (gemma.layers[0].mixer.softcap, gemma.head.softcap, gemma.head.tied) == (50, 30, True)
+    assert gemma.layers[0].mixer.scale == 256**-0.5
+    capless = spec_of(tmp_path, "Gemma2ForCausalLM", attn_logit_softcapping=None, final_logit_softcapping=None)
+    assert (capless.layers[0].mixer.softcap, capless.head.softcap) == (None, None)
+    assert spec_of(tmp_path, "Cohere2ForCausalLM").head.tied
+    assert [layer.mixer.rope is None for layer in spec_of(tmp_path, "Cohere2ForCausalLM").layers[:4]] == [
+        *[False] * 3,
+        True,
+    ]
+    mixtral = spec_of(tmp_path, "MixtralForCausalLM", rope_theta=..., num_experts_per_tok=...)
+    assert mixtral.layers[0].mixer.rope == RopeSpec(1e6)
+    assert isinstance(mixtral.layers[0].feed_forward, MoESpec) and mixtral.layers[0].feed_forward.top_k == 2
+    renamed = {"num_experts": ..., "num_local_experts": 128}
+    assert spec_of(tmp_path, "Qwen3MoeForCausalLM", **renamed) == spec_of(tmp_path, "Qwen3MoeForCausalLM")
+    half = spec_of(tmp_path, "StableLmForCausalLM", partial_rotary_factor=...)
+    assert half.layers[0].mixer.rope == RopeSpec(10000.0, rotary_dim=16), "a quarter of 64"
+
+
+@pytest.mark.parametrize("length", [128, 129])
+def test_longrope_is_that_of_transformers(length: int, pairs: Callable[[str], Pair]) -> None:
+    """One list of factors up to the original length, the other beyond it."""
+    pair = pairs("phi3-long")
+    theirs = pair.model.model.rotary_emb
+    theirs(torch.zeros(1), torch.tensor([[length - 1]]))
+    [rope] = read_spec(pair.files).for_length(length).ropes
+    torch.testing.assert_close(inverse_frequencies(rope, 8), theirs.inv_freq)
+    assert rope.attention_factor == theirs.attention_scaling != 1
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "layers": ("Gemma2ForCausalLM", {"layer_types": ["full_attention"] * 3}, "does not name 26 layers"),
+    "kinds": ("Cohere2ForCausalLM", {"layer_types": ["chunked_attention"] * 32}, "layer_types"),
+    "both directions": (
+        "Gemma2ForCausalLM",
+        {"use_bidirectional_attention": True},
+        "use_bidirectional_attention True is not supported",
+    ),
+    "experts": (
+        "Qwen3MoeForCausalLM",
+        {"num_experts_per_tok": 129},
+        "num_experts_per_tok 129 is not between 1 and 128",
+    ),
+    "gelu experts": ("MixtralForCausalLM", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+    "factors": (
+        "Phi3ForCausalLM",
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 47}},
+        "long_factor",
+    ),
+    "a scale": ("GraniteForCausalLM", {"logits_scaling": 0}, "logits_scaling 0 is not between"),
+}
+
+
+@pytest.mark.parametrize(("architecture", "changes", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_values_are_named(architecture: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        spec_of(tmp_path, architecture, **changes)
+    assert message in str(caught.value)
