@@ -161,7 +161,10 @@ class EngineConfig:
         1, "int", "GPUs, or processes on CPU, that share each layer", minimum=1, maximum=64
     )
     quantization: str | None = setting(
-        None, "str", "fp8 quantizes the linear layers' weights while they are loaded", choices=("fp8", "awq", "gptq")
+        None,
+        "str",
+        "fp8 and int8 quantize the linear layers' weights while they are loaded",
+        choices=("fp8", "int8", "awq", "gptq"),
     )
     enforce_eager: bool = setting(
         False,
@@ -228,8 +231,8 @@ class EngineConfig:
             )
         if self.quantization in ("awq", "gptq"):
             raise ConfigurationError(
-                f"--quantization {self.quantization} is not supported by this version of Octavo yet; take fp8 "
-                "or leave it out"
+                f"--quantization {self.quantization} is not supported by this version of Octavo yet; take fp8 or "
+                "int8, or omit it"
             )
         for name, default in _NOT_YET.items():
             if getattr(self, name) != default:

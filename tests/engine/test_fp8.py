@@ -31,7 +31,7 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.checkpoint import unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.fused import FusedLayers
@@ -40,8 +40,9 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.names import LLAMA_NAMES
-from octavo_engine.model.quantization.e4m3 import dequantize, quantize_into, quantize_rows
-from octavo_engine.model.quantization.registry import ONLINE, quantized_online
+from octavo_engine.model.quantization.e4m3 import dequantize, quantize_rows
+from octavo_engine.model.quantization.online import quantize_into
+from octavo_engine.model.quantization.registry import ONLINE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.kv_cache import allocate_cache
@@ -243,7 +244,7 @@ def test_dequantized_weights_are_multiplied_as_all_others_are():
     options = LayerOptions(ALONE, compute, dtype, CPU, LLAMA_NAMES, fp8_products=False)
     linear = Linear(unsharded(48), (unsharded(32),), bias=True, options=options, method=ONLINE["fp8"])
     weight, bias = torch.randn(32, 48), torch.randn(32).to(dtype)
-    quantize_into(linear.weight, linear.scale, weight)
+    quantize_into(quantize_rows, linear.scale, linear.weight, slice(0, 32), weight)
     linear.bias.copy_(bias)
     x, addend = torch.randn(9, 48).to(dtype), torch.randn(9, 32).to(dtype)
     exact = x.double() @ stands_for(linear).double().T + bias.double() + addend.double()

@@ -28,14 +28,13 @@ from octavo_engine.kernels.moe_choice import torch_mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.layers.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model
-from octavo_engine.model.quantization.registry import quantized_online
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec, MoESpec

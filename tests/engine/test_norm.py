@@ -13,18 +13,23 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
+from octavo_engine.model.collectives import ALONE
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.choose_compute import kernel_compute
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.norm import Norm
+from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualSum
+from octavo_engine.model.names import LLAMA_NAMES
+from octavo_engine.model.spec import NormSpec
 
 SIZE, EPS = 96, 1e-5
 DTYPES = [torch.float32, torch.bfloat16]
 
 
 def make_norm(dtype: torch.dtype, compute: Compute | None = None, **kind) -> Norm:
-    norm = Norm(SIZE, EPS, compute=compute or Compute(), dtype=dtype, device=torch.device("cpu"), **kind)
+    options = LayerOptions(ALONE, compute or Compute(), dtype, torch.device("cpu"), LLAMA_NAMES, fp8_products=False)
+    norm = Norm(SIZE, NormSpec(EPS, **kind), options)
     for parameter in norm.parameters():
         parameter.copy_(torch.randn(SIZE) + 0.5)
     return norm

@@ -177,7 +177,7 @@ WRONG = {
     ),
     "int8": (
         {"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"}},
-        "compressed-tensors other than float-quantized",
+        "compressed-tensors of integers other than one group of weights",
     ),
     "weights alone": (
         {"quantization_config": {**COMPRESSED, "config_groups": {"group_0": {"weights": {"strategy": "channel"}}}}},

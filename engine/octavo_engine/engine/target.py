@@ -12,10 +12,9 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
-from octavo_engine.model.quantization.registry import quantized_online
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec

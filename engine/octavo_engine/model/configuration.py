@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from octavo_engine.errors import ModelLoadError
+from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.registry import ONLINE
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
@@ -113,3 +114,18 @@ def _most_common_dtype(directory: Path) -> str:
                 counts[tensor.dtype] += tensor.num_bytes
     name = counts.most_common(1)[0][0] if counts else "F32"
     return str(_SAFETENSORS_DTYPES.get(name, torch.float32))
+
+
+def quantized_online(spec: ModelSpec, name: str | None) -> ModelSpec:
+    """`spec` as `--quantization` wants it; a checkpoint that is quantized already stays as it is.
+
+    ConfigurationError for mixtures of experts, whose experts would stay as they are.
+    """
+    if name is None or spec.quantization is not None:
+        return spec
+    if spec.has_experts:
+        raise ConfigurationError(
+            f"--quantization {name}: {spec.architecture} is a mixture of experts, which cannot be quantized "
+            "while it is loaded; omit the flag"
+        )
+    return replace(spec, quantization=ONLINE[name])

@@ -15,8 +15,6 @@ FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
 BLOCK = 128
 """Rows and columns of a weight that share a scale, where scales are by block."""
-_PIECE = 1 << 20
-"""Elements that are quantized at once: each takes 13 bytes meanwhile."""
 _ALIGNMENT = 16
 """`scaled_mm` wants rows and columns to be multiples of it."""
 
@@ -26,16 +24,6 @@ def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     wide = weight.float()
     scale = wide.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny * FP8_MAX) / FP8_MAX
     return to_fp8(wide / scale), scale
-
-
-def quantize_into(weight: Tensor, scale: Tensor, values: Tensor) -> None:
-    """Fill e4m3 `weight` [rows, columns] and `scale` [rows, 1] from `values`, on their device, in small pieces."""
-    step = max(1, _PIECE // values.shape[1])
-    for first in range(0, len(values), step):
-        part = slice(first, first + step)
-        quantized, found = quantize_rows(values[part].to(weight.device))
-        weight[part].copy_(quantized)
-        scale[part].copy_(found)
 
 
 def to_fp8(x: Tensor) -> Tensor:

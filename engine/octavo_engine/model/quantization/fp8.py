@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, write
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import (
     BLOCK,
     FP8,
     dequantize,
     fp8_linear,
-    quantize_into,
     quantize_rows,
     suits_fp8,
 )
 from octavo_engine.model.quantization.linear_method import Products, Projection, Weights
+from octavo_engine.model.quantization.online import quantize_into
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
 
@@ -71,7 +71,7 @@ class FP8Scheme:
         name, weight, scale = f"{projection.name}.weight", weights.weight[rows], cast("Tensor", weights.scale)
         part, shape = tuple(span.slice for span in spans), tuple(span.total for span in spans)
         if self.scale_name is None:
-            fill = partial(_quantize, scale[rows])
+            fill = partial(quantize_into, quantize_rows, scale[rows])
             yield CheckpointTensor(name=name, shape=shape, pieces=(Piece(weight, part, fill, projection.order),))
             return
         pieces = (Piece(weight, part, order=projection.order),)
@@ -115,15 +115,6 @@ class FP8Scheme:
         return 0 if weights.in_8_bits else weights.weight.numel() * (_FLOAT32_BYTES + weights.dtype.itemsize)
 
 
-def _quantize(scale: Tensor, target: Tensor, rows: Rows, values: Tensor) -> None:
-    """Quantize rows of a weight while they are loaded."""
-    if isinstance(rows, slice):
-        quantize_into(target[rows], scale[rows], values)
-        return
-    quantized, scale[rows] = quantize_rows(values.to(target.device))
-    write(target, rows, quantized)
-
-
 def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
     """A weight's one scale for each of its rows."""
     target.fill_(values.item())
@@ -145,8 +136,10 @@ def _fp8(config: Fields) -> FP8Scheme:
     return FP8Scheme("block", scale_name="weight_scale_inv")
 
 
-def _compressed_tensors(config: Fields) -> FP8Scheme:
+def _compressed_tensors(config: Fields) -> FP8Scheme | None:
     """llm-compressor's `float-quantized`; one group for all linear layers."""
+    if config.text("format", default="?") == "int-quantized":
+        return None
     groups = config.mapping("config_groups")
     names = list(groups.values) if groups is not None else []
     group = groups.mapping(names[0]) if groups is not None and len(names) == 1 else None

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
-from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization import fp8
+from octavo_engine.model.quantization import fp8, int8
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.scheme import Scheme, UnsupportedError, unsupported
-from octavo_engine.model.spec import ModelSpec
 
-SCHEMES: tuple[Scheme, ...] = (fp8.SCHEME,)
+SCHEMES: tuple[Scheme, ...] = (fp8.SCHEME, int8.SCHEME)
 
 _PROJECTION = re.compile(r"(^re:(?!.*lm_head)|_proj$|self_attn$|mlp$|layers(\.\d+)?$)")
 """What names a linear layer, or what holds some, in a list of what was not quantized."""
@@ -53,21 +51,6 @@ def _check_left_out(config: Fields, name: str) -> None:
         raise config.wrong(name, left_out, "is no list")
     if linears := [item for item in left_out if isinstance(item, str) and _PROJECTION.search(item)]:
         raise unsupported(config, f"{linears[0]} is not quantized while other layers are")
-
-
-def quantized_online(spec: ModelSpec, name: str | None) -> ModelSpec:
-    """`spec` as `--quantization` wants it; a checkpoint that is quantized already stays as it is.
-
-    ConfigurationError for mixtures of experts, whose experts would stay as they are.
-    """
-    if name is None or spec.quantization is not None:
-        return spec
-    if spec.has_experts:
-        raise ConfigurationError(
-            f"--quantization {name}: {spec.architecture} is a mixture of experts, which cannot be quantized "
-            "while it is loaded; omit the flag"
-        )
-    return replace(spec, quantization=ONLINE[name])
 
 
 ONLINE = {scheme.name: scheme.online for scheme in SCHEMES if scheme.online is not None}

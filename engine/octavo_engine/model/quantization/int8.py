@@ -1,0 +1,109 @@
+"""Weights as whole numbers of 8 bits, a scale for each output channel: `--quantization int8`, compressed-tensors' own.
+
+A weight is dequantized in each product; activations stay in the type that is computed in, also where a checkpoint was
+made for activations in 8 bits, which are nearer to the original so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, plain
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.linear_method import Products, Projection, Weights
+from octavo_engine.model.quantization.online import quantize_into
+from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.unquantized import parameter
+
+_LARGEST = 127
+
+
+@dataclass(frozen=True, slots=True)
+class INT8:
+    """int8 values [out, in] times float32 scales [out, 1]."""
+
+    online: bool
+    """Whether weights are quantized while they are loaded; else a checkpoint has values and scales."""
+    name: str = "int8"
+    alignment: int = 1
+
+    def create(
+        self,
+        rows: int,
+        columns: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        fp8_products: bool,  # noqa: ARG002
+    ) -> Weights:
+        """Values and scales."""
+        values = parameter(rows, columns, dtype=torch.int8, device=device)
+        return Weights(values, parameter(rows, 1, dtype=torch.float32, device=device), dtype=dtype)
+
+    def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+        """A weight that is quantized, or values with a scale for each row."""
+        rows, stored, order = projection.rows, projection.stored_rows, projection.order
+        weight, scale = weights.weight[rows], cast("Tensor", weights.scale)[rows]
+        values = plain(f"{projection.name}.weight", weight, stored, projection.columns, order=order)
+        if self.online:
+            (piece,) = values.pieces
+            yield replace(values, pieces=(Piece(weight, piece.part, partial(quantize_into, quantize, scale), order),))
+            return
+        yield replace(values, types=("I8",))
+        yield replace(plain(f"{projection.name}.weight_scale", scale, stored, order=order), squeezed=True)
+
+    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
+        """None."""
+        return None
+
+    def apply(
+        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
+    ) -> Tensor:
+        """By the dequantized weight."""
+        x = cast("Tensor", x)
+        wide = weights.weight.float().mul_(cast("Tensor", weights.scale))
+        return products.linear(x, wide.to(x.dtype), bias, addend)
+
+    def scratch_bytes(self, weights: Weights) -> int:
+        """The weight in float32 and in the type that is computed in."""
+        return weights.weight.numel() * (torch.float32.itemsize + weights.dtype.itemsize)
+
+
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Values int8 and scales float32 [rows, 1] of a weight [rows, columns]: each row's largest is 127."""
+    wide = weight.float()
+    scale = wide.abs().amax(dim=1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny * _LARGEST) / _LARGEST
+    return (wide / scale).round_().clamp_(-_LARGEST, _LARGEST).to(torch.int8), scale
+
+
+def _compressed_tensors(config: Fields) -> INT8 | None:
+    """llm-compressor's `int-quantized` weights by channel; one group for all linear layers."""
+    if config.text("format", default="?") != "int-quantized":
+        return None
+    groups = config.mapping("config_groups")
+    group = groups.mapping(next(iter(groups.values))) if groups is not None and len(groups.values) == 1 else None
+    weights = None if group is None else group.mapping("weights")
+    if group is None or weights is None:
+        raise unsupported(config, "compressed-tensors of integers other than one group of weights")
+    kind = weights.integer("num_bits", 0, 64, default=8), weights.text("type", default="int")
+    if kind != (8, "int") or weights.text("strategy", default="?") != "channel":
+        raise unsupported(config, "compressed-tensors of integers other than of 8 bits with a scale for each channel")
+    inputs = group.mapping("input_activations")
+    if not weights.boolean("symmetric", True) or (inputs is not None and not inputs.boolean("dynamic", False)):
+        raise unsupported(config, "compressed-tensors of integers with zero points or static scales of activations")
+    return INT8(online=False)
+
+
+SCHEME = Scheme(
+    name="int8",
+    readers={"compressed-tensors": _compressed_tensors},
+    online=INT8(online=True),
+    supported="int8 weights: compressed-tensors (int-quantized, by channel)",
+)
