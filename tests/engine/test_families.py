@@ -19,8 +19,10 @@ import pytest
 import torch
 from checkpoints import SIZES, reference_model, save, save_words
 from checkpoints import UNEVEN as UNEVEN_BIASED
+from peak_memory import peak_memory
 from rank_logits import TOKENS, logits_of
 from reference import assert_same
+from stepper import Sequence, Stepper
 from test_shard import group_logits
 
 from octavo_engine import LLM, SamplingParams
@@ -352,6 +354,10 @@ def test_greedy_answers_by_two_ranks(name: str, pairs: Callable[[str], Pair]) ->
     check_answers(pairs(name), 2)
 
 
+def load(pair: Pair, dtype: torch.dtype) -> Any:
+    return load_model(pair.files, read_spec(pair.files), CPU, dtype, lambda *_: None)
+
+
 @torch.inference_mode()
 def reference_logits(model: Any) -> torch.Tensor:
     """After each of the 24 tokens that all ranks are asked about, float32."""
@@ -382,6 +388,19 @@ def test_bfloat16_is_as_close_as_transformers(name: str, pairs: Callable[[str], 
     assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean() < 0.3 * exact.abs().mean()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_takes_no_more_memory_than_planned(pair: Pair, dtype: torch.dtype) -> None:
+    decoder = load(pair, dtype)
+    stepper = Stepper(decoder)
+    with peak_memory() as peak:
+        stepper.step([(Sequence([7] * count), count) for count in (300, 100)], sample=[0, 399])
+    heads = decoder.ranks.shard.num_heads(decoder.spec)
+    scratch = max(stepper.backend.scratch_bytes(group, heads, 400, 2, 300) for group in decoder.kv_groups)
+    bound = footprint.step_bytes(decoder, 400, 2, scratch)
+    bound += decoder.compute.widens * footprint.widening_bytes(decoder, 400)
+    assert peak.bytes <= bound
+
+
 def planned_parameters(spec: ModelSpec) -> int:
     """As many as the bytes that a plan reckons with."""
     return footprint.weight_bytes(make_blueprint(spec, torch.bfloat16, Shard())) // 2
@@ -391,7 +410,7 @@ def test_every_parameter_is_counted_and_filled(pair: Pair) -> None:
     """What a plan counts is what is allocated, and what transformers has; nothing is left as it was allocated."""
     spec = read_spec(pair.files)
     with poisoned():
-        decoder = load_model(pair.files, spec, CPU, torch.float32, lambda *_: None)
+        decoder = load(pair, torch.float32)
     counted = planned_parameters(spec)
     assert counted == sum(p.numel() for p in decoder.parameters()) == sum(p.numel() for p in pair.model.parameters())
     assert all(parameter.isfinite().all() for parameter in decoder.parameters())
