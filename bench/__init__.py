@@ -1,1 +1,1 @@
-"""What is measured: Octavo and its peers side by side."""
+"""Benchmarks of Octavo beside other engines and of its parts."""

@@ -1,8 +1,9 @@
-"""`python -m bench.before_after --before CHECKOUT`: another checkout of this repository and this one, side by side.
+"""`python -m bench.before_after --before CHECKOUT`: compares another checkout of this repository with this one.
 
-Both need a `.venv` of their own (`make setup`). In each round each serves SmolLM2 once: seconds from the start of the
-process until it is ready, then output tokens/s at each number of users. The order alternates from round to round, so
-that other work on the machine affects both alike; the page quotes medians and their ratio.
+Both need a `.venv` of their own (`make setup`). In each round each checkout serves SmolLM2 once, and two things are
+measured: the seconds from the start of the process until it is ready, then output tokens/s at each number of users. The
+order alternates from round to round, so that other work on the machine affects both equally; the page has medians and
+their ratio.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from bench.server import ENGINE, octavo
 READY = "seconds to ready"
 
 Figures = dict[str, dict[str, list[float]]]
-"""Values of each round, by what was measured and by checkout."""
+"""The values of each round, by measurement and by checkout."""
 
 
 def measure(engines: dict[str, Path], args: argparse.Namespace, runner: asyncio.Runner) -> Figures:
-    """All rounds."""
+    """Run all rounds."""
     figures: Figures = {}
 
     def note(what: str, name: str, value: float) -> None:
@@ -41,7 +42,7 @@ def measure(engines: dict[str, Path], args: argparse.Namespace, runner: asyncio.
             started = time.monotonic()
             with octavo("smollm2", "--max-model-len=2048", engine=engines[name]) as serving:
                 note(READY, name, time.monotonic() - started)
-                runner.run(tokens_per_second(serving.port, 8, 2.0, args.words, args.tokens))  # warms up
+                runner.run(tokens_per_second(serving.port, 8, 2.0, args.words, args.tokens))  # warm-up
                 for users in args.users:
                     speed = runner.run(tokens_per_second(serving.port, users, args.seconds, args.words, args.tokens))
                     note(f"tokens/s, {users} users", name, speed)
@@ -49,7 +50,7 @@ def measure(engines: dict[str, Path], args: argparse.Namespace, runner: asyncio.
 
 
 def page(title: str, args: argparse.Namespace, figures: Figures) -> str:
-    """Markdown for people."""
+    """The results as Markdown."""
     lines = [
         f"# {title}\n",
         f"`python -m bench.before_after` on {psutil.cpu_count()} cores, client included, load {os.getloadavg()[0]:.1f} "

@@ -39,7 +39,7 @@ Report = dict[str, Any]
 
 @contextmanager
 def octavo(dtype: str) -> Iterator[Served]:
-    """A running server of ours."""
+    """A running Octavo server."""
     port = free_port()
     command = [str(ENGINE), "serve", MODEL, f"--port={port}", "--host=127.0.0.1", f"--dtype={dtype}"]
     started = time.perf_counter()
@@ -52,7 +52,7 @@ def octavo(dtype: str) -> Iterator[Served]:
 
 
 def measure(served: Served, args: argparse.Namespace, file: Path) -> Report:
-    """The report of `octavo-engine bench` against a server, which is warmed up first."""
+    """Warm up a server, then return the report of `octavo-engine bench` against it."""
     sizes = [f"--input-len={args.input_len}", f"--output-len={args.output_len}"]
     warm_up = ["--concurrency=8", "--num-prompts=8", "--seed=99"]
     subprocess.run([ENGINE, "bench", served.url, *warm_up, *sizes], check=True, stdout=subprocess.DEVNULL)
@@ -62,7 +62,7 @@ def measure(served: Served, args: argparse.Namespace, file: Path) -> Report:
 
 
 def run_transformers(args: argparse.Namespace, file: Path) -> Report:
-    """The same prompts through transformers' generate, in static batches of as many as there are users."""
+    """Run the same prompts through transformers' generate, in static batches as large as the number of users."""
     sizes = [f"--input-len={args.input_len}", f"--output-len={args.output_len}", f"--num-prompts={args.num_prompts}"]
     command = [sys.executable, "-m", "bench.transformers_generate", *sizes, f"--batch={args.concurrency}"]
     subprocess.run([*command, f"--dtype={args.dtype}", f"--json={file}"], check=True)
@@ -71,7 +71,7 @@ def run_transformers(args: argparse.Namespace, file: Path) -> Report:
 
 
 def run_all(args: argparse.Namespace, scratch: Path) -> dict[str, Report]:
-    """Each engine's report, one after the other."""
+    """The report of each engine, measured one after the other."""
     reports: dict[str, Report] = {}
     with octavo(args.dtype) as served:
         print(f"octavo: ready {served.ready_seconds:.1f} s after the start of its process", flush=True)
@@ -86,7 +86,7 @@ def run_all(args: argparse.Namespace, scratch: Path) -> dict[str, Report]:
 
 
 def table(reports: dict[str, Report]) -> str:
-    """Markdown: a row for each engine and number of users, with what it is of the peers' rates."""
+    """Markdown with a row per engine and number of users, and Octavo's rate as a share of the others' rates."""
     lines = [
         "| engine | users | output tokens/s | TTFT p50 / p90 ms | ITL p50 / p99 ms | of vLLM | of generate one by one "
         "| ready after |",

@@ -1,9 +1,9 @@
-"""One API key floods the server with prompts of the full context; ten others go on with short ones. Do they notice?
+"""One API key floods the server with prompts of the full context: does it slow down ten others with short prompts?
 
-One real server with eleven keys. The ten keys send short prompts at random moments (Poisson) from beginning to end.
-Every other while the eleventh has fifty prompts of the full context under way, all sent at once; what is left of them
-at the end of its while is given up. Compared are the short prompts' times to first token that were sent with the flood
-and without, in the same run. Client and server share the cores.
+One real server has eleven keys. The ten keys send short prompts at random moments (Poisson) during the whole run. In
+every second period the eleventh key sends fifty prompts of the full context at once; those that are unfinished at the
+end of the period are cancelled. The bench compares the times to first token of short prompts sent with and without the
+flood, in the same run. Client and server share the cores.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _TOKENS = range(1000, 40_000)
 
 @dataclass(slots=True)
 class Seen:
-    """Short requests of one kind of while."""
+    """The short requests of all periods of one kind (with or without the flood)."""
 
     name: str
     seconds: float = 0.0
     replies: list[Reply] = field(default_factory=list)
 
     def row(self) -> dict[str, float]:
-        """Figures for people and programs; times in milliseconds."""
+        """The figures of one row of the table; times in milliseconds."""
         good = [reply for reply in self.replies if reply.status == 200]
         first = [(reply.first_token - reply.asked) * 1000 for reply in good]
         return {
@@ -56,7 +56,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Flood:
-    """What the flooding key got."""
+    """The results of the flooding key."""
 
     sent: int = 0
     answered: int = 0
@@ -75,7 +75,7 @@ class Bench:
         self.quiet, self.flooded, self.flood = Seen("without"), Seen("with"), Flood()
 
     async def run(self) -> None:
-        """Everything, until the last short request has its answer."""
+        """Run all periods, and wait for the answer of the last short request."""
         shorts = [asyncio.create_task(self._short_key(number, key)) for number, key in enumerate(_SHORT_KEYS)]
         await asyncio.sleep(self._args.warm_up)
         for _ in range(self._args.rounds):
@@ -91,7 +91,7 @@ class Bench:
         self._client.close()
 
     async def _during(self, seen: Seen) -> None:
-        """Requests sent from now on count here; the first moments of a while belong to neither."""
+        """Count requests sent from now on for this period; the first moments of a period are not counted."""
         self._now = None
         await asyncio.sleep(self._args.settle)
         self._now = seen
@@ -128,7 +128,7 @@ class Bench:
 
 
 def page(title: str, args: argparse.Namespace, seen: Sequence[Seen], flood: Flood) -> str:
-    """Markdown for people."""
+    """The results as Markdown."""
     rows = [each.row() for each in seen]
     lines = [
         f"# {title}\n",
@@ -150,7 +150,7 @@ def page(title: str, args: argparse.Namespace, seen: Sequence[Seen], flood: Floo
 
 
 def ratio(seen: Sequence[Seen]) -> float:
-    """How many times longer nine of ten short requests waited at most."""
+    """The factor by which the flood raised the 90th percentile of the short requests' times to first token."""
     quiet, flooded = (each.row()["ttft_p90_ms"] for each in seen)
     return flooded / quiet
 

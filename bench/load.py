@@ -1,7 +1,7 @@
-"""A client that costs as little as it can, because it shares the cores with the server that it measures.
+"""An HTTP client for benchmarks that uses little CPU time, since it shares the cores with the server that it measures.
 
-HTTP/1.1 over asyncio's streams: one request at a time on a connection, connections kept and used again, bodies encoded
-beforehand. It understands what octavo-engine sends and nothing else.
+It speaks HTTP/1.1 over asyncio's streams: one request at a time per connection, connections kept open and reused,
+bodies encoded beforehand. It parses only the answers that octavo-engine sends.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ _WORDS = (
 
 @dataclass(slots=True)
 class Reply:
-    """What became of one request; times are monotonic seconds."""
+    """The outcome of one request; times are monotonic seconds."""
 
     asked: float
-    """When it should have been sent: what the client itself is late counts, too."""
+    """When the request was due: a delay of the client itself counts as well."""
     sent: float = 0.0
     first_token: float = 0.0
-    """When the first piece of the body came."""
+    """When the first piece of the body arrived."""
     ended: float = 0.0
     status: int = 0
-    """0 if no whole answer came."""
+    """The HTTP status; 0 if no complete answer arrived."""
     retry_after: str | None = None
     tokens: int = 0
-    """Of a whole answer; not counted in streams."""
+    """Tokens of a complete answer; not counted in streams."""
     code: str | None = None
-    """Of the error, or what kept an answer from being read whole."""
+    """The code of the error, or the reason why the answer could not be read completely."""
 
 
 def body_of(prompt: str | list[int], max_tokens: int, *, stream: bool = False) -> bytes:
-    """A greedy completion of exactly so many tokens."""
+    """The body of a greedy completion request with exactly `max_tokens` answer tokens."""
     asked = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": stream}
     return json.dumps(asked).encode()
 
 
 def prompts(count: int, words: int, seed: int) -> list[str]:
-    """Prompts that share no beginning."""
+    """Random prompts without a common prefix."""
     randomness = random.Random(seed)
     return [" ".join(randomness.choices(_WORDS.split(), k=words)) for _ in range(count)]
 
 
 @dataclass(slots=True)
 class Client:
-    """One server's connections."""
+    """The connections to one server."""
 
     port: int
     timeout: float = 120.0
@@ -62,7 +62,7 @@ class Client:
     _idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = field(default_factory=list)
 
     async def ask(self, body: bytes, key: str = "none", asked: float | None = None) -> Reply:
-        """Send one request to /v1/completions; never raises for what the server does."""
+        """Send one request to /v1/completions; failures of the server are recorded in the reply and never raised."""
         reply = Reply(time.monotonic() if asked is None else asked)
         try:
             async with asyncio.timeout(self.timeout):
@@ -99,7 +99,7 @@ class Client:
                 writer.close()
 
     def _kept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """A connection that was used before and that the server has not closed meanwhile."""
+        """An open connection that was used before, if there is one."""
         while self._idle:
             reader, writer = self._idle.pop()
             if not reader.at_eof():
@@ -123,7 +123,7 @@ async def _chunks(reader: asyncio.StreamReader, reply: Reply) -> bytes:
 
 
 def _judge(status: int, content: bytes, reply: Reply) -> None:
-    """Take status and tokens, or the error's code, from a whole answer or a stream."""
+    """Record status and tokens, or the error's code, from a complete answer or stream."""
     if status != 200:
         reply.status, reply.code = status, json.loads(content)["error"]["code"]
     elif content.startswith(b"{"):
@@ -135,7 +135,7 @@ def _judge(status: int, content: bytes, reply: Reply) -> None:
 async def tokens_per_second(port: int, users: int, seconds: float, words: int, tokens: int) -> float:
     """Output tokens/s of `users` clients that each send one request after another; RuntimeError if one fails.
 
-    Prompts have so many `words` and answers so many `tokens`.
+    Prompts have `words` words and answers `tokens` tokens.
     """
     start = time.monotonic()
 
@@ -154,6 +154,6 @@ async def tokens_per_second(port: int, users: int, seconds: float, words: int, t
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank; NaN of nothing."""
+    """The nearest-rank percentile; NaN if there are no values."""
     ordered = sorted(values)
     return ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)] if ordered else float("nan")

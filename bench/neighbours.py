@@ -1,7 +1,8 @@
-"""What an engine on a CPU loses to busy neighbours, by how long its threads spin while they wait (openmp.py).
+"""How much busy neighbour processes slow down an engine on a CPU, by the spin time of its threads (openmp.py).
 
-One real server after another, each with its own setting, answering alone and then beside processes that only compute.
-In every round each setting has its turn, so that what else the machine does hits all alike; figures are medians.
+One real server after another runs with its own setting and answers first alone, then beside processes that only
+compute. Every round measures each setting once, so that other work on the machine affects all equally; figures are
+medians.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from bench.server import octavo
 from octavo_engine.openmp import SPIN_COUNT
 
 _WORDS, _TOKENS = 8, 16
-"""Of each prompt and of each answer."""
+"""Words of each prompt and tokens of each answer."""
 SETTINGS = {
     "OpenMP's own": {"GOMP_SPINCOUNT": "300000"},
     f"{SPIN_COUNT} looks (ours)": {"GOMP_SPINCOUNT": SPIN_COUNT},
     "asleep at once": {"OMP_WAIT_POLICY": "PASSIVE"},
 }
-"""300,000 is what libgomp does while there are no more threads than cores."""
+"""The spin counts; 300,000 is libgomp's default as long as there are no more threads than cores."""
 
 Figures = dict[str, dict[str, list[float]]]
-"""Tokens/s of each round by the load and the setting."""
+"""Tokens/s of each round, by load and setting."""
 
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that compute all the time."""
+    """Run `count` processes that compute all the time, until the block ends."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -49,12 +50,12 @@ def busy(count: int) -> Iterator[None]:
 
 
 def measure(args: argparse.Namespace, runner: asyncio.Runner) -> Figures:
-    """All rounds."""
+    """Run all rounds."""
     figures: Figures = {}
     for _ in range(args.rounds):
         for name, env in SETTINGS.items():
             with octavo("smollm2", "--max-model-len=2048", env=env) as serving:
-                runner.run(tokens_per_second(serving.port, 8, 2.0, _WORDS, _TOKENS))  # warms up
+                runner.run(tokens_per_second(serving.port, 8, 2.0, _WORDS, _TOKENS))  # warm-up
                 for neighbours in args.neighbours:
                     with busy(neighbours):
                         for users in args.users:
@@ -66,7 +67,7 @@ def measure(args: argparse.Namespace, runner: asyncio.Runner) -> Figures:
 
 
 def page(title: str, args: argparse.Namespace, figures: Figures) -> str:
-    """Markdown for people."""
+    """The results as Markdown."""
     lines = [
         f"# {title}\n",
         f"`python -m bench.neighbours` on {psutil.cpu_count()} cores, client included: smollm2, {args.rounds} rounds of"

@@ -1,8 +1,8 @@
-"""How the operator carries a thousand LLMServices: from apply to all their children, idle, and while one changes.
+"""How the operator handles a thousand LLMServices: creating all their children, idling, and reconciling changes.
 
-A real control plane (tests/cluster) with one node; the operator is a pod of it, installed by the chart, and the
-services' pods find no node, so that no engine runs. Everything shares this machine's cores. The API server's own lists
-say what is there, the operator's /metrics what it did.
+A real control plane (tests/cluster) has one node. The operator is a pod on it, installed by the chart; the pods of the
+services fit on no node, so that no engine runs. All processes share this machine's cores. The existing objects are read
+from the API server, the operator's work from its /metrics.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.
 CLIENTS = 8
 QUIET_SECONDS = 15.0
 FIRST_PORT = 10_000
-_CHANGED = 5  # LLMServices that are changed while the others are being made
+_CHANGED = 5  # LLMServices that are changed while the others are being created
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured."""
+    """The parameters of the measurement."""
 
     services: int = 1000
     idle_seconds: float = 600
@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sample:
-    """One look at everything, `seconds` after the first apply."""
+    """One reading of all figures, `seconds` after the first apply."""
 
     seconds: float
     children: int
@@ -70,31 +70,31 @@ class Sample:
 
 @dataclass
 class Measured:
-    """What was seen; times in seconds."""
+    """All results; times in seconds."""
 
     all_children: float = math.nan
     all_told: float = math.nan
-    """Until each LLMService says in its status that its pod finds no node."""
+    """Until the status of each LLMService reports that its pod finds no node."""
     changes_in_burst: list[float] = field(default_factory=list)
-    """From the change of one LLMService to that of its Service, while the others are being made."""
+    """From the change of one LLMService to that of its Service, while the others are being created."""
     changes_after: list[float] = field(default_factory=list)
     """The same when nothing else happens."""
     idle_seconds: float = 0
     idle_writes: float = math.nan
-    """What the operator sent that could change anything."""
+    """Writing requests that the operator sent during the idle time."""
     idle_changed_objects: int = 0
-    """LLMServices and children whose resourceVersion is another after the idle time."""
+    """LLMServices and children whose resourceVersion changed during the idle time."""
     idle_cpu_percent: float = math.nan
     samples: list[Sample] = field(default_factory=list)
 
     @property
     def rss_max(self) -> float:
-        """MiB."""
+        """The largest resident memory in MiB."""
         return max(sample.rss_mib for sample in self.samples)
 
 
 class Operator:
-    """The leading pod's own metrics, through the API server."""
+    """Reads the leading pod's own metrics through the API server."""
 
     def __init__(self, system: Client) -> None:
         self._system = system
@@ -112,14 +112,14 @@ class Operator:
 
 
 class Fleet:
-    """The LLMServices of the bench and their children, as the API server has them."""
+    """The LLMServices of the bench and their children, as read from the API server."""
 
     def __init__(self, client: Client, size: int) -> None:
         self._http = client.http
         self.size = size
 
     def make(self) -> None:
-        """Creates all, several at the same time."""
+        """Create all LLMServices, several at the same time."""
         with ThreadPoolExecutor(CLIENTS) as pool:
             list(pool.map(self._create, range(self.size)))
 
@@ -127,7 +127,7 @@ class Fleet:
         self._http.post(LLMSERVICES, json=llmservice(number)).raise_for_status()
 
     def children(self) -> int:
-        """How many there are of all kinds."""
+        """The number of children of all kinds."""
         return sum(self._count(path) for path in CHILDREN.values())
 
     def _count(self, path: str) -> int:
@@ -135,7 +135,7 @@ class Fleet:
         return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
 
     def told(self) -> bool:
-        """Whether every LLMService's status says that its pod finds no node."""
+        """Whether the status of every LLMService reports that its pod finds no node."""
         items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
         return len(items) == self.size and all(_ready_reason(item) == "Unschedulable" for item in items)
 
@@ -148,7 +148,7 @@ class Fleet:
         return found
 
     def change(self, number: int, port: int) -> float:
-        """Gives one LLMService another port; seconds until its Service has it."""
+        """Change the port of one LLMService; returns the seconds until its Service has the new port."""
         began = time.perf_counter()
         patch = {"spec": {"service": {"port": port}}}
         self._http.patch(f"{LLMSERVICES}/{name(number)}", json=patch, headers=MERGE).raise_for_status()
@@ -157,13 +157,13 @@ class Fleet:
         return time.perf_counter() - began
 
     def port(self, number: int) -> int | None:
-        """Of an LLMService's Service, if it has one yet."""
+        """The port of an LLMService's Service, or None while there is no Service."""
         answer = self._http.get(f"{CHILDREN['services']}/{name(number)}")
         return None if answer.status_code == 404 else int(answer.raise_for_status().json()["spec"]["ports"][0]["port"])
 
 
 def name(number: int) -> str:
-    """What the LLMService of this number is called."""
+    """The name of the LLMService of this number."""
     return f"model-{number:04d}"
 
 
@@ -188,7 +188,7 @@ def _ready_reason(service: dict[str, Any]) -> str:
 
 
 def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], None]) -> Measured:
-    """Everything, in a namespace that is made for it."""
+    """Run the whole measurement in a namespace of its own."""
     cluster.kubectl("create", "namespace", NAMESPACE)
     operator, fleet, measured = Operator(system), Fleet(cluster, plan.services), Measured()
     began = time.perf_counter()
@@ -222,7 +222,7 @@ def _burst(fleet: Fleet, measured: Measured, began: float, say: Callable[[str], 
 
 
 def _change_while(fleet: Fleet, measured: Measured, stop: threading.Event) -> None:
-    """Changes one of the first LLMServices every second, once all of these have been looked at."""
+    """Change one of the first LLMServices every second, once all of them have been reconciled."""
     while not all(fleet.port(number) for number in range(_CHANGED)) and not stop.is_set():
         time.sleep(0.2)
     count = 0
@@ -232,7 +232,7 @@ def _change_while(fleet: Fleet, measured: Measured, stop: threading.Event) -> No
 
 
 def _wait_until_quiet(operator: Operator) -> None:
-    """Until the operator has written nothing for a while."""
+    """Wait until the operator has written nothing for a while."""
     writes, since = math.nan, time.monotonic()
     while time.monotonic() - since < QUIET_SECONDS:
         before, writes = writes, operator.metrics()["octavo_operator_writes_total"]
@@ -256,7 +256,7 @@ def _idle(operator: Operator, fleet: Fleet, measured: Measured, seconds: float, 
 
 @contextmanager
 def _sampling(operator: Operator, fleet: Fleet, measured: Measured, began: float) -> Iterator[None]:
-    """Looks every second (every five once it is quiet) until the end of the block."""
+    """Take a sample every second (every five once the operator is quiet) until the end of the block."""
     stop = threading.Event()
 
     def look() -> None:

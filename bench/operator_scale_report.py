@@ -1,4 +1,4 @@
-"""The page and the picture of bench/operator_scale.py."""
+"""Writes the page and the picture of bench/operator_scale.py."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _latency(seconds: list[float]) -> str:
 
 
 def plot(result: dict[str, Any], file: Path) -> None:
-    """Children, queue, memory and CPU over time, and how long changes took."""
+    """Plot children, queue, memory and CPU over time, and the duration of changes."""
     figure = Figure(figsize=(10, 11), layout="constrained")
     FigureCanvasAgg(figure)
     burst, memory, cpu, changes = figure.subplots(4, 1)

@@ -1,10 +1,10 @@
-"""Five times as many requests as the server can answer: does it still answer as many, and what do the others hear?
+"""Sends five times as many requests as the server can answer: does goodput hold, and how fast are the rejections?
 
-One real server. First as many users as keep it busy, each asking again as soon as it has its answer: that is
-saturation. Then for a minute requests that come by chance (Poisson) at five times the rate at which it answered,
-whoever waits; then saturation once more, because the machine may have changed meanwhile. Goodput is the tokens of
-answers that ended whole in the measured time, which begins when the queue has long been full. Client and server share
-the cores.
+One real server gets three phases. Saturation: enough users to keep it busy, each sending its next request as soon as
+the last is answered. Overload: for a minute, requests at random moments (Poisson) at five times the rate of answers in
+saturation, however many are waiting. Then saturation again, since the machine may have changed meanwhile. Goodput
+counts the tokens of complete answers that ended in the measured time, which begins long after the queue is full. Client
+and server share the cores.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _BODIES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What was seen in one phase."""
+    """The results of one phase."""
 
     name: str
     seconds: float
     sent: int
     answered: int
-    """Whole answers that ended in the measured time."""
+    """Complete answers that ended in the measured time."""
     tokens_per_s: float
-    """Of these answers: goodput."""
+    """Tokens of these answers per second: goodput."""
     requests_per_s: float
     ttlb_p50_ms: float
-    """From the moment it should have been sent to the last byte, of whole answers."""
+    """From the moment when the request was due to the last byte, of complete answers."""
     refused: int
     refused_p50_ms: float
     refused_p99_ms: float
@@ -53,18 +53,18 @@ class Phase:
     hung: int
     """Requests that were never answered, or whose connection broke."""
     other: dict[str, int]
-    """Answers that are neither."""
+    """Answers that are neither complete nor rejections, by status and code."""
     refused_for: dict[str, int]
-    """Reasons, in the whole phase."""
+    """Rejections by reason, in the whole phase."""
     client_late_p99_ms: float
     cpu_share: dict[str, float]
-    """Cores that each process used."""
+    """CPU cores that each process used."""
 
 
 def summarize(
     name: str, replies: Sequence[Reply], begin: float, end: float, *, reasons: dict[str, int], cpu: dict[str, float]
 ) -> Phase:
-    """The figures of the requests that ended between two moments, and of hung ones whenever they were sent."""
+    """The figures of requests that ended between two moments, and of all hung requests."""
     seen = [reply for reply in replies if begin <= reply.ended < end]
     good = [reply for reply in seen if reply.status == 200]
     refused = [reply for reply in seen if reply.status in (429, 503)]
@@ -92,7 +92,7 @@ def summarize(
 
 
 class Load:
-    """Sends what the phases ask for."""
+    """Sends the requests of the phases."""
 
     def __init__(self, args: argparse.Namespace, serving: Serving) -> None:
         self._args = args
@@ -104,7 +104,7 @@ class Load:
     async def phase(
         self, name: str, seconds: float, send: Callable[[Client, float, list[Reply]], Awaitable[None]]
     ) -> Phase:
-        """Run one phase: a warm-up, then `seconds` that count; wait for every answer."""
+        """Run one phase: a warm-up, then `seconds` that are measured; wait for every answer."""
         so_far = self._serving.metrics("octavo_requests_rejected_total")
         client, replies = Client(self._serving.port), list[Reply]()
         begin = time.monotonic() + self._args.warm_up
@@ -127,7 +127,7 @@ class Load:
         return {who: sum(process.cpu_times()[:2]) for who, process in processes.items()}
 
     async def closed(self, client: Client, end: float, replies: list[Reply]) -> None:
-        """So many users, each with one request at a time."""
+        """A fixed number of users, each with one request at a time."""
 
         async def user() -> None:
             while time.monotonic() < end:
@@ -139,7 +139,7 @@ class Load:
         await asyncio.gather(*(user() for _ in range(self._args.users)))
 
     async def poisson(self, rate: float, client: Client, end: float, replies: list[Reply]) -> None:
-        """Requests at random moments, `rate` a second, however many are under way."""
+        """Requests at random moments, `rate` per second, however many are unanswered."""
         chance = random.Random(2)
         tasks: set[asyncio.Task[None]] = set()
 
@@ -157,7 +157,7 @@ class Load:
 
 
 async def measure(args: argparse.Namespace, serving: Serving) -> list[Phase]:
-    """Saturation, overload, saturation."""
+    """Run the three phases: saturation, overload, saturation."""
     load = Load(args, serving)
     first = await load.phase("saturation before", args.saturation_seconds, load.closed)
     rate = first.requests_per_s * args.factor
@@ -170,7 +170,7 @@ async def measure(args: argparse.Namespace, serving: Serving) -> list[Phase]:
 
 
 def verdict(phases: Sequence[Phase]) -> dict[str, Any]:
-    """The figures that the targets are about."""
+    """The figures that the targets refer to."""
     before, overload, after = phases
     saturation = (before.tokens_per_s + after.tokens_per_s) / 2
     return {
@@ -182,7 +182,7 @@ def verdict(phases: Sequence[Phase]) -> dict[str, Any]:
 
 
 def page(title: str, args: argparse.Namespace, phases: Sequence[Phase]) -> str:
-    """Markdown for people."""
+    """The results as Markdown."""
     found = verdict(phases)
     lines = [
         f"# {title}\n",

@@ -1,4 +1,4 @@
-"""What a comparison needs of any server: a free port, and how long it takes to be ready."""
+"""Helpers for any server in a comparison: a free port, and the time until the server is ready."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Served:
 
     url: str
     ready_seconds: float
-    """From the start of its process."""
+    """Seconds from the start of its process."""
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
+    """A port of 127.0.0.1 on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -31,7 +31,10 @@ def free_port() -> int:
 
 
 def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path | None = None) -> None:
-    """Until the server answers `url` with success; RuntimeError, with its log's end, if it ends or takes too long."""
+    """Wait until `url` answers with success.
+
+    RuntimeError, with the end of the log, if the server ends or takes too long.
+    """
     limit = time.monotonic() + _READY_WITHIN
     while process.poll() is None and time.monotonic() < limit:
         try:

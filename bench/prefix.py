@@ -1,7 +1,7 @@
-"""What a shared beginning is worth: time to first token of long prompts, known and unknown, on one real server.
+"""The gain from prefix caching: time to first token of long prompts with an unknown and a cached prefix, on one server.
 
-Pairs of requests, one after the other: a prompt whose first tokens nobody has sent before, then one with the same
-beginning and an end of its own. The second finds the first one's blocks in the prefix cache.
+Requests are sent in pairs, one after the other: a prompt whose prefix no request had before, then one with the same
+prefix and another end. The second finds the blocks of the first in the prefix cache.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ async def first_token_ms(client: Client, prompt: list[int]) -> float:
 
 
 async def measure(args: argparse.Namespace, port: int) -> tuple[list[float], list[float]]:
-    """TTFT of the first and of the second request of each pair."""
+    """The TTFT of the first and of the second request of each pair."""
     client, chance = Client(port), random.Random(args.seed)
     cold, warm = [], []
     for pair in range(args.pairs + 1):
         prefix = chance.choices(_TOKENS, k=args.prefix_len)
         ends = [chance.choices(_TOKENS, k=args.own_len) for _ in range(2)]
         times = [await first_token_ms(client, prefix + end) for end in ends]
-        if pair:  # the first pair warms up
+        if pair:  # the first pair is a warm-up
             cold.append(times[0])
             warm.append(times[1])
     client.close()
@@ -46,7 +46,7 @@ async def measure(args: argparse.Namespace, port: int) -> tuple[list[float], lis
 
 
 def page(title: str, args: argparse.Namespace, cold: list[float], warm: list[float]) -> str:
-    """Markdown for people."""
+    """The results as Markdown."""
     lines = [
         f"# {title}\n",
         f"`python -m bench.prefix` on {psutil.cpu_count()} cores, client included: smollm2, bfloat16, {args.pairs}"

@@ -1,4 +1,4 @@
-"""Where a benchmark's figures go: bench/results/<date>-<name>, as JSON for programs and a page for people."""
+"""Writes a benchmark's figures to bench/results/<date>-<name>, as JSON for programs and a Markdown page for people."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""`make bench-scheduler`: what `plan` and `update` cost the host in each step, and what prefix caching adds to it.
+"""`make bench-scheduler`: the host's time for `plan` and `update` in each step, and for prefix caching.
 
-All requests decode, with contexts of mixed lengths, so that a sixteenth of them fills a block in every step; nothing
-waits. A step is one `plan` and one `update`, one step apart as in the engine's loop, with results made beforehand. All
-times are CPU time of the one thread that does it, of the best of some repetitions: other programs count little.
+All requests decode and none waits. Their contexts have mixed lengths, so that a sixteenth of them fills a block in
+every step. A step is one `plan` and one `update`, one step apart as in the engine's loop, with results prepared
+beforehand. All times are CPU time of the single thread, from the best of some repetitions, so that other programs
+affect them little.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MIXED = (256, 768)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Milliseconds of a step with so many requests decoding."""
+    """Milliseconds per step with `running` decoding requests."""
 
     running: int
     plan: float
@@ -47,22 +48,22 @@ class Level:
     uncached_step: float
     """Median of both together without prefix caching."""
     device_step: float
-    """What such a step takes on the simulated H200."""
+    """The time of such a step on the simulated H200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """What prefix caching adds to a prompt that was not sent before, and what the device needs for the prompt."""
+    """The cost of prefix caching for a prompt that is not in the cache, and the device's time for the prompt."""
 
     tokens: int
     caching_us: float
-    """Microseconds a token: hashing, looking up, remembering."""
+    """Microseconds per token for hashing, lookup and insertion."""
     device_us: dict[str, float]
-    """Microseconds a token that a step of such prompts takes, by cost model."""
+    """Microseconds per token in a step of such prompts, by cost model."""
 
 
 def build(running: int, steps: int, longest: int, *, prefix_caching: bool) -> Scheduler:
-    """A scheduler with room for everything, and for all prompts in one step."""
+    """A scheduler with room for all requests, and for all prompts in one step."""
     model_len, batch = longest + steps + BLOCK, running * longest
     settings = SchedulerSettings(max_num_seqs=running, max_num_batched_tokens=batch, max_model_len=model_len)
     blocks = running * (model_len // BLOCK + 1) * 2
@@ -70,7 +71,7 @@ def build(running: int, steps: int, longest: int, *, prefix_caching: bool) -> Sc
 
 
 def add(scheduler: Scheduler, count: int, lengths: tuple[int, int], rng: random.Random) -> None:
-    """Requests of random tokens that go on to the end of the context."""
+    """Requests with random tokens whose answers last to the end of the context."""
     sampling = SamplingParams(max_tokens=scheduler.settings.max_model_len, stop_token_ids=(2,))
     for number in range(count):
         tokens = [rng.randrange(3, 50_000) for _ in range(rng.randint(*lengths))]
@@ -79,13 +80,13 @@ def add(scheduler: Scheduler, count: int, lengths: tuple[int, int], rng: random.
 
 
 def result_of(plan: StepPlan) -> StepResult:
-    """A token for each row that samples."""
+    """A result with one token for each sampled row."""
     samples = len(plan.decode_rows) + sum(chunk.samples for chunk in plan.chunks)
     return StepResult(plan.step, list(range(3, 3 + samples)), seconds=0.01)
 
 
 def settle(scheduler: Scheduler) -> StepPlan:
-    """Compute all prompts; the plan of the first step in which every request decodes, which is launched."""
+    """Compute all prompts; returns the launched plan of the first step in which every request decodes."""
     now = 0.0
     while (plan := scheduler.plan(now)) is not None:
         if not plan.chunks:
@@ -116,7 +117,7 @@ def time_steps(running: int, steps: int, *, prefix_caching: bool) -> tuple[list[
 
 
 def measure(running: int, steps: int, repeats: int) -> Level:
-    """One line of the table: of some repetitions the one with the lowest median, with prefix caching and without."""
+    """One line of the table: the repetition with the lowest median, with and without prefix caching."""
     cached, uncached = (
         min((time_steps(running, steps, prefix_caching=on) for _ in range(repeats)), key=lambda run: _median(run[0]))
         for on in (True, False)
@@ -139,7 +140,7 @@ def _median(seconds: Sequence[tuple[float, float]]) -> float:
 
 
 def measure_prefill(repeats: int, prompt: int = 1024, count: int = 64) -> Prefill:
-    """The scheduler's time for `count` new prompts with prefix caching less that without it, the least of some runs."""
+    """The extra time of the scheduler for `count` new prompts with prefix caching on; the lowest of some runs."""
     device = {name: _device_us(name, prompt) for name in COSTS}
     least = {
         caching: min(_prefill_seconds(prompt, count, caching) for _ in range(repeats)) for caching in (True, False)
@@ -165,7 +166,7 @@ def _device_us(name: str, prompt: int) -> float:
 
 
 def table(levels: Sequence[Level], prefill: Prefill) -> str:
-    """Markdown."""
+    """The results as Markdown."""
     lines = [
         "| requests decoding | plan ms | update ms | both ms | p99 | target | µs a request | prefix caching, % |",
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -1,4 +1,4 @@
-"""A real `octavo-engine serve` for a benchmark: its own process on 127.0.0.1, with the flags that are wanted."""
+"""Runs a real `octavo-engine serve` for a benchmark: a process of its own on 127.0.0.1, with the given flags."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Serving:
     http: psutil.Process
     """The HTTP process."""
     engine: psutil.Process
-    """Its child, which computes."""
+    """Its child process, which runs the model."""
 
     def metrics(self, name: str) -> dict[str, float]:
-        """The series of one metric, by their last label, as /metrics shows them now."""
+        """The current series of one metric in /metrics, by their last label."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
             found = re.findall(rf'^{name}{{.*"(.*)"}} (.*)$', answer.read().decode(), re.MULTILINE)
         return {label: float(value) for label, value in found}
@@ -39,7 +39,10 @@ class Serving:
 
 @contextmanager
 def octavo(model: str, *flags: str, env: Mapping[str, str] | None = None, engine: Path = ENGINE) -> Iterator[Serving]:
-    """Serve `model`, with `env` beside ours, until the block ends; its log is shown only if it ends by itself."""
+    """Serve `model`, with `env` added to the environment, until the block ends.
+
+    The log of a server that ends before the block does is printed.
+    """
     port = free_port()
     command = [str(engine), "serve", model, "--host=127.0.0.1", f"--port={port}", *flags]
     environ = {**os.environ, **(env or {})}

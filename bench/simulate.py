@@ -25,7 +25,7 @@ Report = dict[str, Any]
 
 
 def report(setup: Setup, recording: Recording) -> Report:
-    """What goes into the JSON."""
+    """The results as JSON."""
     table = {
         m.name: {"value": m.value, "unit": m.unit, "digits": m.digits} for m in measures(recording, setup.block_size)
     }
@@ -33,7 +33,7 @@ def report(setup: Setup, recording: Recording) -> Report:
 
 
 def table(reports: dict[str, Report]) -> str:
-    """Markdown: a line for each measure, a column for each run."""
+    """Markdown with a line per measure and a column per run."""
     lines = ["| | " + " | ".join(reports) + " |", "| --- |" + " ---: |" * len(reports)]
     first = next(iter(reports.values()))["measures"]
     for name, measure in first.items():
@@ -43,7 +43,7 @@ def table(reports: dict[str, Report]) -> str:
 
 
 def tenant_table(reports: dict[str, Report]) -> str:
-    """Markdown: a line for each tenant, TTFT of each run."""
+    """Markdown with a line per tenant and the TTFT of each run."""
     names = sorted({tenant for one in reports.values() for tenant in one["tenants"]})
     if not names:
         return ""

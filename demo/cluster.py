@@ -1,6 +1,6 @@
-"""`make cluster-demo`: from nothing to an answer on a real Kubernetes: helm install, kubectl apply, chat, load, scale.
+"""`make cluster-demo`: helm install, kubectl apply, a chat, load and autoscaling on a real Kubernetes.
 
-Every command is shown as it is run.
+It prints every command that it runs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tests.cluster.layout import CHECKOUT, HOME
 IMAGES = ("--set", "operator.image.tag=dev", "--set", "engine.image.tag=dev")
 NAME = "smollm2"
 USERS = 8
-SCALED = 600  # seconds until replicas have come and serve, or gone
-ANSWERED = 600.0  # seconds that an answer may take while engines that load have the machine
-# Three of sixteen requests in flight per replica, and windows of seconds where a real service has minutes.
+SCALED = 600  # seconds until the wanted replicas serve and all others are gone
+ANSWERED = 600.0  # seconds that an answer may take while other engines load on the same machine
+# A target of three of sixteen requests per replica, and windows of seconds, so that the demo scales in minutes.
 QUICK = {"stabilizationWindowSeconds": 5, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 15}]}
 AUTOSCALING = {
     "maxReplicas": 3,
@@ -35,14 +35,14 @@ AUTOSCALING = {
 
 
 def show(program: str, client: Client, *arguments: str, given: str | None = None) -> None:
-    """Run a command, with `given` as its input, and show it with what it says."""
+    """Run a command with `given` as its input, and print the command and its output."""
     here = f" <<'EOF'\n{given.rstrip()}\nEOF" if given else ""
     print(f"\n$ {program} {shlex.join(arguments)}{here}", flush=True)
     print(getattr(client, program)(*arguments, input=given).rstrip(), flush=True)
 
 
 def install(client: Client) -> None:
-    """The operator by its chart."""
+    """Install the operator by its chart."""
     chart = str((CHECKOUT / "charts" / "octavo").relative_to(CHECKOUT.parent))
     say(f"installs {chart}")
     arguments = ("install", "octavo", str(CHECKOUT / "charts" / "octavo"), *IMAGES, "--wait", "--timeout=90s")
@@ -50,7 +50,7 @@ def install(client: Client) -> None:
 
 
 def serve(client: Client) -> float:
-    """The sample LLMService, until it is Ready; seconds it took."""
+    """Apply the sample LLMService and wait until it is Ready; returns the seconds that this took."""
     started = time.perf_counter()
     show("kubectl", client, "apply", "-f", "-", given=SAMPLE.read_text())
     last = ""
@@ -71,7 +71,7 @@ def serve(client: Client) -> float:
 
 
 def load(openai: OpenAI) -> None:
-    """Several users at once, and what came of it."""
+    """Send requests of several users at once and print the figures."""
     say(f"{USERS} users ask at once")
     started = time.perf_counter()
     message = {"role": "user", "content": "Count from one to twenty."}
@@ -87,7 +87,7 @@ def load(openai: OpenAI) -> None:
 
 
 def scale(client: Client, openai: OpenAI) -> None:
-    """The same users without a pause: replicas come with them, and go with them."""
+    """Send requests of the same users without a pause: replicas are added, and removed after the load ends."""
     change = json.dumps({"spec": {"autoscaling": AUTOSCALING}})
     show("kubectl", client, "patch", "llms", NAME, "--type=merge", "-p", change)
     say(f"{USERS} users ask one question after the other")
@@ -113,7 +113,7 @@ def scale(client: Client, openai: OpenAI) -> None:
 
 
 def follow(client: Client, replicas: int) -> None:
-    """Tells what the autoscaler says until `replicas` serve, and no other is there."""
+    """Print the autoscaler's messages until exactly `replicas` replicas serve."""
     started, last = time.perf_counter(), ""
     while True:
         status = client.get("llms", NAME)["status"]

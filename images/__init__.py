@@ -1,1 +1,1 @@
-"""The two container images: `make images`."""
+"""Builds and checks the two container images (`make images`, `make images-check`)."""

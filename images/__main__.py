@@ -1,8 +1,8 @@
-"""Builds the container images: with docker where its daemon answers, else with buildah, which needs root but no daemon.
+"""Builds the container images with docker if its daemon runs, else with buildah, which needs root but no daemon.
 
-Without docker there may be no registry either, so buildah builds on a Debian that debootstrap makes, once. Either way
-the result lies in .cache/images/NAME.tar as `docker save` writes it, for `ctr images import`, the cluster here, or a
-push.
+Without docker there may be no registry either, so buildah builds on a Debian that debootstrap makes once. In both cases
+the image is also saved as .cache/images/NAME.tar in the format of `docker save`, for `ctr images import`, the cluster
+of `make cluster`, or a push.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TARGETS = ("operator", "engine")
 BASE = "localhost/octavo-base:bookworm"
 BUILDAH = ("buildah", "--storage-driver", "overlay")
 CA_INSIDE = "/run/host-ca.crt"
-# What debian:bookworm-slim leaves out too, now and in packages that are installed later.
+# Files that debian:bookworm-slim omits too, both now and from packages that are installed later.
 _NOT_SLIM = ("usr/share/groff", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man")
 _EMPTIED = ("var/cache/apt", "var/lib/apt/lists")
 _DPKG = """path-exclude /usr/share/doc/*
@@ -33,7 +33,7 @@ path-include /usr/share/doc/*/copyright
 
 
 class ImageError(Exception):
-    """An image cannot be built; the message says what is missing."""
+    """An image cannot be built; the message names what is missing."""
 
 
 def main() -> int:
@@ -79,12 +79,12 @@ def _build_with_buildah(target: str, name: str, archive: Path) -> None:
     _make_base()
     _run(*BUILDAH, "bud", "--isolation=chroot", "--layers", "--pull-never", f"--build-arg=BASE={BASE}",
          *_certificates(), f"--target={target}", f"--tag={name}", ".")  # fmt: skip
-    archive.unlink(missing_ok=True)  # buildah does not write over one
+    archive.unlink(missing_ok=True)  # buildah refuses to overwrite an existing file
     _run(*BUILDAH, "push", "--quiet", name, f"docker-archive:{archive}:docker.io/library/{name}")
 
 
 def _make_base() -> None:
-    """A Debian like debian:bookworm-slim, made once."""
+    """Make a Debian like debian:bookworm-slim, unless it was made before."""
     if _output(*BUILDAH, "images", "--quiet", "--filter", f"reference={BASE}"):
         return
     _say("makes a Debian with debootstrap, once (about a minute)")
@@ -102,7 +102,7 @@ def _make_base() -> None:
 
 
 def make_slim(root: Path) -> None:
-    """Takes away what debian:bookworm-slim lacks too, and has dpkg leave it out from now on."""
+    """Delete the files that debian:bookworm-slim omits, and configure dpkg to omit them from now on."""
     for folder in (*_NOT_SLIM, *_EMPTIED):
         shutil.rmtree(root / folder, ignore_errors=True)
     for path in (root / "usr/share/doc").rglob("*"):
@@ -115,7 +115,7 @@ def make_slim(root: Path) -> None:
 
 
 def _certificates() -> list[str]:
-    """For machines behind a proxy with a certificate of its own: theirs is trusted while building, and not kept."""
+    """The host's CA certificates for machines behind a TLS proxy: trusted while building and not kept in the image."""
     bundle = os.environ.get("SSL_CERT_FILE", "")
     if not bundle:
         return []

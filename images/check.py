@@ -28,11 +28,11 @@ NAMESPACE = "octavo-system"
 MODEL = "smollm2"
 INSIDE = Path(__file__).with_name("inside.py")
 INSTALLED = "/opt/octavo/"
-"""Where the images have what they bring; what a pod compiles itself lies in its cache."""
+"""Where each image contains its own files; files that a pod compiles itself are in its cache instead."""
 
 
 def main() -> int:
-    """0 if pods run the images, the chart's test passes, a model answers, and nothing is missing in its pod."""
+    """Return 0 if pods run the images, the chart's test passes, a model answers, and no file is missing in its pod."""
     parser = argparse.ArgumentParser(prog="python -m images.check", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (default: all)")
     targets = parser.parse_args().targets or TARGETS
@@ -61,7 +61,7 @@ def _install(cluster: Client, tags: dict[str, str]) -> None:
 
 
 def _serve(cluster: Client) -> None:
-    """The sample, from apply to an answer through its Service."""
+    """Apply the sample and wait for an answer through its Service."""
     started = time.monotonic()
     cluster.apply(SAMPLES / f"{MODEL}.yaml")
     wait_for_condition(cluster, MODEL, "Ready", "Serving", 240)
@@ -70,12 +70,12 @@ def _serve(cluster: Client) -> None:
     for container in (status for pod in _engines(cluster) for status in pod["status"]["containerStatuses"]):
         _say(f"the container began at {container['state']['running']['startedAt']}")
     client = sdk(cluster, MODEL)
-    for _ in range(2):  # the first answer warms up what the second finds
+    for _ in range(2):  # the first answer warms up the engine for the second
         summarize(ask(client, QUESTION), str(client.base_url), ready_after)
 
 
 def _other_images(cluster: Client, tags: dict[str, str]) -> Iterator[str]:
-    """What pods run another image than is to be checked."""
+    """The pods that run another image than the one under test."""
     operators = cluster.in_namespace(NAMESPACE).list("pods", selector="app.kubernetes.io/name=octavo-operator")
     for target, pods in (("operator", operators), ("engine", _engines(cluster))):
         images = {status["image"] for pod in pods for status in pod["status"]["containerStatuses"]}
@@ -85,7 +85,7 @@ def _other_images(cluster: Client, tags: dict[str, str]) -> Iterator[str]:
 
 
 def _faults_inside(cluster: Client) -> Sequence[str]:
-    """What images/inside.py finds missing in the engine's pod."""
+    """The problems that images/inside.py finds in the engine's pod."""
     pod = _engines(cluster)[0]["metadata"]["name"]
     found = json.loads(cluster.kubectl("exec", "-i", pod, "--", "python", "-", input=INSIDE.read_text()))
     _say(f"inside: {json.dumps(found)}")

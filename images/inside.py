@@ -1,6 +1,7 @@
-"""For stdin of Python in the engine's pod (images/check.py): says as JSON what only the image itself can show.
+"""Prints as JSON what can be checked only inside the engine's image; images/check.py runs it in the engine's pod.
 
-No GPU is needed: Triton compiles a kernel of ours for one, and the C compiler reads what Triton has it compile on one.
+It needs no GPU: Triton compiles one of Octavo's kernels for Hopper, and gcc compiles the driver module that Triton
+would compile on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 
 
 def cubin_bytes() -> int:
-    """The size of a kernel's machine code for Hopper."""
+    """Compile a kernel for Hopper; returns the size of its machine code."""
     types = {"output": "*bf16", "x": "*bf16", "weight": "*bf16", "eps": "fp32"}
     types |= {"x_stride": "i32", "residual_stride": "i32"}
     constants = {"scales": None, "given": None, "summed": None, "residual": None, "RESIDUAL": False, "GROUP": 0}
@@ -35,7 +36,7 @@ def cubin_bytes() -> int:
 
 
 def compiler_says() -> str:
-    """What gcc has against Triton's driver module, which is compiled where there is a GPU; nothing if all is there."""
+    """gcc's errors for Triton's driver module, which is compiled on machines with a GPU; empty if it compiles."""
     folder = Path(triton.__file__).parent / "backends" / "nvidia"
     includes = [f"-I{folder / 'include'}", f"-I{sysconfig.get_paths(scheme='posix_prefix')['include']}"]
     command = ["gcc", "-c", "-o", "/tmp/driver.o", *includes, str(folder / "driver.c")]  # noqa: S108 - in the pod

@@ -1,1 +1,1 @@
-"""Traces, a cost model and the real scheduler: what a policy does, without any device."""
+"""Simulates scheduling policies without a device: traces, a cost model and the real scheduler."""

@@ -1,7 +1,8 @@
-"""How long a step takes on a device that is not here: a roofline with a few measured or published constants.
+"""The time of a step on a simulated device: a roofline with a few measured or published constants.
 
-Linear layers take as long as reading all weights or as computing all tokens, whichever is longer; attention reads the
-context of each decoding row and computes each (query, key) pair of a prefill; blocks that move take their bandwidth.
+Linear layers take as long as reading all weights or as computing all tokens, whichever is longer. Attention reads the
+context of each decoding row and computes each (query, key) pair of a prefill. Blocks that are copied or swapped take
+the time of their bandwidth.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from octavo_engine.core.step import BlockOpKind, StepPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
-    """Seconds of a step, term by term."""
+    """The seconds of a step, term by term."""
 
     note: str
-    """Where the numbers are from."""
+    """The source of the numbers."""
     fixed: float
-    """Of any step: launches, sampling's fixed part."""
+    """Fixed time of any step: launches, sampling's fixed part."""
     weights: float
     """Reading all weights once."""
     per_token: float
     """The linear layers' arithmetic for one token."""
     per_row: float
-    """Of each row that samples."""
+    """Each row that is sampled."""
     per_context: float
     """Reading keys and values of one token of a decoding row's context."""
     per_pair: float
@@ -34,13 +35,13 @@ class CostModel:
     per_swap: float
     """Moving one block of 16 tokens to or from CPU memory."""
     blocks: int
-    """Blocks of 16 tokens that the device's memory holds beside the weights."""
+    """Blocks of 16 tokens that fit into the device's memory beside the weights."""
 
     def seconds(self, plan: StepPlan) -> float:
-        """Of one step."""
+        """The seconds of one step."""
         moves = sum(self.per_copy if op.kind is BlockOpKind.COPY else self.per_swap for op in plan.block_ops)
         tokens = plan.num_tokens
-        if tokens == 0:  # blocks move, and nothing is computed
+        if tokens == 0:  # a step that only moves blocks
             return moves
         samples = len(plan.decode_rows)
         context, pairs = sum(plan.decode_starts) + samples, 0
@@ -52,9 +53,9 @@ class CostModel:
         return self.fixed + linear + samples * self.per_row + attention + moves
 
     def capacity(self, *, fresh: float, prompt: float, answer: float, batch: int) -> float:
-        """Requests a second with `batch` of them running, roughly.
+        """Requests per second with `batch` of them running, roughly.
 
-        In tokens, on average: `prompt` and `answer`, and `fresh` of the prompt, which no cache knows.
+        `prompt` and `answer` are average lengths in tokens, and `fresh` is the part of the prompt that is in no cache.
         """
         decode = max(self.weights / batch, self.per_token) + self.fixed / batch + self.per_row
         decode += (prompt + answer / 2) * self.per_context

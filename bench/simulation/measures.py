@@ -1,4 +1,4 @@
-"""What a recording says, in numbers: one flat table, so that two runs can stand side by side."""
+"""The figures of a recording as one flat table, so that two runs can be shown side by side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Measure:
 
 
 def measures(recording: Recording, block_size: int) -> list[Measure]:
-    """All there is to say of a run."""
+    """All figures of a run."""
     timelines, stats, seconds = recording.timelines, recording.stats, recording.seconds
     answered = sum(timeline.tokens for timeline in timelines)
     states = [state for _, state in recording.series[:-1]]
@@ -62,7 +62,7 @@ def kv_waste(states: Sequence[SchedulerStats], block_size: int) -> float:
 
 
 def by_tenant(recording: Recording) -> dict[str, dict[str, float]]:
-    """For each tenant its requests, the tokens computed for it, TTFT in seconds. Empty if there is only one."""
+    """For each tenant its requests, the tokens computed for it, and TTFT in seconds. Empty if there is only one."""
     groups: dict[str, list[Timeline]] = defaultdict(list)
     for timeline in recording.timelines:
         groups[timeline.ask.tenant].append(timeline)

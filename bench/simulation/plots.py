@@ -1,4 +1,4 @@
-"""A run, or several in one picture, over time: queue, KV usage, preemptions, TTFT percentiles."""
+"""Plots of one or several runs over time: queue, KV usage, preemptions, TTFT percentiles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A trace through the real scheduler, step by step, on a clock that the cost model turns.
+"""Replays a trace through the real scheduler, step by step, on a clock that advances by the cost model.
 
-The loop is that of `octavo_engine.engine.loop`: while the device works on a step the next one is planned and waits
-behind it, so every plan but the first is made without knowing the tokens of the step before.
+The loop is that of `octavo_engine.engine.loop`: while the device works on a step, the next one is planned and queued.
+Every plan but the first is therefore made without knowing the tokens of the step before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAMPLES = 600
 
 @dataclass(slots=True)
 class Timeline:
-    """What one request lived through, in seconds of the simulated clock."""
+    """The times of one request, in seconds of the simulated clock."""
 
     ask: Ask
     state: RequestState
@@ -39,7 +39,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class Recording:
-    """What happened."""
+    """The recording of one run."""
 
     timelines: list[Timeline] = field(default_factory=list)
     gaps: array[float] = field(default_factory=lambda: array("d"))
@@ -48,7 +48,7 @@ class Recording:
     """The scheduler's state over time."""
     steps: int = 0
     device_seconds: float = 0.0
-    """The simulated device was busy for so long."""
+    """Seconds for which the simulated device was busy."""
     seconds: float = 0.0
     """The simulated clock at the end."""
     scheduler_seconds: float = 0.0
@@ -63,7 +63,10 @@ class Recording:
 
 
 class Device:
-    """Knows which request sits in which row, and so the token that comes next; its time is the cost model's."""
+    """The simulated device, which takes the time of the cost model.
+
+    It tracks the request of each row, so that it can return the row's next token.
+    """
 
     def __init__(self, cost: CostModel, asks: Sequence[Ask]) -> None:
         self._cost = cost
@@ -72,7 +75,7 @@ class Device:
         self._free_at = 0.0
 
     def launch(self, plan: StepPlan, now: float) -> tuple[float, StepResult]:
-        """When a step that is launched `now` will have ended, and its result."""
+        """The moment when a step launched at `now` ends, and its result."""
         for new in plan.new_rows:
             self._rows[new.row] = self._asks[new.request_id]
         tokens = [self._next(row, start) for row, start in zip(plan.decode_rows, plan.decode_starts, strict=True)]
@@ -82,14 +85,14 @@ class Device:
         return self._free_at, StepResult(plan.step, tokens, seconds=seconds)
 
     def _next(self, row: int, position: int) -> int:
-        """The token after `position`. One step may be wasted after the end of an answer: its token is dropped."""
+        """The token after `position`. After the end of an answer, one more step may run; its token is dropped."""
         ask = self._rows[row]
         index = position + 1 - len(ask.prompt)
         return ask.answer[index] if index < len(ask.answer) else END
 
 
 class Replay:
-    """One trace through one scheduler."""
+    """One trace replayed through one scheduler."""
 
     def __init__(self, scheduler: Scheduler, cost: CostModel, asks: Sequence[Ask], model_len: int) -> None:
         self._scheduler = scheduler
@@ -104,7 +107,7 @@ class Replay:
         self._next_sample, self._interval = 0.0, max(ask.at for ask in asks) / _SAMPLES
 
     def run(self) -> Recording:
-        """Until every request has ended."""
+        """Run until every request has ended."""
         launched: deque[tuple[StepPlan, float, StepResult]] = deque()
         recording, now = self._recording, 0.0
         while len(recording.timelines) < self._total:
@@ -192,7 +195,10 @@ class Replay:
             self._next_sample = now + self._interval
 
     def _state(self) -> SchedulerStats:
-        """As reported, but with the wasted slots of this moment: the scheduler counts them now and then only."""
+        """The reported statistics with the current number of wasted slots.
+
+        The scheduler itself updates that number only now and then.
+        """
         state = self._scheduler.report()
         holding = (timeline.state for timeline in self._open.values() if timeline.state.block_tables)
         state.kv_wasted_slots = self._scheduler.memory.wasted_slots(holding)

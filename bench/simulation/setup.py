@@ -35,10 +35,10 @@ class Setup:
     seed: int = 0
     requests: int = 2000
     load: float = 0.8
-    """Arrivals as a share of what the device can do, by the cost model's estimate."""
+    """Rate of arrivals as a share of the device's throughput, by the cost model's estimate."""
     policy: str = "fcfs"
     blocks: int = 0
-    """0: as many as the device's memory holds."""
+    """KV blocks; 0: as many as fit into the device's memory."""
     block_size: int = 16
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
@@ -51,11 +51,11 @@ class Setup:
     watermark: float = _DEFAULTS.watermark
     swap_blocks: int = 0
     target_ttft_p90: float = 0.0
-    """Seconds; 0: no target."""
+    """The target in seconds; 0: no target."""
     target_itl_p90: float = 0.0
 
     def changed(self, text: str) -> Setup:
-        """Itself with `name=value,name=value` applied; ValueError if one is unknown or out of range."""
+        """A copy with `name=value,name=value` applied; ValueError if a name is unknown or a value out of range."""
         changes: dict[str, Any] = {}
         types = {field.name: type(field.default) for field in dataclasses.fields(self)}
         for part in text.split(","):
@@ -70,11 +70,11 @@ class Setup:
 
     @property
     def num_blocks(self) -> int:
-        """KV blocks, from the device's memory unless they were given."""
+        """KV blocks, from the device's memory unless they are given."""
         return self.blocks or COSTS[self.cost].blocks * 16 // self.block_size
 
     def asks(self) -> list[Ask]:
-        """The trace. A first draft gives the mean lengths, and they the rate; a flood comes on top of it."""
+        """The trace. A first draft gives the mean lengths, which determine the rate; a flood is added to it."""
         generate = TRACES[self.trace]
         draft = generate(Load(min(self.requests, 1000), 1.0, self.max_model_len, self.seed))
         draft = [ask for ask in draft if ask.tenant != FLOOD]
@@ -87,7 +87,7 @@ class Setup:
         return generate(Load(self.requests, self.load * capacity, self.max_model_len, self.seed))
 
     def scheduler(self) -> Scheduler:
-        """The real one."""
+        """The real scheduler with these settings."""
         cost = COSTS[self.cost]
         settings = SchedulerSettings(
             max_num_seqs=self.max_num_seqs,
@@ -121,7 +121,7 @@ class Setup:
 
 
 def _parse(kind: type, text: str) -> Any:
-    """A flag's value; ValueError if it is none."""
+    """The value of a flag; ValueError if it is invalid."""
     if kind is bool:
         if text.lower() not in {"true", "false", "1", "0", "yes", "no"}:
             raise ValueError(f"{text!r} is neither true nor false")
