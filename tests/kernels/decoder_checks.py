@@ -141,7 +141,7 @@ def _inputs(step: tuple[tuple[int, int], ...], groups: int, device: torch.device
 @torch.inference_mode()
 def _logits(decoder: Decoder, backend: AttentionBackend, device: torch.device) -> Tensor:
     """Of all tokens of all steps; the cache holds NaN before."""
-    groups, dtype = decoder.spec.kv_groups, decoder.embedding.dtype
+    groups, dtype = decoder.spec.kv_groups, decoder.dtype
     caches = {}
     for group in groups:
         caches |= backend.allocate(group, 5, _BLOCK_SIZE, dtype, device)

@@ -43,11 +43,11 @@ class Linear(nn.Module):
         self.orders = orders or (None,) * len(parts)
         rows, dtype, device = sum(self.parts), options.dtype, options.device
         self.weights = self.method.create(rows, columns.size, dtype, device, fp8_products=options.fp8_products)
-        self.weight, self.scale = self.weights.weight, self.weights.scale
-        self.input_scale = self.weights.input_scale
         self.has_bias = bias
         own = bias and not (summed and options.ranks.shard.rank)
+        self.weight = self.weights.weight
         self.bias = parameter(rows, dtype=dtype, device=device) if own else None
+        self.scale, self.input_scale = self.weights.scale, self.weights.input_scale
 
     @property
     def parts(self) -> tuple[int, ...]:
