@@ -390,15 +390,14 @@ def test_bfloat16_is_as_close_as_transformers(name: str, pairs: Callable[[str], 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_step_takes_no_more_memory_than_planned(pair: Pair, dtype: torch.dtype) -> None:
+    """Of short sequences, so that attention's scratch, which is planned apart, matters little: it is left out here."""
     decoder = load(pair, dtype)
     stepper = Stepper(decoder)
     with peak_memory() as peak:
-        stepper.step([(Sequence([7] * count), count) for count in (300, 100)], sample=[0, 399])
-    heads = decoder.ranks.shard.num_heads(decoder.spec)
-    scratch = max(stepper.backend.scratch_bytes(group, heads, 400, 2, 300) for group in decoder.kv_groups)
-    bound = footprint.step_bytes(decoder, 400, 2, scratch)
-    bound += decoder.compute.widens * footprint.widening_bytes(decoder, 400)
-    assert peak.bytes <= bound
+        stepper.step([(Sequence([7] * 8), 8) for _ in range(50)], sample=list(range(7, 400, 8)))
+    planned = footprint.step_bytes(decoder, 400, 50)
+    planned += decoder.compute.widens * footprint.widening_bytes(decoder, 400)
+    assert planned / 8 < peak.bytes <= planned
 
 
 def planned_parameters(spec: ModelSpec) -> int:
