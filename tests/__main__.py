@@ -1,8 +1,8 @@
-"""`make test`: runs the cluster's tests and all others at once, each in a pytest of its own.
+"""`make test`: runs the cluster tests and all other tests at once, each in a pytest process of its own.
 
-The cluster's tests mostly wait for pods, so beside the others they take little more time than these alone. What they
-print is held back until the others have ended; the closing lines of both come last. Arguments are passed on to both.
-The exit code is 0 only if both succeeded.
+The cluster tests mostly wait for pods, so the total time is little more than that of the other tests alone. The output
+of the cluster tests is held back until the others have ended; the summaries of both come last. Arguments are passed to
+both. The exit code is 0 only if both succeeded.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ RUNS = {"all but the cluster's": f"--ignore={CLUSTER}", "the cluster's": CLUSTER
 
 
 def main(arguments: list[str]) -> int:
-    # Tests of both runs need these, and a test's time limit is too short for waiting until Go has built them.
+    # Tests of both runs need these programs, and Go's build takes longer than the time limit of a test.
     ensure_built(lambda line: print(f"tests: {line}", flush=True), (HELM, VERSITYGW))
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder) / str(number) for number in range(len(RUNS))]
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         try:
             closing_lines = [_print_until_end(*each) for each in zip(processes, outputs, strict=True)]
         finally:
-            for process in processes:  # Ctrl-C ends them too: they are in the terminal's foreground group
+            for process in processes:  # Ctrl-C ends both processes too: they are in the terminal's foreground group
                 process.wait()
     for name, line in zip(RUNS, closing_lines, strict=True):
         print(f"tests: {name}: {line}")
@@ -44,7 +44,7 @@ def _start(arguments: list[str], output: Path) -> subprocess.Popen[bytes]:
 
 
 def _print_until_end(process: subprocess.Popen[bytes], output: Path) -> str:
-    """Print what the process writes, as it comes, and return the last line."""
+    """Print the output of the process as it arrives, and return the last line."""
     with output.open(errors="replace") as file:
         running = True
         while running:

@@ -1,4 +1,4 @@
-"""This machine's own addresses: not every one that tests run on has IPv6."""
+"""This machine's own addresses: not every test machine has IPv6."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def loopbacks() -> list[str]:
-    """127.0.0.1, and ::1 where there is one."""
+    """127.0.0.1, and ::1 if the machine has IPv6."""
     with socket.socket(socket.AF_INET6) if socket.has_ipv6 else socket.socket() as probe:
         try:
             probe.bind(("::1", 0))

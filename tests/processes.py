@@ -1,4 +1,4 @@
-"""Looking at processes that may end while they are looked at."""
+"""Reads properties of processes that may end at any moment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def name(process: psutil.Process) -> str:
-    """Its name; empty once it is gone."""
+    """The process's name; empty if it has ended."""
     try:
         return str(process.name())
     except psutil.NoSuchProcess:
@@ -14,7 +14,7 @@ def name(process: psutil.Process) -> str:
 
 
 def command(process: psutil.Process) -> list[str]:
-    """Its arguments; none once it is gone."""
+    """The process's arguments; none if it has ended."""
     try:
         return list(process.cmdline())
     except psutil.NoSuchProcess:
@@ -22,7 +22,7 @@ def command(process: psutil.Process) -> list[str]:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether it runs: neither gone nor a zombie."""
+    """Whether the process runs: it has not ended and is not a zombie."""
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Sampling by hand: rows with parameters, seed and place, brought into a state table as the worker brings them."""
+"""Samples without an engine: fills a state table with rows, parameters, seeds and positions as the worker does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from octavo_engine.runner.state_table import StateTable
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One row to sample. `position` is the place of its next token."""
+    """One row to sample. `position` is the position of its next token."""
 
     params: SamplingParams
     seed: int
@@ -28,7 +28,7 @@ class SampleRow:
 def prepared(
     rows: Sequence[SampleRow], history: Sequence[Tensor | None], device: torch.device | str = "cpu"
 ) -> tuple[SampledRows, StateTable]:
-    """`rows` in a state table. `history[i]` are the tokens known of row i; without one they are all 0."""
+    """A state table with `rows`. `history[i]` are the known tokens of row i; by default all are 0."""
     device = torch.device(device)
     longest = max(row.position for row in rows)
     table = StateTable(len(rows), longest, 16, 1, device)
@@ -48,5 +48,5 @@ def _seeded(row: SampleRow) -> SamplingParams:
 
 
 def sample_rows(logits: Tensor, rows: Sequence[SampleRow], history: Sequence[Tensor | None]) -> Sampled:
-    """One token for each row of `logits`."""
+    """Sample one token for each row of `logits`."""
     return sample(logits, *prepared(rows, history, logits.device))

@@ -1,1 +1,1 @@
-"""What the engine reaches on a GPU, beside what the GPU allows: `python -m bench.gpu` (`make bench-gpu`)."""
+"""What the engine reaches on a GPU, compared with the limits of that GPU: `python -m bench.gpu` (`make bench-gpu`)."""

@@ -31,7 +31,7 @@ from bench.gpu.startup import startup
 from bench.gpu.targets import targets
 
 _PART_SECONDS = 570
-"""Of one part: a lent machine's commands end after ten minutes."""
+"""Seconds for one part: commands on a lent machine end after ten minutes."""
 
 
 def _llama(context: Context, weights: str = "bf16") -> Iterator[Figure]:
@@ -59,11 +59,14 @@ PARTS: dict[str, Measure] = {
     "qwen3-0.6b": _qwen,
     "gpt-oss-20b": _gpt_oss,
 }
-"""In the order in which they run, what targets need first."""
+"""In the order in which they run; parts that the targets need come first."""
 
 
 def run_part(name: str, args: argparse.Namespace) -> None:
-    """Measure one part in this process. The machine's rates are measured with it: it may be another one each time."""
+    """Measure one part in this process.
+
+    The machine's rates are measured with it, since each run may use another machine.
+    """
     begin = time.perf_counter()
     device = torch.device(args.device)
     where = stem(args.out, "tiny" if args.tiny else short_name(device))
@@ -93,7 +96,7 @@ def _line(figure: Figure) -> str:
 
 
 def write(where: Path, result: Result) -> None:
-    """The file for programs and the page for people."""
+    """Write the JSON file and the Markdown page."""
     where.parent.mkdir(parents=True, exist_ok=True)
     lines = targets(result)
     where.with_suffix(".json").write_text(as_json(result, lines))
@@ -101,7 +104,7 @@ def write(where: Path, result: Result) -> None:
 
 
 def run_each(names: Sequence[str], args: argparse.Namespace) -> bool:
-    """Every part in a process of its own, so that one that fails or hangs harms no other; whether all ended well."""
+    """Run every part in a process of its own, so that its failure affects no other; whether all succeeded."""
     begin, well = time.perf_counter(), True
     for name in names:
         left = args.seconds - (time.perf_counter() - begin)
@@ -150,7 +153,7 @@ def main() -> int:
 
 
 def _finish(where: Path) -> int:
-    """Plots and the table of targets."""
+    """Print the table of targets, and draw the plots."""
     result = read(where.with_suffix(".json"))
     plots = report.plots(result, where)
     print(

@@ -1,4 +1,4 @@
-"""How much of the time the device works: the time in which any of its kernels runs, over the time that passes."""
+"""The device's busy share: the time in which any of its kernels runs, divided by the elapsed time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.gpu.steps import Steady
 
 
 def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of intervals: what overlaps is counted once."""
+    """The length of the union of intervals; overlaps are counted once."""
     total, end = 0.0, float("-inf")
     for begin, stop in sorted(intervals):
         total += max(0.0, stop - max(begin, end))
@@ -18,7 +18,7 @@ def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def kernel_seconds(profile: Any) -> float | None:
-    """The time in which the device ran kernels or moved memory; None if the profile saw nothing of a device."""
+    """The time in which the device ran kernels or copied memory; None if the profile contains no device activity."""
     from torch.autograd import DeviceType
 
     spans = [
@@ -30,10 +30,10 @@ def kernel_seconds(profile: Any) -> float | None:
 
 
 def busy_share(steady: Steady, steps: int) -> tuple[float, str]:
-    """The share, and how it was found.
+    """The busy share, and how it was measured.
 
-    Kernels' time is from a profiled round, the time that passes from the rounds without a profiler, which is slower:
-    kernels take as long under it, but the gaps between them may be longer.
+    The kernels' time is from a profiled round, the elapsed time from the rounds without a profiler, which is slower:
+    kernels take equally long under the profiler, but the gaps between them may be longer.
     """
     wall = sorted(steady.wall)[len(steady.wall) // 2]
     kernels = None if steady.profile is None else kernel_seconds(steady.profile)

@@ -1,4 +1,4 @@
-"""Timing work on a device, and what can be said of the device meanwhile."""
+"""Times work on a device, and reads versions, clocks and temperature."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PACKAGES = ("torch", "triton", "transformers", "numpy", "safetensors", "tokeniz
 def seconds_of(
     work: Callable[[int], Any], device: torch.device, *, rounds: int = 7, calls: int = 10, warm_up: int = 3
 ) -> list[float]:
-    """Seconds of one call of `work`, in each of some rounds of `calls`; `work` gets the number of the call.
+    """Seconds per call of `work`, in each of some rounds of `calls`; `work` gets the number of the call.
 
-    Timed with the device's own events, so that what the host does before the device begins is not counted.
+    The times are from the device's own events, so that the host's time before the device begins is not counted.
     """
     for index in range(warm_up):
         work(index)
@@ -45,7 +45,7 @@ def seconds_of(
 
 
 def graphed_seconds_of(work: Callable[[int], Any], device: torch.device, *, calls: int = 16) -> list[float]:
-    """The same from a CUDA graph of some calls, so that what the host takes to launch each is not counted at all."""
+    """The same from a CUDA graph of several calls, so that the host's time for each launch is not counted."""
     if device.type != "cuda":
         return seconds_of(work, device)
     side = torch.cuda.Stream()
@@ -62,7 +62,7 @@ def graphed_seconds_of(work: Callable[[int], Any], device: torch.device, *, call
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that matter."""
+    """The versions of Python and of the packages that matter."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -88,7 +88,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def clocks() -> dict[str, str]:
-    """What nvidia-smi says of the first GPU now; empty where it is not there."""
+    """nvidia-smi's current values of the first GPU; empty if there is no nvidia-smi."""
     names = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "temperature.gpu", "power.draw")
     tool = shutil.which("nvidia-smi")
     if tool is None:

@@ -1,4 +1,4 @@
-"""What every part of the bench is given: the device, its measured rates, and how much to do."""
+"""The input of every part of the bench: the device, its measured rates, and the amount of work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from octavo_engine.model.configuration import find_family
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done: on a GPU what the issue names, in a dry run on a CPU as little as touches everything."""
+    """The amount of work: the issue's on a GPU; in a dry run on a CPU the least that runs all the code."""
 
     llama: Shape
     qwen: Shape
@@ -26,25 +26,25 @@ class Scale:
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
     prompts: tuple[int, ...]
-    """Of prefill."""
+    """Lengths of prefill."""
     rounds: int
     steps: int
-    """Decode steps of a round."""
+    """Decode steps per round."""
     offline: tuple[tuple[int, int, int], ...]
-    """Requests, tokens of a prompt, tokens of an answer."""
+    """Requests, tokens per prompt, tokens per answer."""
     prefix: tuple[int, int, int, int, int]
-    """Requests, different beginnings, tokens of a beginning, of what follows it, of an answer."""
+    """Requests, different prefixes, tokens of a prefix, of the rest of the prompt, of an answer."""
     generate_batches: tuple[int, ...]
-    """Of transformers' generate."""
+    """Batch sizes of transformers' generate."""
     continuous: int
     """Requests for transformers' continuous batching."""
     continuous_settings: dict[str, Any]
-    """Of it: by itself it takes nine tenths of the memory, of a CPU's too."""
+    """Settings of continuous batching, which by default takes nine tenths of the memory, on a CPU too."""
     warm_starts: int
     paged_batches: tuple[int, ...]
     paged_contexts: tuple[int, ...]
     settings: dict[str, Any]
-    """Of the engine."""
+    """Settings of the engine."""
 
 
 FULL = Scale(
@@ -89,18 +89,18 @@ TINY = Scale(
 
 @dataclass(frozen=True)
 class Context:
-    """Of one run."""
+    """The input of one run."""
 
     device: torch.device
     rates: Rates
     scale: Scale
     scratch: Path
-    """Where checkpoints are written."""
+    """The folder for checkpoints."""
 
     def checkpoint(self, shape: Shape) -> str:
-        """A folder with `shape`'s random weights, which are written where they are not yet.
+        """A folder with `shape`'s random weights, which are written unless they exist already.
 
-        ModelLoadError, before gigabytes are written, if the engine has no family for it.
+        ModelLoadError, before gigabytes are written, if the engine has no family for the shape.
         """
         folder = self.scratch / shape.name
         find_family(shape.architecture, folder)
@@ -108,9 +108,9 @@ class Context:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of the engine, here."""
+        """The engine's settings in this run."""
         return {"device": self.device.type, **self.scale.settings}
 
 
 Measure = Callable[[Context], Iterator[Figure]]
-"""A part of the bench: gives figures as soon as it has them."""
+"""A part of the bench: yields each figure as soon as it is measured."""

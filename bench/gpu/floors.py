@@ -1,8 +1,9 @@
-"""The least a step can take: the bytes it must read and the operations it must do, over what the machine does.
+"""The shortest possible time of a step: the bytes it must read and its operations, divided by the machine's rates.
 
 Bytes are counted once: every matrix that a step multiplies with, and the keys and values of every context. Of an
-embedding only the rows of the step's tokens are read. Activations stay out: they are few and mostly in the L2 cache.
-An operation is a multiplication or an addition. Where a step must do both, the longer of the two times is its floor.
+embedding only the rows of the step's tokens are read. Activations are not counted: they are few and mostly in the L2
+cache. An operation is a multiplication or an addition. If a step must do both, the longer of the two times is its
+floor.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from bench.gpu.shapes import Shape
 
 _BF16, _FP8 = 2, 1
 _MXFP4 = 0.5 + 1 / 32
-"""Bytes of one weight: four bits, and a byte of scale for 32."""
+"""Bytes of one MXFP4 weight: four bits, and a byte of scale for every 32 weights."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine does, in bytes and operations a second."""
+    """The rates of a machine, in bytes and operations per second."""
 
     name: str
     read: float
@@ -29,12 +30,12 @@ class Rates:
 
 H200_NOMINAL = Rates("H200, by its data sheet", 4.8e12, {"bf16": 990e12, "fp8": 1979e12})
 H200_SEEN = Rates("H200, as seen here", 4.3e12, {"bf16": 790e12})
-"""Readings of 2026-10-28 and 2026-11-04: a copy, bytes read and written counted; an 8192 × 8192 × 8192 product."""
+"""Measured on 2026-10-28 and 2026-11-04: a copy, bytes read and written counted; an 8192 × 8192 × 8192 product."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """Of one step, or of a whole run."""
+    """The floor of one step, or of a whole run."""
 
     bytes: float
     operations: float
@@ -44,13 +45,13 @@ class Floor:
 
 
 def layer_weights(shape: Shape) -> int:
-    """Weights of the matrices of one layer, of all its experts."""
+    """The number of weights in the matrices of one layer, with all its experts."""
     attention = shape.hidden * (2 * shape.query + 2 * shape.key)
     return attention + shape.experts * shape.hidden + 3 * max(1, shape.experts) * shape.hidden * shape.inner
 
 
 def active_weights(shape: Shape) -> int:
-    """Weights that one token is multiplied with, the head that gives logits included."""
+    """The number of weights that one token is multiplied with, including the head that computes logits."""
     experts = shape.experts - shape.active_experts if shape.experts else 0
     idle = 3 * experts * shape.hidden * shape.inner
     return shape.layers * (layer_weights(shape) - idle) + shape.vocab * shape.hidden
@@ -59,7 +60,7 @@ def active_weights(shape: Shape) -> int:
 def weight_bytes(shape: Shape, tokens: int, weights: str = "bf16") -> float:
     """Bytes of all matrices that a step of `tokens` reads. The head stays in bfloat16, experts in MXFP4.
 
-    Of experts those that at least one of the tokens is sent to, each token to its own at random.
+    Counts only experts to which at least one of the tokens is routed; each token is routed at random.
     """
     size = _FP8 if weights == "fp8" else _BF16
     head = shape.vocab * shape.hidden * _BF16
@@ -72,14 +73,14 @@ def weight_bytes(shape: Shape, tokens: int, weights: str = "bf16") -> float:
 
 
 def kv_bytes(shape: Shape, context: int, element: int = _BF16) -> int:
-    """Keys and values that one token attends to, in all layers."""
+    """Bytes of keys and values that one token attends to, in all layers."""
     seen = context if shape.window is None else min(context, shape.window)
     sliding = 0 if shape.window is None else (shape.layers + 1) // 2
     return 2 * shape.key * element * ((shape.layers - sliding) * context + sliding * seen)
 
 
 def attention_operations(shape: Shape, past: int, tokens: int) -> int:
-    """Of `tokens` queries after `past` others: two products for each pair of a query and a key that it sees."""
+    """Operations of `tokens` queries after `past` others: two products for each pair of a query and a visible key."""
     pairs = tokens * past + tokens * (tokens + 1) // 2
     if shape.window is None:
         return 4 * shape.query * shape.layers * pairs
@@ -94,21 +95,21 @@ def _floor(num_bytes: float, operations: float, rates: Rates, operands: str) -> 
 
 
 def decode(shape: Shape, batch: int, context: int, rates: Rates, weights: str = "bf16") -> Floor:
-    """One token for each of `batch` sequences whose contexts have `context` tokens."""
+    """A decode step: one token for each of `batch` sequences whose contexts have `context` tokens."""
     num_bytes = weight_bytes(shape, batch, weights) + batch * kv_bytes(shape, context)
     operations = batch * (2 * active_weights(shape) + attention_operations(shape, context - 1, 1))
     return _floor(num_bytes, operations, rates, weights)
 
 
 def prefill(shape: Shape, tokens: int, rates: Rates, weights: str = "bf16") -> Floor:
-    """One prompt of `tokens`, logits of its last token alone."""
+    """A prefill step: one prompt of `tokens`, with the logits of its last token only."""
     head = shape.vocab * shape.hidden
     operations = tokens * 2 * (active_weights(shape) - head) + 2 * head + attention_operations(shape, 0, tokens)
     return _floor(weight_bytes(shape, tokens, weights) + kv_bytes(shape, tokens), operations, rates, weights)
 
 
 def paged_decode(shape: Shape, batch: int, context: int, rates: Rates, element: int = _BF16) -> Floor:
-    """One layer's attention alone, the layer having no window."""
+    """The attention of one layer alone; the layer has no window."""
     num_bytes = batch * (2 * shape.key * context * element + 2 * shape.query * _BF16)
     return _floor(num_bytes, batch * 4 * shape.query * context, rates, "bf16")
 
@@ -116,9 +117,9 @@ def paged_decode(shape: Shape, batch: int, context: int, rates: Rates, element: 
 def offline(
     shape: Shape, requests: int, prompt: int, answer: int, batch: int, rates: Rates, weights: str = "bf16"
 ) -> Floor:
-    """All requests, `batch` at a time from their first token to their last, with nothing in between.
+    """All requests, `batch` at a time from the first token to the last, without gaps.
 
-    Of prompts only the operations: many of them may share a step, and the reading of its weights.
+    Prompts count only with their operations: many of them may share a step, and its reading of the weights.
     """
     first = prefill(shape, prompt, rates, weights).operations
     return _answered(shape, requests * first, requests, prompt, answer, batch, rates, weights)
@@ -135,7 +136,10 @@ def shared_beginnings(
     rates: Rates,
     weights: str = "bf16",
 ) -> Floor:
-    """The same for prompts of which `beginnings` different ones are computed once, and what follows for each."""
+    """The same for prompts with `beginnings` different prefixes.
+
+    Each prefix is computed once, the rest for each request.
+    """
     head = shape.vocab * shape.hidden
     first = prefill(shape, beginning, rates, weights).operations - 2 * head
     after = rest * 2 * (active_weights(shape) - head) + 2 * head + attention_operations(shape, beginning, rest)

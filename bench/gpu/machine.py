@@ -1,4 +1,4 @@
-"""What the machine does at its best: the rates that all else is measured by."""
+"""Measures the highest rates of the machine, with which all other figures are compared."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.gpu.floors import Rates
 from bench.gpu.result import Figure, missing
 
 _LOADS = 8
-"""Tiles that one program of the reading kernel has under way at once."""
+"""Tiles that one program of the reading kernel loads at the same time."""
 
 
 @triton.jit
 def read_kernel(source, sink, TILE: tl.constexpr, LOADS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    """Reads LOADS tiles of TILE numbers (int32) and keeps nothing, but the compiler cannot know that."""
+    """Reads LOADS tiles of TILE numbers (int32) and keeps nothing; the compiler cannot see that loads are unused."""
     start = tl.program_id(0).to(tl.int64) * (TILE * LOADS) + tl.arange(0, TILE)
     total = tl.zeros([TILE], dtype=tl.int32)
     for index in tl.static_range(LOADS):
@@ -30,12 +30,13 @@ def read_kernel(source, sink, TILE: tl.constexpr, LOADS: tl.constexpr):  # type:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of what is read and multiplied: several times the L2 cache, and enough to fill the chip."""
+    """The sizes of the data read and multiplied: several times the L2 cache, and large enough to occupy the whole
+    chip."""
 
     bytes: int
     matrix: int
     matrices: int
-    """Pairs of operands that take turns."""
+    """Pairs of operands that are used in turn."""
 
 
 FULL = Sizes(bytes=4 << 30, matrix=8192, matrices=3)
@@ -43,11 +44,14 @@ TINY = Sizes(bytes=1 << 20, matrix=128, matrices=2)
 
 
 def measure(device: torch.device, sizes: Sizes) -> tuple[Rates, list[Figure]]:
-    """The machine's rates, and the figures they are from. What cannot be measured here has no rate."""
+    """The machine's rates, and the figures from which they are computed.
+
+    A rate that cannot be measured here is absent.
+    """
     figures = [_copy(device, sizes), _read(device, sizes), *_products(device, sizes)]
     found = {figure.what: figure.value for figure in figures if figure.value is not None}
     matmul = {kind: 1e12 * found[f"{kind} matmul"] for kind in ("bf16", "fp8") if f"{kind} matmul" in found}
-    # A product in float8 that does not run here cannot be a floor; bfloat16's is then the best there is.
+    # A float8 product that does not run here cannot be a floor; bfloat16's rate is then used.
     rates = Rates("measured", 1e12 * found["read bandwidth"], {"fp8": matmul["bf16"], **matmul})
     return rates, figures
 
@@ -80,7 +84,7 @@ def _copy(device: torch.device, sizes: Sizes) -> Figure:
 
 
 def _read(device: torch.device, sizes: Sizes) -> Figure:
-    """The quicker of PyTorch's sum and a kernel that does nothing but load."""
+    """The faster of PyTorch's sum and a kernel that only loads."""
     source = _noise(sizes.bytes, device)
     floats = source.view(torch.float32)
     ways: dict[str, Callable[[int], Any]] = {"torch.sum": lambda _: floats.sum()}

@@ -1,4 +1,4 @@
-"""The attention of one layer alone while all sequences decode: the kernel that long contexts live on."""
+"""Measures the decode attention of one layer alone, the kernel that dominates with long contexts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from octavo_engine.attention.select import select_backend
 _BLOCK = 16
 _MOST_BYTES = 24 << 30
 _LEAST_BYTES = 512 << 20
-"""Caches of so many bytes take turns: several times what the L2 cache holds."""
+"""Caches of this many bytes are used in turn: several times the L2 cache."""
 
 
 def paged_decode(context: Context) -> Iterator[Figure]:
-    """Our kernels at each batch and context, blocks scattered over the cache."""
+    """Measure Octavo's kernels at each batch and context, with blocks scattered over the cache."""
     for length in context.scale.paged_contexts:
         for batch in context.scale.paged_batches:
             yield _one(context, batch, length)
@@ -54,7 +54,7 @@ def _one(context: Context, batch: int, length: int) -> Figure:
 
 
 def step_inputs(batch: int, length: int, device: torch.device) -> StepInputs:
-    """One token of each of `batch` sequences, whose blocks are a random permutation of all."""
+    """One token for each of `batch` sequences, whose blocks are a random permutation of all blocks."""
     per_sequence = -(-length // _BLOCK)
     tables = torch.randperm(batch * per_sequence, device=device).int().view(batch, per_sequence)
     last = length - 1

@@ -1,6 +1,6 @@
-"""transformers beside us, on the same weights: its `generate` in static batches, and its continuous batching.
+"""Measures transformers on the same weights: its `generate` in static batches, and its continuous batching.
 
-Both answer prompts of random token ids greedily, with answers of one length, in the type that we compute in.
+Both answer prompts of random token ids greedily, with answers of one length, in the engine's data type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.gpu.result import Figure, missing, rate
 
 
 def peers(context: Context) -> Iterator[Figure]:
-    """The first of the offline workloads; a peer that fails here is said to."""
+    """Run the first of the offline workloads; a failure of transformers is reported as a missing figure."""
     try:
         import transformers
     except ImportError:
@@ -50,7 +50,7 @@ def peers(context: Context) -> Iterator[Figure]:
 def _tried(name: str, what: str, case: str, run: Any, tokens: int) -> Figure:
     try:
         seconds = run()
-    except Exception as error:  # noqa: BLE001  (a peer's failure is a result)
+    except Exception as error:  # noqa: BLE001  (a failure of transformers is a result)
         torch.cuda.empty_cache()
         return missing(name, what, f"failed: {type(error).__name__}: {str(error).splitlines()[0][:300]}", case)
     return rate(name, what, case, tokens, [seconds], None)
@@ -64,7 +64,7 @@ def _generate(model: Any, prompts: torch.Tensor, answer: int) -> float:
         output = model.generate(inputs, min_new_tokens=tokens, max_new_tokens=tokens, **settings)
         assert output.shape[1] == inputs.shape[1] + tokens
 
-    run(4)  # warms up
+    run(4)  # warm-up
     begin = time.perf_counter()
     run(answer)
     if model.device.type == "cuda":
@@ -73,7 +73,7 @@ def _generate(model: Any, prompts: torch.Tensor, answer: int) -> float:
 
 
 def _continuous(model: Any, prompts: list[list[int]], answer: int, settings: dict[str, Any]) -> float:
-    """From the first request's first step to the last one's end: what it makes ready before is not counted."""
+    """From the first request's first step to the last one's end: preparations before that are not counted."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
     config = GenerationConfig(max_new_tokens=answer, do_sample=False, eos_token_id=-1, pad_token_id=0)

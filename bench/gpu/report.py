@@ -1,4 +1,4 @@
-"""Results for people: a page of tables, and plots where matplotlib is installed."""
+"""Writes results for people: a page of tables, and plots if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _number(value: float | None) -> str:
 
 
 def plots(result: Result, where: Path) -> list[Path]:
-    """`<where>-fractions.png` and `<where>-throughput.png`; none without matplotlib or with nothing to show."""
+    """Draw `<where>-fractions.png` and `<where>-throughput.png`; no files without matplotlib or without figures."""
     try:
         import matplotlib as mpl
     except ImportError:

@@ -1,4 +1,4 @@
-"""What was measured: figures, gathered part by part into one file."""
+"""The measured figures, gathered part by part into one file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured number, or why there is none."""
+    """One measured number, or the reason why it is missing."""
 
     model: str
     what: str
@@ -27,17 +27,17 @@ class Figure:
     floor: float | None = None
     """The best that this machine's measured rates allow, in `unit`."""
     fraction: float | None = None
-    """How much of that was reached, 1 being all."""
+    """The share of `floor` that was reached; 1 is all of it."""
     note: str = ""
 
     @property
     def key(self) -> str:
-        """How targets find it."""
+        """The name by which targets find the figure."""
         return "/".join(part for part in (self.model, self.what, self.case) if part)
 
 
 def missing(model: str, what: str, note: str, case: str = "") -> Figure:
-    """A figure that was not measured, and why."""
+    """A figure that was not measured, with the reason."""
     return Figure(model=model, what=what, case=case, note=note)
 
 
@@ -79,35 +79,35 @@ def rate(model: str, what: str, case: str, amount: float, seconds: Sequence[floa
 
 @dataclass
 class Part:
-    """What one part of the bench gave, and where: parts may have run on several machines of one kind."""
+    """The figures of one part of the bench and its machine: parts may have run on several machines of one kind."""
 
     machine: dict[str, Any]
-    """Versions, clocks, and the rates that this part's fractions are of."""
+    """Versions, clocks, and the rates to which this part's fractions refer."""
     figures: list[Figure] = field(default_factory=list)
     seconds: float = 0.0
     ended: str = "in time"
-    """`in time`, or what broke it off."""
+    """`in time`, or the reason why the part was interrupted."""
 
 
 @dataclass
 class Result:
-    """All parts."""
+    """The figures of all parts."""
 
     parts: dict[str, Part] = field(default_factory=dict)
 
     def find(self, key: str) -> Figure | None:
-        """The figure with that key that was measured last; None if it never was."""
+        """The figure with that key that was measured last; None if there is none."""
         found = [figure for part in self.parts.values() for figure in part.figures if figure.key == key]
         return found[-1] if found else None
 
     def matching(self, *beginnings: str) -> list[Figure]:
-        """All figures that were measured and whose key begins so."""
+        """All measured figures whose key begins with this prefix."""
         figures = [figure for part in self.parts.values() for figure in part.figures]
         return [figure for figure in figures if figure.value is not None and figure.key.startswith(beginnings)]
 
 
 def read(path: Path) -> Result:
-    """What a file holds; nothing if there is none."""
+    """The content of a file; empty if there is no file."""
     if not path.is_file():
         return Result()
     parts = json.loads(path.read_text())["parts"]
@@ -119,7 +119,7 @@ def _part(value: dict[str, Any]) -> Part:
 
 
 def merged(results: Sequence[Result]) -> Result:
-    """The parts of all; of one that several have, the last."""
+    """The parts of all results; if several results contain a part, the last one wins."""
     return Result({name: part for result in results for name, part in result.parts.items()})
 
 

@@ -1,4 +1,4 @@
-"""One model in our engine: decode steps, prefill, the device's idle time, offline throughput."""
+"""Measures one model in Octavo's engine: decode steps, prefill, the device's idle time, offline throughput."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAMPLED = {"temperature": 0.8, "top_p": 0.95}
 
 
 def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[Figure]:
-    """Steps of `shape`, with `weights` quantized while they are loaded if they are to be `fp8`."""
+    """Measure steps of `shape`; `weights` of `fp8` are quantized while they are loaded."""
     name, extra = _weights(shape, weights)
     try:
         with engine(context.checkpoint(shape), **context.settings, **extra) as loop:
@@ -32,7 +32,7 @@ def serving(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
 
 
 def _weights(shape: Shape, weights: str) -> tuple[str, dict[str, Any]]:
-    """What a model with such weights is called, and the settings that make them."""
+    """The name of a model with such weights, and the settings that quantize them."""
     return (shape.name, {}) if weights == "bf16" else (f"{shape.name}-{weights}", {"quantization": weights})
 
 
@@ -76,7 +76,7 @@ def _prefill(context: Context, shape: Shape, weights: str, name: str, driver: Dr
 
 
 def offline(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[Figure]:
-    """`LLM.generate` with all requests at once, greedy; tokens of answers a second, detokenized."""
+    """`LLM.generate` with all requests at once, greedy; output tokens per second, detokenization included."""
     give_back()
     name, extra = _weights(shape, weights)
     try:
@@ -86,7 +86,7 @@ def offline(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
         return
     driver = Driver(llm._loop)
     try:
-        _run(llm, [driver.prompt(8) for _ in range(8)], 8)  # warms up
+        _run(llm, [driver.prompt(8) for _ in range(8)], 8)  # warm-up
         for requests, prompt, answer in context.scale.offline:
             rounds = [
                 _run(llm, [driver.prompt(prompt) for _ in range(requests)], answer)
@@ -102,7 +102,7 @@ def offline(context: Context, shape: Shape, weights: str = "bf16") -> Iterator[F
 
 
 def _shared_beginnings(context: Context, shape: Shape, weights: str, llm: LLM, driver: Driver) -> Figure:
-    """Requests of which many begin alike; each beginning has to be computed once."""
+    """Requests that share a few prefixes; each prefix has to be computed once."""
     requests, groups, beginning, rest, answer = context.scale.prefix
     beginnings = [driver.prompt(beginning) for _ in range(groups)]
     prompts = [beginnings[index % groups] + driver.prompt(rest) for index in range(requests)]

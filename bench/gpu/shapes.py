@@ -1,7 +1,7 @@
 """The models that are measured: published shapes, random weights.
 
-Numbers that decide speed are those of the published configurations; weights are drawn at random, so nothing has to be
-fetched. A checkpoint is written in Hugging Face's layout, with a tokenizer whose words are `w0`, `w1` and so on.
+The numbers that determine speed are those of the published configurations. Weights are drawn at random, so no download
+is needed. A checkpoint is written in Hugging Face's layout, with a tokenizer whose words are `w0`, `w1` and so on.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ class Shape:
     tied: bool = False
     qk_norm: bool = False
     biases: bool = False
-    """Of all four projections of attention."""
+    """Whether all four projections of attention have biases."""
     experts: int = 0
-    """0: a dense feed-forward. Experts are in MXFP4: 4 bits a weight and a scale of 8 bits for 32 of them."""
+    """The number of experts; 0: a dense feed-forward. Experts are in MXFP4: 4 bits a weight and a scale of 8 bits
+    for 32."""
     active_experts: int = 0
-    """Of one token."""
+    """The number of experts for each token."""
     window: int | None = None
-    """Of every second layer's attention, from the first on."""
+    """The window of every second layer's attention, beginning with the first."""
     sinks: bool = False
 
     @property
@@ -75,7 +76,7 @@ class Shape:
         return self.kv_heads * self.head_dim
 
     def config(self) -> dict[str, Any]:
-        """config.json."""
+        """The content of config.json."""
         config: dict[str, Any] = {
             "architectures": [self.architecture],
             "model_type": self.model_type,
@@ -110,7 +111,7 @@ class Shape:
         return config
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each tensor; those that end in `_blocks` and `_scales` are bytes, others bfloat16."""
+        """Name and shape of each tensor; names that end in `_blocks` and `_scales` are bytes, others bfloat16."""
         yield "model.embed_tokens.weight", (self.vocab, self.hidden)
         for index in range(self.layers):
             for name, shape in (*self._attention(), *self._feed_forward()):
@@ -234,9 +235,9 @@ TINY_GPT_OSS = _gpt_oss(name="tiny-gpt-oss", **_TINY, experts=4, active_experts=
 
 
 def write_checkpoint(shape: Shape, directory: Path, device: torch.device, std: float = _STD) -> Path:
-    """`shape` with random weights in `directory`, unless just that is there already; the directory.
+    """Write `shape` with random weights into `directory`, unless it is there already; returns the directory.
 
-    Norms are drawn around 1, all else around 0 with standard deviation `std`; drawn on `device`, where that is quick.
+    Norms are drawn around 1, all else around 0 with standard deviation `std`, on `device`, which should be a fast one.
     """
     done, config = directory / "model.safetensors.index.json", json.dumps(shape.config(), indent=1)
     if done.is_file() and (directory / "config.json").read_text() == config:
@@ -258,7 +259,7 @@ def _write_tokenizer(vocab: int, path: Path) -> None:
 
 
 def _write_shards(shape: Shape, directory: Path, device: torch.device, std: float) -> dict[str, str]:
-    """Which file each tensor is in."""
+    """The file that contains each tensor."""
     from safetensors.torch import save_file
 
     generator = torch.Generator(device).manual_seed(0)

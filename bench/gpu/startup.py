@@ -26,14 +26,14 @@ _FROM_DISK = {
     "from disk, kernels to compile": "TRITON_CACHE_DIR was empty",
     "from disk": "kernels were compiled by an earlier start",
 }
-"""The second is the target's. Weights that are on a node's disk are there in a cache that outlives pods (HostPath, or a
-claim on local disks), and compiled kernels are beside them. The first is what a pod with a cache of its own meets."""
+"""The target is about the second case: a node's disk keeps the weights in a cache that outlives pods (HostPath, or a
+claim on local disks), with the compiled kernels beside them. The first case is a pod with a new cache of its own."""
 
 
 def startup(context: Context) -> Iterator[Figure]:
-    """From disk where no kernel is compiled yet, from disk again, then from the page cache.
+    """Measure starts from disk without compiled kernels, from disk with them, then from the page cache.
 
-    The first start leaves its compiled kernels to the others.
+    The first start compiles the kernels that the others use.
     """
     shape = context.scale.llama
     folder, case = Path(context.checkpoint(shape)), ""
@@ -61,16 +61,16 @@ def _seconds(figure: Figure) -> Figure:
 
 
 def _ready_after(model: str, settings: dict[str, Any], kernels: str) -> tuple[float, float]:
-    """Seconds of the process until it says it is ready, and those it says loading took.
+    """Seconds of the process until it reports that it is ready, and the reported seconds of loading.
 
-    Compiled kernels are looked for and kept in the folder `kernels`.
+    Compiled kernels are read from and kept in the folder `kernels`.
     """
     command = [sys.executable, "-m", "bench.gpu.startup", model, json.dumps(settings)]
     begin = time.perf_counter()
     environment = os.environ | {"TRITON_CACHE_DIR": kernels}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
-    limit = threading.Timer(_SECONDS, process.kill)  # it must not outlive this part, the device's memory in its hands
+    limit = threading.Timer(_SECONDS, process.kill)  # it must not outlive this part, since it holds the device's memory
     limit.start()
     line = process.stdout.readline()
     seconds = time.perf_counter() - begin
@@ -82,7 +82,7 @@ def _ready_after(model: str, settings: dict[str, Any], kernels: str) -> tuple[fl
 
 
 def drop_page_cache(folder: Path) -> str:
-    """How the files of `folder` were taken out of the page cache; empty if they seem to be in it still."""
+    """How the files of `folder` were removed from the page cache; empty if they are probably still in it."""
     size = sum(file.stat().st_size for file in folder.iterdir())
     os.sync()
     before = _cached()

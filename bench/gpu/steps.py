@@ -1,6 +1,6 @@
-"""Steps of the real engine (scheduler, worker, loop) with a given batch and context, timed.
+"""Times steps of the real engine (scheduler, worker, loop) with a given batch and context.
 
-Prompts are random token ids, so that nothing is found in the prefix cache and every context is read from memory.
+Prompts are random token ids, so that the prefix cache has none of them and every context is read from memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.startup import start_engine
 
 _FULL = 0.94
-"""Most of the KV cache that a case may take: the scheduler keeps some for running requests to grow into."""
+"""The largest share of the KV cache for one case: the scheduler reserves some for running requests to grow."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def engine(model: str, **settings: Any) -> Iterator[EngineLoop]:
 
 
 def give_back() -> None:
-    """Give the device the memory of engines that are no more: the next one takes nine tenths of what is free."""
+    """Free the device memory of engines that no longer exist: the next engine takes nine tenths of the free memory."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -48,28 +48,28 @@ class Steady:
     """Rounds of decode steps, all sequences decoding in every one."""
 
     wall: list[float] = field(default_factory=list)
-    """Seconds of a step in each round, as seen from outside: what a user waits for a token."""
+    """Seconds of a step in each round, measured on the host: the time that a user waits for a token."""
     device: list[float] = field(default_factory=list)
-    """Of every step, between its first and last event on the device."""
+    """Seconds of every step, between its first and last event on the device."""
     context: float = 0.0
     """Tokens of a sequence's context, on average over sequences and rounds."""
     profile: Any = None
-    """PyTorch's profile of one more round, where one was asked for."""
+    """PyTorch's profile of one more round, if one was requested."""
     profiled_wall: float = 0.0
     """Seconds of a step in that round."""
 
 
 class TooLargeError(RuntimeError):
-    """The KV cache does not hold it."""
+    """The KV cache is too small for the case."""
 
 
 @dataclass
 class Driver:
-    """Asks an engine for what a case needs."""
+    """Runs one case on an engine."""
 
     loop: EngineLoop
     steps: int = 32
-    """Of a round."""
+    """Steps per round."""
     rounds: int = 5
     random: random.Random = field(default_factory=lambda: random.Random(0))
     count: int = 0
@@ -79,7 +79,7 @@ class Driver:
         return self.random.choices(range(self.loop.info.vocab_size), k=tokens)
 
     def add(self, tokens: int, params: SamplingParams) -> str:
-        """A request with a random prompt; its name."""
+        """Add a request with a random prompt; returns its id."""
         self.count += 1
         name = f"request-{self.count}"
         self._ask(name, self.prompt(tokens), params)
@@ -98,16 +98,16 @@ class Driver:
             self._ask(f"prefill-{self.count}", prompt, SamplingParams(max_tokens=1, temperature=0.0))
             self.count += 1
             self.finish()
-            if index:  # the first one warms up
+            if index:  # warm-up
                 seconds.append(time.perf_counter() - begin)
         return seconds
 
     def decode(self, batch: int, context: int, *, profile: bool = False, **sampling: Any) -> Steady:
-        """`batch` sequences whose contexts have about `context` tokens in the middle of the rounds."""
+        """Decode steps of `batch` sequences whose contexts have about `context` tokens in the middle of the rounds."""
         made = self.steps * (self.rounds + 1 + profile) + 1
         prompt = max(1, context - made // 2)
         self._check_room(batch, prompt + made)
-        longest = self.loop.info.max_model_len - prompt  # those that come first decode while others are computed
+        longest = self.loop.info.max_model_len - prompt  # earlier requests decode while later ones are prefilled
         params = SamplingParams(**{"temperature": 0.0, **sampling, "max_tokens": longest, "ignore_eos": True})
         names = [self.add(prompt, params) for _ in range(batch)]
         steady = Steady()
@@ -144,7 +144,7 @@ class Driver:
             raise TooLargeError(f"needs {batch * tokens:,} tokens of KV cache, and {have:,} are there")
 
     def _until_all_decode(self, names: set[str]) -> int:
-        """All prompts computed: each request has its first token. The tokens made on the way."""
+        """Compute all prompts, until each request has its first token; the number of tokens sampled meanwhile."""
         made = 0
         while names:
             outputs = self.loop.step()
@@ -168,13 +168,13 @@ class Driver:
         return seconds
 
     def finish(self) -> None:
-        """Until nothing is left to do."""
+        """Run until no request is left."""
         while self.loop.has_work:
             _count(self.loop.step())
 
 
 def _count(outputs: StepOutputs) -> int:
-    """Tokens that a step gave; RuntimeError if a request failed in it."""
+    """The number of tokens from one step; RuntimeError if a request failed in it."""
     for event in outputs.events:
         if event.error is not None:
             raise RuntimeError(f"{event.request_id}: {event.error}")

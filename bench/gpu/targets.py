@@ -1,4 +1,4 @@
-"""The targets of issue 6, and how far each is reached by what was measured."""
+"""The targets of issue 6, and the share of each that the measurements reach."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_RUN = "not measured: the part that measures it has not run on a GPU"
 
 @dataclass(frozen=True)
 class Target:
-    """One line: `measured` is None where it was not measured, and `note` says why."""
+    """One line of the table: `measured` is None if it was not measured, and `note` has the reason."""
 
     name: str
     target: float
@@ -23,7 +23,7 @@ class Target:
 
     @property
     def met(self) -> bool | None:
-        """None where it was not measured."""
+        """The reached share; None if it was not measured."""
         if self.measured is None:
             return None
         return self.measured < self.target if self.unit == "s" else self.measured >= self.target
@@ -31,7 +31,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Aim:
-    """How a target's line is found: its part of the issue, and what is looked up."""
+    """How to compute a target's line: its part of the issue, and the figures to look up."""
 
     key: str
     name: str
@@ -39,7 +39,7 @@ class Aim:
     unit: str
     find: Callable[[Result], tuple[float | None, str]]
     part: str
-    """Of the bench, which measures it."""
+    """The part of the bench that measures it."""
 
 
 def _fraction(key: str) -> Callable[[Result], tuple[float | None, str]]:
@@ -53,7 +53,7 @@ def _fraction(key: str) -> Callable[[Result], tuple[float | None, str]]:
 
 
 def _paged_decode(result: Result) -> tuple[float | None, str]:
-    """The worst case of those the target speaks of."""
+    """The worst of the cases that the target covers."""
     figures = [figure for figure in result.matching("llama-8b/paged decode/") if figure.fraction is not None]
     cases = [figure for figure in figures if _numbers(figure)[0] >= 16 and _numbers(figure)[1] >= 4096]
     if not cases:

@@ -1,4 +1,4 @@
-"""Servers for the tests of the API: one for those that leave nothing behind, and a maker of others."""
+"""Fixtures for API tests: a shared server for tests that leave no traces, and a factory for other servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session", autouse=True)
 def _loaded_once(tokenizer: Tokenizer) -> Iterator[None]:
-    """Each server would load the same tokenizer again."""
+    """Makes all servers share one tokenizer, since loading it for each would take long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "_read_tokenizer", lambda config: tokenizer)
         yield
@@ -38,7 +38,7 @@ def shared(tokenizer: Tokenizer) -> Iterator[Served]:
 
 @pytest.fixture
 def server(shared: Served) -> Served:
-    """A loaded server; tests may set what it plays but must leave it running."""
+    """A loaded server; tests may set its answers but must leave it running."""
     shared.do(shared.engine.requests.clear)
     shared.do(shared.engine.aborted.clear)
     shared.do(shared.engine.release.clear)
@@ -48,7 +48,7 @@ def server(shared: Served) -> Served:
 
 @pytest.fixture
 def start(tokenizer: Tokenizer) -> Iterator[Callable[..., Served]]:
-    """Starts servers of the test's own: `start(max_queued_requests=1, load=False)`."""
+    """A factory that starts servers for one test: `start(max_queued_requests=1, load=False)`."""
     with ExitStack() as stack:
 
         def _start(**config: Any) -> Served:

@@ -1,7 +1,7 @@
-"""A scripted stand-in for EngineClient: it answers what a test tells it to, when the test tells it to.
+"""A scripted stand-in for EngineClient: it gives the answers that a test sets, at the moments that the test chooses.
 
-It is no model and computes nothing. It has the client's interface, so that the HTTP side can be tested for what it
-does with any answer, failure or delay of an engine. Tests of the real engine are in test_end_to_end.py.
+It has no model and computes nothing. It has the client's interface, so that tests can check how the HTTP side handles
+any answer, failure or delay of an engine. Tests of the real engine are in test_end_to_end.py.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ READY = EngineInfo(
 
 @dataclass
 class Script:
-    """What every request is answered with."""
+    """The answer to every request."""
 
     tokens: list[int] = field(default_factory=list)
-    """Then EOS, or `length` once max_tokens are reached."""
+    """The tokens of the answer. EOS follows, or `length` once max_tokens are reached."""
     gap: float = 0.0
     """Seconds between tokens."""
     hold_after: int | None = None
     """Tokens after which the answer waits for `release`."""
     hold_prompts_over: int = 0
-    """Only answers to longer prompts wait."""
+    """`hold_after` applies only to answers to prompts with more tokens than this."""
     finish: str | None = None
-    """Ends with this instead: abort, timeout or error."""
+    """The finish reason with which the answer ends instead: abort, timeout or error."""
     step: int = 1
-    """Tokens in one output."""
+    """Tokens per output."""
     queue_seconds: float = 0.0
 
 
 class ScriptedEngine:
-    """See above. `load` keeps it loading until `finish_loading` or `fail`."""
+    """The stand-in engine. With `load` it stays in the loading state until `finish_loading` or `fail`."""
 
     def __init__(self, *, load: bool = True) -> None:
         self.state = EngineState()
@@ -84,7 +84,7 @@ class ScriptedEngine:
         self._settled.set()
 
     def fail(self, failed: Failed) -> None:
-        """Die, before or after loading."""
+        """Fail, before or after loading."""
         self.state.phase, self.state.failed = "dead", failed
         for stream in self._streams:
             stream.fail(EngineDeadError(failed.message))
@@ -106,7 +106,7 @@ class ScriptedEngine:
         self._ended.set()
 
     def report(self, **stats: Any) -> None:
-        """As if a step had ended."""
+        """Report statistics, as the engine does at the end of a step."""
         self.state.stats = SchedulerStats(**stats)
         if self.on_step is not None:
             self.on_step(Outputs(StepOutputs(), self.state.stats))
@@ -117,7 +117,7 @@ class ScriptedEngine:
             outputs.fail(EngineDeadError(self.state.failed.message))
         self._streams.add(outputs)
         for request in requests:
-            check_sampling(request.sampling)  # as the real engine does: what the server lets in must not fail there
+            check_sampling(request.sampling)  # as in the real engine: the server must refuse these first
             self.requests.append(request)
             self._playing[request.request_id] = outputs, asyncio.create_task(self._play(request, outputs))
         try:
@@ -171,6 +171,6 @@ class ScriptedEngine:
 
 
 def scripted_logprobs(token: int, top: int) -> TokenLogprobs:
-    """The token is second to token 100; token 101 is impossible."""
+    """Log probabilities in which the token is second to token 100; token 101 is impossible."""
     others = ((100, -0.25), (token, -1.5), (101, float("-inf")))
     return TokenLogprobs(token, -1.5, 2, others[:top])

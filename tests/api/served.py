@@ -1,4 +1,4 @@
-"""The real server on 127.0.0.1 in a thread of its own, over the scripted engine."""
+"""Runs the real server on 127.0.0.1 in a thread of its own, with the scripted engine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Served:
     def _run(self) -> None:
         try:
             self.outcome = asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001  (kept for the test to look at)
+        except BaseException as error:  # noqa: BLE001  (kept for the test to inspect)
             self.outcome = error
         finally:
             self._started.set()
@@ -58,7 +58,7 @@ class Served:
         return await self.server.run()
 
     def start(self) -> None:
-        """Return once it answers, and is loaded unless it should not be."""
+        """Wait until the server answers, and until the model is loaded unless it should stay loading."""
         self._thread.start()
         assert self._started.wait(20)
         if self.outcome is not None:
@@ -76,16 +76,16 @@ class Served:
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
 
     def play(self, text: str = "", **script: Any) -> None:
-        """Every request from now on is answered like this."""
+        """Answer every request from now on like this."""
         tokens = script.pop("tokens") if "tokens" in script else self.tokenizer.encode(text)
         self.do(lambda: setattr(self.engine, "script", Script(tokens=tokens, **script)))
 
     def signal(self) -> None:
-        """As if SIGTERM had come."""
+        """Act as on SIGTERM."""
         self.loop.call_soon_threadsafe(self.server.on_signal)
 
     def join(self) -> int | BaseException | None:
-        """What `serve` would return or raise."""
+        """The return value or exception of `serve`."""
         self._thread.join(20)
         assert not self._thread.is_alive(), "the server did not end"
         return self.outcome
@@ -98,7 +98,7 @@ class Served:
         self.http.close()
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        """Until `condition` holds; a test that waits here for ever fails by its own time limit."""
+        """Wait until `condition` holds; if it never does, the test's own time limit ends it."""
         pause = threading.Event()
         while not condition():
             pause.wait(0.01)
@@ -115,7 +115,7 @@ class Served:
 
 @contextmanager
 def serve(tokenizer: Tokenizer, *, load: bool = True, priorities: bool = False, **config: Any) -> Iterator[Served]:
-    """A server with these settings of ServerConfig."""
+    """Start a server with these settings of ServerConfig."""
     listener = bind("127.0.0.1", 0)
     served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, load, priorities)
     served.start()
@@ -127,7 +127,7 @@ def serve(tokenizer: Tokenizer, *, load: bool = True, priorities: bool = False, 
 
 
 def write_keys(path: Path, *names: str) -> Path:
-    """A key file; the key of `name` is `sk-name`."""
+    """Write a key file; the key of `name` is `sk-name`."""
     lines = "".join(f"- {{name: {name}, key: sk-{name}}}\n" for name in names)
     path.write_text(f"keys:\n{lines}")
     return path

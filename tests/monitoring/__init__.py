@@ -1,1 +1,1 @@
-"""Dashboards and alerts against a real Prometheus."""
+"""Tests of dashboards and alerts on a real Prometheus."""

@@ -14,7 +14,7 @@ NAMES = ("prometheus", "promtool")
 
 
 def program(name: str) -> Path:
-    """The path of `name`, one of NAMES; fetched with apt-get where the machine lacks it."""
+    """The path of `name`, one of NAMES; downloaded with apt-get if the machine does not have it."""
     if found := shutil.which(name):
         return Path(found)
     unpacked = user_cache() / "bin" / "prometheus-debian" / "usr" / "bin"
@@ -39,6 +39,6 @@ def _unpack(target: Path) -> None:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    """What the command complained of; empty if it succeeded."""
+    """The error output of the command; empty if it succeeded."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return (done.stderr.strip() or str(done.returncode)) if done.returncode else ""

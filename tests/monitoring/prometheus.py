@@ -1,4 +1,4 @@
-"""A Prometheus that scrapes one engine every second, as a PodMonitor has it scraped."""
+"""Runs a Prometheus that scrapes one engine every second, with the labels that a PodMonitor adds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def prometheus(engine: str, folder: Path) -> Iterator[Prometheus]:
-    """Started with its data in `folder`; scrapes `engine` (HOST:PORT) and evaluates the rules of its LLMService."""
+    """Start Prometheus in `folder`; it scrapes `engine` (HOST:PORT) and evaluates its LLMService's rules."""
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [rule_group(*IDENTITY.values())]}))
     configuration = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

@@ -1,4 +1,4 @@
-"""What promtool says of rules: which alerts fire after a course of values."""
+"""Checks rules with promtool: which alerts fire after a given series of values."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.monitoring.programs import program
 
 
 def check(groups: list[dict[str, Any]], folder: Path) -> None:
-    """Fails unless promtool likes the rules, their queries and templates."""
+    """Fails unless promtool accepts the rules, their queries and templates."""
     _promtool("check", "rules", str(_written(groups, folder)))
 
 
 def firing(
     groups: list[dict[str, Any]], series: dict[str, str], minute: int, expected: list[str], folder: Path
 ) -> None:
-    """Fails with promtool's words unless exactly the alerts `expected` fire at `minute`.
+    """Fails with promtool's output unless exactly the alerts `expected` fire at `minute`.
 
-    `series` are whole, with their labels; their values are one a minute, in promtool's notation.
+    `series` are complete, with their labels; their values are one a minute, in promtool's notation.
     """
     test = {
         "rule_files": [_written(groups, folder).name],

@@ -1,6 +1,6 @@
-"""LLMServices that make no sense: the API server and `octavo-operator check` must refuse each with a sentence.
+"""Invalid LLMServices, each of which the API server and `octavo-operator check` must refuse with a sentence.
 
-`words` are what a person must find in both refusals; `path` is where `check` places the problem.
+`words` must appear in both refusals; `path` is the field's path that `check` reports.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 GONE = object()
-"""Marks a key that a patch takes away."""
+"""Marks a key that a patch removes."""
 
 VALID: dict[str, Any] = {
     "apiVersion": "octavo.dev/v1alpha1",
@@ -22,7 +22,7 @@ VALID: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Bad:
-    """One row: the patch over VALID, and what must be said: `words` by check, `server_words` by the server."""
+    """One row: the patch over VALID, and the expected messages: `words` of check, `server_words` of the API server."""
 
     id: str
     patch: dict[str, Any]
@@ -32,7 +32,7 @@ class Bad:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The whole object."""
+        """The complete object."""
         return merged(VALID, self.patch)
 
 

@@ -24,19 +24,19 @@ IMAGE = "registry.example/octavo-engine:1.2.3"
 
 
 def inputs() -> dict[str, Path]:
-    """The input file of each case: every sample, and the cases of their own."""
+    """The input file of each case: every sample, and the inputs of cases that have their own."""
     found = {path.stem: path for path in SAMPLES.glob("*.yaml")}
     found.update({path.parent.name: path for path in GOLDEN.glob("*/input.yaml")})
     return dict(sorted(found.items()))
 
 
 def rendered(path: Path) -> str:
-    """What the file's LLMService renders to, also where a field that does not act yet would stop the command."""
+    """Render the file's LLMService, even if a field that is not supported yet would stop the command."""
     return dump(*render(llmservice(path), RenderConfig(IMAGE)))
 
 
 def llmservice(path: Path) -> LLMService:
-    """The LLMService of the file."""
+    """The LLMService in the file."""
     (found,) = inspect(path).services
     return found
 
@@ -54,7 +54,7 @@ def fetched() -> list[str]:
 
 
 def init_containers(case: str) -> list[dict[str, Any]]:
-    """What runs before the case's engine."""
+    """The init containers of the case."""
     return list(deployment(case)["spec"]["template"]["spec"].get("initContainers", []))
 
 

@@ -1,6 +1,6 @@
-"""An engine that does what the real one must never do: stalls, hangs in its drain, fails its liveness probe.
+"""A stand-in engine with faults: it stalls, hangs while draining, or fails its liveness probe.
 
-`octavo-operator local` has to cope with each; which one is chosen by the served name in its arguments.
+`octavo-operator local` has to handle each fault; the served name in the arguments chooses the fault.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Texts that tokenizers get wrong."""
+"""Texts for which tokenizers often have bugs."""
 
 PROBES = [
     "",
