@@ -2,9 +2,9 @@
 
     python -m bench.compare [--vllm-python PATH]
 
-All answer the same prompts of the same length, the two servers to the same client; see octavo_client/bench.py for the
-method. The table goes to bench/results/. Nothing else should run meanwhile. vLLM takes part if it is given: how its
-environment is made is in bench/README.md.
+All engines answer the same prompts with answers of the same length, the two servers to the same client; see
+octavo_client/bench.py for the method. The table is written to bench/results/. No other program should run meanwhile.
+vLLM is measured if `--vllm-python` is given; bench/README.md describes how to create its environment.
 """
 
 from __future__ import annotations

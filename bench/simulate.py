@@ -1,11 +1,11 @@
-"""`make simulate`: how a scheduling policy does, before any device: the real scheduler on a simulated clock.
+"""`make simulate`: evaluates a scheduling policy without a device: the real scheduler on a simulated clock.
 
     python -m bench.simulate --trace sharegpt --cost h200-8b --blocks 8000
     python -m bench.simulate --trace sharegpt --blocks 8000 --against max-preemptions=0 --against swap-blocks=20000
     python -m bench.simulate --trace flood --baseline out/before.json
 
-`--against` runs the same thing with some settings changed and puts it beside; `--baseline` puts an earlier run's JSON
-beside it, which is how a change of the code is judged.
+`--against` compares with a run of the same trace with some settings changed; `--baseline` compares with the JSON of an
+earlier run, to judge a change of the code.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m bench.transformers_generate --batch 1,8,32 --json bench/results/transformers.json
 
-A batch of N stands beside N users: its prompts come together, and the next batch starts when all of it has ended.
-The figures have the shape that `octavo-engine bench --json` writes, made by the same functions.
+A batch of N corresponds to N users: its prompts arrive together, and the next batch starts when all answers have ended.
+The figures have the format of `octavo-engine bench --json` and are computed by the same functions.
 """
 
 from __future__ import annotations

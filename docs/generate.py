@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code (`make docs`); with --check only says whether it is what it should be."""
+"""Writes docs/reference from the code (`make docs`); with --check it only reports whether the pages are up to date."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def engine_flags() -> str:
     """Every setting of `octavo-engine serve`."""
     lines = [
         _HEAD + "# Engine settings\n",
-        "Each is a flag of `octavo-engine serve`, a variable `OCTAVO_<NAME>` (capitals, `_` for `-`) and a key of the\n"
-        "YAML file that `--config` names. A flag wins over the variable, the variable over the file. Sizes take\n"
-        "units: `2GiB`.\n",
+        "Each setting is a flag of `octavo-engine serve`, an environment variable `OCTAVO_<NAME>` (capitals, `_` for\n"
+        "`-`) and a key of the YAML file that `--config` names. A flag overrides the variable, and the variable\n"
+        "overrides the file. Sizes take units: `2GiB`.\n",
     ]
     for title, config in (("Engine", EngineConfig), ("Server", ServerConfig)):
         lines += [f"## {title}\n", "| flag | takes | default | meaning |", "| --- | --- | --- | --- |"]
@@ -52,7 +52,7 @@ def llmservice() -> str:
     """Every field of an LLMService's spec."""
     crd = custom_resource_definition()
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    lines = [_HEAD + "# LLMService `octavo.dev/v1alpha1`\n", "`kubectl explain llms.spec` says the same.\n"]
+    lines = [_HEAD + "# LLMService `octavo.dev/v1alpha1`\n", "`kubectl explain llms.spec` prints the same text.\n"]
     lines += ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     lines += [f"| `{path}` | {kind} | {default} | {text} |" for path, kind, default, text in _fields(schema, "spec")]
     return "\n".join(lines) + "\n"
@@ -81,11 +81,12 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 def metrics() -> str:
-    """Every octavo_* metric that /metrics shows."""
+    """Every octavo_* metric in /metrics."""
     lines = [
         _HEAD + "# Metrics\n",
-        "`/metrics` answers from the start of the process. All series exist at 0, and label values come from closed\n"
-        "sets. Beside these there are, unless `--no-vllm-metrics`, the `vllm:*` names of the same measurements.\n",
+        "`/metrics` answers from the start of the process. All series exist at 0 from the beginning, and\n"
+        "label values come from fixed sets. Unless `--no-vllm-metrics` is set, the same measurements also exist\n"
+        "under vLLM's names (`vllm:*`).\n",
         "| metric | type | labels beside `model_name` | meaning |",
         "| --- | --- | --- | --- |",
     ]
@@ -118,7 +119,7 @@ def main() -> int:
         elif not check:
             page.write_text(text)
     if stale:
-        sys.stderr.write(f"docs/reference is not what the code says: {', '.join(stale)}; run make docs\n")
+        sys.stderr.write(f"docs/reference is out of date: {', '.join(stale)}; run make docs\n")
     return 1 if stale else 0
 
 

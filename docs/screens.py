@@ -1,6 +1,6 @@
 """Writes docs/reference/screens.md: what kubectl shows in five states, taken from a real Kubernetes (`make screens`).
 
-Nothing is made up but the node's GPUs: the states are brought about, and what kubectl then prints is what is written.
+Only the node's GPUs are simulated: each state is really brought about, and kubectl's output is written unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUT = 240
 
 @dataclass(frozen=True)
 class State:
-    """One LLMService in one state, reached when the reason of its condition `kind` is `reason`."""
+    """One LLMService in one state, which is reached when the reason of its condition `kind` is `reason`."""
 
     name: str
     title: str
@@ -36,8 +36,8 @@ class State:
     spec: dict[str, Any]
     reason: str
     kind: str = "Ready"
-    told: str = ""
-    """Words of `status.loading.message` to wait for besides."""
+    loading_message: str = ""
+    """A part of `status.loading.message` to wait for as well."""
 
 
 STATES = (
@@ -52,15 +52,15 @@ STATES = (
     State(
         "loading",
         "Loading",
-        "A pod runs and reads its weights; here with a quarter of a CPU, so that there is time to look.",
+        "A pod runs and reads its weights, here with a quarter of a CPU, so that loading takes some time.",
         {**DEMO, "resources": {"limits": {"cpu": "250m"}}},
         "Deploying",
-        told="MiB",
+        loading_message="MiB",
     ),
     State(
         "no-gpu",
         "No GPU",
-        "Another pod has all GPUs of the only node.",
+        "Another pod uses all GPUs of the only node.",
         LLAMA,
         "WaitingForGPU",
     ),
@@ -74,7 +74,7 @@ STATES = (
     State(
         "out-of-memory",
         "Out of memory",
-        "The engine says before it loads anything what it needs, what there is, and which knob to turn.",
+        "The engine reports before it loads anything how much memory it needs, how much there is, and what to change.",
         {**DEMO, "resources": {"limits": {"memory": "600Mi"}}},
         "OutOfMemory",
     ),
@@ -101,16 +101,16 @@ def _gpu_hog() -> dict[str, Any]:
 
 
 def _screen(client: Client, state: State) -> str:
-    """What `kubectl describe` prints once the state is reached."""
+    """The output of `kubectl describe` once the state is reached."""
     _say(f"waits for {state.title}")
     identity = {"apiVersion": "octavo.dev/v1alpha1", "kind": "LLMService", "metadata": {"name": state.name}}
     client.apply({**identity, "spec": state.spec})
 
     def reached() -> str | None:
         service = client.get("llms", state.name)
-        told = service.get("status", {}).get("loading", {}).get("message", "")
-        there = condition(service, state.kind).get("reason") == state.reason and state.told in told
-        return client.kubectl("describe", "llms", state.name) if there else None
+        message = service.get("status", {}).get("loading", {}).get("message", "")
+        done = condition(service, state.kind).get("reason") == state.reason and state.loading_message in message
+        return client.kubectl("describe", "llms", state.name) if done else None
 
     return client.wait_until(reached, TIMEOUT, lambda: client.kubectl("describe", "llms", state.name), every=0.2)
 
@@ -118,7 +118,7 @@ def _screen(client: Client, state: State) -> str:
 def _page(overview: str, shown: list[tuple[State, str]]) -> str:
     parts = [
         "<!-- Made by `make screens` from a real Kubernetes. -->\n\n# What kubectl shows\n",
-        f"Taken with Octavo {octavo_operator.__version__}. Only the node's GPUs are pretended.\n",
+        f"Taken with Octavo {octavo_operator.__version__}. Only the node's GPUs are simulated.\n",
         _console("kubectl get llms -o wide", overview),
     ]
     for state, text in shown:

@@ -1,8 +1,8 @@
-"""`make images-check`: the images, as they were built, are pods of a real Kubernetes, and a model answers from one.
+"""`make images-check`: runs the built images as pods of a real Kubernetes and gets an answer from a model.
 
     python -m images.check [operator] [engine]
 
-Needs .cache/images/NAME.tar, which `make images` leaves. A target that is not named is the checkout's code (`:dev`).
+Needs .cache/images/NAME.tar from `make images`. For a target that is not named, the checkout's code runs (`:dev`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`make bench-gpu`: the engine on this GPU, every figure beside what the GPU's own measured rates allow.
+"""`make bench-gpu`: measures the engine on this GPU and compares each figure with the GPU's own measured rates.
 
     python -m bench.gpu --out DIR                     all parts, each in a process of its own
     python -m bench.gpu --out DIR --part llama-8b     one part; --part may be given several times
-    python -m bench.gpu --out DIR --merge FILE ...    no measuring: results of several runs into one
+    python -m bench.gpu --out DIR --merge FILE ...    measures nothing: merges the results of several runs
 
-Results go to DIR/<date>-<gpu>.json, .md and .png, after every figure, so that what breaks off a part loses nothing.
+Results go to DIR/<date>-<gpu>.json, .md and .png, after every figure, so that an interrupted part loses nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""bench/results/ROOFLINE.md: what is computed and measured of each target is written into it from here.
+"""Writes the computed floors and the measured figures of each target into bench/results/ROOFLINE.md.
 
-    python -m bench.gpu.roofline              the floors, and what the newest results of a GPU say
+    python -m bench.gpu.roofline              the floors, and the newest results of a GPU
     python -m bench.gpu.roofline --builds     the kernels' builds as well, which takes a minute or two
     python -m bench.gpu.roofline --check      changes nothing; exit code 1 if the page is not up to date
 
-The page's own words stay; what stands between `<!-- KEY -->` and `<!-- end -->` is replaced.
+The text between `<!-- KEY -->` and `<!-- end -->` is replaced; the rest of the page stays as it is.
 """
 
 from __future__ import annotations

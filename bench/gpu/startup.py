@@ -1,8 +1,8 @@
-"""From the start of a process to an engine that is ready, the weights being on this machine's disk.
+"""Measures the time from the start of a process to a ready engine, with the weights on this machine's disk.
 
     python -m bench.gpu.startup MODEL '{"device": "cuda"}'
 
-prints the seconds that loading took; the seconds of the whole process are counted by whoever started it.
+prints the seconds of loading; the process that started it measures the seconds of the whole start.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ or (eq .choice "Always") (and (eq .choice "Auto") (.root.Capabilities.APIVersions.Has (print "monitoring.coreos.com/v1/" .kind))) }}
 {{- end }}
 
-{{- /* Where and as whom the chart's pods run. */ -}}
+{{- /* The fields of a pod's spec that all of the chart's pods share: scheduling and security context. */ -}}
 {{- define "octavo.pod" -}}
 enableServiceLinks: false
 {{- with .Values.global.imagePullSecrets }}
@@ -83,13 +83,15 @@ app.kubernetes.io/component: metrics-api
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
-{{- /* An operator of some namespaces only has no say in the cluster's one server for external metrics, unless told so. */ -}}
+{{- /* Whether to run the metrics API. It serves the whole cluster, so by default an operator that is limited to some
+namespaces does not run it. */ -}}
 {{- define "octavo.answersMetrics" -}}
 {{ or (eq .Values.metricsApi.enabled "Always") (and (eq .Values.metricsApi.enabled "Auto") (not .Values.namespaces)) }}
 {{- end }}
 
-{{- /* Whether the APIService of external metrics is to name the metrics API. Auto takes it only where it is seen that
-nobody else has it (KEDA, prometheus-adapter): without a cluster to look at (helm template, Argo CD) it is left alone. */ -}}
+{{- /* Whether to register the metrics API in the APIService of external metrics. Auto registers it only if the cluster
+shows that no other server is registered (KEDA, prometheus-adapter). helm template and Argo CD cannot read the cluster,
+so with them Auto never registers it. */ -}}
 {{- define "octavo.isAsked" -}}
 {{- $known := lookup "apiregistration.k8s.io/v1" "APIService" "" "v1beta1.external.metrics.k8s.io" | default dict }}
 {{- $seen := lookup "v1" "Namespace" "" "kube-system" }}
@@ -101,7 +103,7 @@ nobody else has it (KEDA, prometheus-adapter): without a cluster to look at (hel
 {{- if or (eq $choice "Always") (and (eq $choice "Auto") $free) }}true{{ end }}
 {{- end }}
 
-{{- /* What the operator may do, and nothing else. */ -}}
+{{- /* All permissions of the operator. */ -}}
 {{- define "octavo.rules" -}}
 - apiGroups: [octavo.dev]
   resources: [llmservices]
