@@ -38,13 +38,17 @@ from octavo_engine.model.layers.fused import FusedLayers
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.products import torch_product
+from octavo_engine.model.layers.rope import head_order
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization.e4m3 import dequantize, quantize_rows
+from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.quantization.linear_method import Projection
 from octavo_engine.model.quantization.online import quantize_into
 from octavo_engine.model.quantization.registry import ONLINE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import RopeSpec
 from octavo_engine.runner.kv_cache import allocate_cache
 
 CPU = torch.device("cpu")
@@ -373,3 +377,17 @@ def test_scales_keep_what_would_be_beyond_the_range(tmp_path):
     )
     near, far = (torch.cosine_similarity(exact, other).min() for other in (scaled, cut_off))
     assert near > 0.99 > far
+
+
+@pytest.mark.parametrize(("head_dim", "fits"), [(64, True), (256, False)])
+def test_rows_that_leave_their_block_of_scales_are_refused(head_dim, fits):
+    method, size = FP8Scheme("block", scale_name="weight_scale_inv"), unsharded(256)
+    weights = method.create(256, 256, torch.bfloat16, torch.device("meta"), fp8_products=False)
+    order = head_order(RopeSpec(10000.0, interleaved=True), head_dim)
+    orders = (torch.arange(0, 256, head_dim)[:, None] + order).view(-1)
+    tensors = method.tensors(weights, Projection("q_proj", slice(0, 256), size, size, orders))
+    if fits:
+        assert [tensor.name for tensor in tensors] == ["q_proj.weight", "q_proj.weight_scale_inv"]
+        return
+    with pytest.raises(ModelLoadError, match=r"q_proj.weight: RoPE needs its rows in another order"):
+        list(tensors)

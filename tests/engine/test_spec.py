@@ -9,6 +9,7 @@ import torch
 from checkpoints import CONFIGURATIONS, LLAMA3_ROPE, SIZES, reference_model, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
@@ -114,6 +115,13 @@ def test_the_type_of_the_weights_where_the_config_is_silent(tmp_path):
     assert spec_of(tmp_path, config).dtype == torch.float16
 
 
+def test_integers_are_not_the_type_that_is_computed_in(tmp_path):
+    weights = {"quantized": torch.zeros(64, 64, dtype=torch.int8), "norm": torch.ones(64, dtype=torch.bfloat16)}
+    save_file(weights, tmp_path / "model.safetensors")
+    silent = {key: value for key, value in LLAMA_31.items() if key != "torch_dtype"}
+    assert spec_of(tmp_path, silent).dtype == torch.bfloat16
+
+
 def test_the_type_of_the_weights_before_they_are_here(tmp_path):
     silent = {key: value for key, value in LLAMA_31.items() if key != "torch_dtype"}
     assert spec_of(tmp_path, silent).dtype == torch.bfloat16
@@ -165,6 +173,7 @@ WRONG = {
         "high_freq_factor 0.5 is not above low_freq_factor 1",
     ),
     "theta of zero": ({"rope_theta": 0}, "rope_theta 0 is not between"),
+    "theta beyond floats": ({"rope_theta": 10**400}, "rope_theta 1000"),
     "theta infinite": ({"rope_theta": float("inf")}, "rope_theta inf is not a number"),
     "half turned": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
     "eos in words": ({"eos_token_id": "end"}, "eos_token_id 'end' is neither a whole number nor a list"),

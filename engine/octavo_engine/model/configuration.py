@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.registry import ONLINE
@@ -110,7 +111,7 @@ def _most_common_dtype(directory: Path) -> str:
     counts: Counter[str] = Counter()
     for header in read_headers(directory):
         for tensor in header.tensors.values():
-            if tensor.dtype not in ("F8_E4M3", "U8"):  # nothing is computed in them alone
+            if tensor.dtype in FLOATS:  # nothing is computed in 8 bits alone
                 counts[tensor.dtype] += tensor.num_bytes
     name = counts.most_common(1)[0][0] if counts else "F32"
     return str(_SAFETENSORS_DTYPES.get(name, torch.float32))

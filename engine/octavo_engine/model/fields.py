@@ -34,7 +34,9 @@ class Fields:
     def number(self, name: str, low: float, high: float, default: Any = _REQUIRED) -> float:
         """A finite number in [low, high]; ModelLoadError otherwise."""
         value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(name, value, "is not a number")
+        if isinstance(value, float) and not math.isfinite(value):  # of an integer too large for a float it raises
             raise self.wrong(name, value, "is not a number")
         if not low <= value <= high:
             raise self.wrong(name, value, f"is not between {low:g} and {high:g}")

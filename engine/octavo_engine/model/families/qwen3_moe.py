@@ -13,7 +13,7 @@ def _read(fields: Fields) -> ModelSpec:
     window = reading.window(fields) if fields.boolean("use_sliding_window", False) else None
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm), window=window)
     dense, experts = reading.mlp(fields), _experts(fields)
-    step, dense_layers = fields.integer("decoder_sparse_step", 1, 4096), fields.integers("mlp_only_layers")
+    step, dense_layers = fields.integer("decoder_sparse_step", 1, 4096), frozenset(fields.integers("mlp_only_layers"))
     layers = tuple(
         LayerSpec(
             mixer=mixer,

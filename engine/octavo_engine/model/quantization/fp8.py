@@ -10,6 +10,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain
 from octavo_engine.model.fields import Fields
@@ -89,6 +90,7 @@ class FP8Scheme:
         if self.granularity == "channel":
             scales = plain(name, scale[rows], stored, order=projection.order)
         else:
+            _check_order(projection)
             blocks = slice(rows.start // BLOCK, rows.stop // BLOCK)
             scales = plain(name, scale[blocks], stored.by(BLOCK), columns.by(BLOCK))
         return replace(scales, squeezed=True)
@@ -113,6 +115,16 @@ class FP8Scheme:
     def scratch_bytes(self, weights: Weights) -> int:
         """The weight in float32 and in the type that is computed in, unless products are in 8 bits."""
         return 0 if weights.in_8_bits else weights.weight.numel() * (_FLOAT32_BYTES + weights.dtype.itemsize)
+
+
+def _check_order(projection: Projection) -> None:
+    """ModelLoadError if rows change places with rows of another block: they would get that block's scales."""
+    order = projection.order
+    if order is not None and not torch.equal(order // BLOCK, torch.arange(len(order), device="cpu") // BLOCK):
+        raise ModelLoadError(
+            f"{projection.name}.weight: RoPE needs its rows in another order, which takes them out of the blocks of "
+            f"{BLOCK} rows that have a scale; take a checkpoint with a scale for each tensor or channel"
+        )
 
 
 def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
