@@ -75,7 +75,7 @@ def _penalize(logits: Tensor, sampled: SampledRows, table: StateTable) -> None:
     known = [table.tokens[sampled.rows[index], : sampled.positions[index]] for index in indices]
     index = to_device(indices, logits.device)
     columns = table.sampling.columns(sampled.rows_device[index])
-    counted = sampled.positions_device[index]
+    counted = to_device([sampled.positions[row] for row in indices], logits.device)  # as many as `known` has
     prompt = torch.minimum(columns.prompt_lens, counted)
     # Tokens known of each row: so many of its prompt, so many of its answer.
     lens = torch.stack([prompt, counted - prompt], dim=1).flatten()

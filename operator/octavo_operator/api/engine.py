@@ -29,10 +29,10 @@ class Engine(SpecModel):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Type of weights and activations; auto takes the checkpoint's."
     )
-    quantization: Literal["fp8", "awq", "gptq"] | None = Field(
+    quantization: Literal["fp8", "int8", "awq", "gptq"] | None = Field(
         None,
-        description="Form of the weights: fp8 converts them while loading (a checkpoint that is in fp8 needs no word of"
-        " it); awq and gptq do not act yet.",
+        description="Form of the weights: fp8 and int8 convert them while loading (a checkpoint that has them so needs"
+        " no flag); awq and gptq do not act yet.",
     )
     max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
         None, description="Longest context in tokens, prompt and answer together. Default: the model's, or what fits."
