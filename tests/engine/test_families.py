@@ -497,6 +497,16 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"num_experts_per_tok": 129},
         "num_experts_per_tok 129 is not between 1 and 128",
     ),
+    "more experts than any model has": (
+        "MixtralForCausalLM",
+        {"num_local_experts": 60_000},
+        "num_local_experts 60000 is not between 1 and 4096",
+    ),
+    "experts in fp8": (
+        "MixtralForCausalLM",
+        {"quantization_config": {"quant_method": "fp8"}},
+        "quantized (fp8), which this version of Octavo does not compute for mixtures of experts",
+    ),
     "gelu experts": ("MixtralForCausalLM", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
     "factors": (
         "Phi3ForCausalLM",

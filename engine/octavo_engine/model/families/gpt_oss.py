@@ -20,7 +20,7 @@ _NAMES = TensorNames(
 
 def _read(fields: Fields) -> ModelSpec:
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
-    experts = fields.integer("num_local_experts", 1, 1 << 16)
+    experts = reading.num_experts(fields, "num_local_experts")
     moe = MoESpec(
         num_experts=experts,
         top_k=fields.integer("num_experts_per_tok", 1, experts),

@@ -18,7 +18,7 @@ _NAMES = TensorNames(
 
 
 def _read(fields: Fields) -> ModelSpec:
-    norm, experts = reading.rms_norm(fields), fields.integer("num_local_experts", 1, 1 << 16)
+    norm, experts = reading.rms_norm(fields), reading.num_experts(fields, "num_local_experts")
     reading.require_silu(fields)
     layer = LayerSpec(
         mixer=reading.attention(fields, window=reading.window(fields)),

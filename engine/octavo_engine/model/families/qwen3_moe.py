@@ -28,7 +28,7 @@ def _read(fields: Fields) -> ModelSpec:
 def _experts(fields: Fields) -> MoESpec:
     reading.require_silu(fields)
     name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5, and before
-    count = fields.integer(name, 1, 1 << 16)
+    count = reading.num_experts(fields, name)
     return MoESpec(
         num_experts=count,
         top_k=fields.integer("num_experts_per_tok", 1, count),

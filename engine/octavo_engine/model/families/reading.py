@@ -8,14 +8,26 @@ from typing import Any
 
 import torch
 
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.families.rope import rope
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.registry import read_method
-from octavo_engine.model.spec import AttentionSpec, HeadSpec, LayerNorms, LayerSpec, MLPSpec, ModelSpec, NormSpec
+from octavo_engine.model.spec import (
+    AttentionSpec,
+    HeadSpec,
+    LayerNorms,
+    LayerSpec,
+    MLPSpec,
+    ModelSpec,
+    MoESpec,
+    NormSpec,
+)
 
 log = logging.getLogger(__name__)
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_MOST_EXPERTS = 1 << 17
+"""In all layers together; Kimi K2, which has the most of today's models, has 23,424."""
 _ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 
@@ -24,6 +36,11 @@ def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **va
     vocab_size = fields.integer("vocab_size", 1, 1 << 26)
     if "quantization" not in values:
         values["quantization"] = read_method(fields)
+    if values["quantization"] is not None and any(isinstance(layer.feed_forward, MoESpec) for layer in layers):
+        raise ModelLoadError(
+            f"{fields.origin}: the weights are quantized ({values['quantization'].name}), which this version of Octavo "
+            "does not compute for mixtures of experts; take an unquantized checkpoint of the model"
+        )
     values.setdefault("head", HeadSpec(tied=fields.boolean("tie_word_embeddings", False)))
     return ModelSpec(
         architecture=architecture,
@@ -87,6 +104,11 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
     if head_dim % 2:
         raise fields.wrong("head_dim", head_dim, "is odd, and rotary embeddings rotate pairs")
     return heads, kv_heads, head_dim
+
+
+def num_experts(fields: Fields, name: str) -> int:
+    """How many experts each mixture has. A small file must not ask for more tensors than any checkpoint could hold."""
+    return fields.integer(name, 1, min(1 << 16, _MOST_EXPERTS // num_layers(fields)))
 
 
 def mlp(fields: Fields, **values: Any) -> MLPSpec:
