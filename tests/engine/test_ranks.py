@@ -114,6 +114,13 @@ class WaitingWorker:
         self.never.wait(30)
 
 
+def test_the_file_in_which_ranks_met_is_no_other_file_after_their_end():
+    """PyTorch's store opens it again when it is destroyed, which may be when the interpreter ends."""
+    ranks = Ranks(2, "tests.engine.failing_rank", b"silent\n")
+    ranks.kill()
+    assert Path(ranks.meeting).readlink().name == "memfd:octavo-meeting (deleted)"
+
+
 def test_a_device_that_waits_for_a_lost_rank_does_not_keep_the_news_back():
     """Of the five seconds in which all has to end three may be gone when a rank counts as stopped."""
     ranks, worker = Ranks(2, "tests.engine.failing_rank", b"silent\n"), WaitingWorker()

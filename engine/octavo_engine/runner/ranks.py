@@ -61,7 +61,8 @@ class Ranks:
                 process.stdin.write(job)
                 process.stdin.flush()
         os.close(memory)
-        self._meeting_fd = meeting
+        # `meeting` stays open: the store of a backend opens it once more, by its number, when the interpreter ends. By
+        # then a closed number may be another file's, into which the store would write.
         self._looked = time.monotonic()
         self._seen = dict.fromkeys(self._processes, (0, self._looked))
 
@@ -151,9 +152,6 @@ class Ranks:
                 process.wait(max(0.0, until - time.monotonic()))
             if process.stdin is not None:
                 process.stdin.close()
-        if self._meeting_fd >= 0:
-            os.close(self._meeting_fd)
-            self._meeting_fd = -1
 
 
 def meeting_place(fd: int) -> str:
