@@ -497,6 +497,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"num_experts_per_tok": 129},
         "num_experts_per_tok 129 is not between 1 and 128",
     ),
+    "heads that no memory holds": (
+        "StableLmForCausalLM",
+        {"num_attention_heads": 65_536, "num_key_value_heads": 65_536, "head_dim": 1024},
+        "num_attention_heads 65536 of head_dim 1024 are wider than",
+    ),
     "more experts than any model has": (
         "MixtralForCausalLM",
         {"num_local_experts": 60_000},

@@ -53,10 +53,11 @@ def normalise(heads: Tensor, kv_heads: int, norm: QKNorm | None) -> Tensor:
 def _over_projections(query: Tensor, key: Tensor, norm: QKNorm, whole: WholeProjection) -> tuple[Tensor, Tensor]:
     """Query [T, H, D] and key [T, K, D] divided by the root mean square of all their heads on all ranks."""
     squares = torch.stack([x.float().square().sum((1, 2)) for x in (query, key)], dim=1)
-    sizes = torch.tensor([whole.query_size, whole.key_size], dtype=torch.float32, device=query.device)
-    means = whole.all_reduce(squares) / sizes
+    sums = whole.all_reduce(squares)
+    # Sizes stay numbers of the host: a copy to the device cannot be captured in a CUDA graph.
+    means = sums[:, 0] / whole.query_size, sums[:, 1] / whole.key_size
     found = []
-    for x, weights, mean in zip((query, key), (norm.query, norm.key), means.unbind(1), strict=True):
+    for x, weights, mean in zip((query, key), (norm.query, norm.key), means, strict=True):
         scale = torch.rsqrt(mean + weights.eps)[:, None, None]
         found.append((x.float() * scale * (weights.weight.float() + weights.weight_offset)).to(x.dtype))
     return found[0], found[1]

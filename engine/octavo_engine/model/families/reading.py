@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _MOST_EXPERTS = 1 << 17
 """In all layers together; Kimi K2, which has the most of today's models, has 23,424."""
+_WIDEST_HEADS = 1 << 20
+"""All query heads of a layer together; published models have some ten thousand."""
 _ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 
@@ -103,6 +105,8 @@ def _heads(fields: Fields) -> tuple[int, int, int]:
     head_dim = fields.integer("head_dim", 2, 1024, default=hidden // heads)
     if head_dim % 2:
         raise fields.wrong("head_dim", head_dim, "is odd, and rotary embeddings rotate pairs")
+    if heads * head_dim > _WIDEST_HEADS:
+        raise fields.wrong("num_attention_heads", heads, f"of head_dim {head_dim} are wider than {_WIDEST_HEADS}")
     return heads, kv_heads, head_dim
 
 

@@ -18,7 +18,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.layers.rope import head_order
+from octavo_engine.model.layers.rope import head_order, row_order
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
@@ -47,20 +47,13 @@ class Attention(nn.Module):
         self.kv_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "KV heads")
         query, key, hidden = self.heads.times(size), self.kv_heads.times(size), unsharded(hidden_size, "hidden_size")
         self.order = head_order(spec.rope, size)
-        orders = (self._order(self.heads.size), self._order(self.kv_heads.size), None)
+        orders = (*(row_order(spec.rope, size, heads.size) for heads in (self.heads, self.kv_heads)), None)
         self.qkv = Linear(hidden, (query, key, key), bias=spec.qkv_bias, options=options, method=method, orders=orders)
         self.output = Linear(query, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
         self.query_norm = self._norm(spec.qk_norm, self.heads)
         self.key_norm = self._norm(spec.qk_norm, self.kv_heads)
         self.sinks = parameter(self.heads.size, dtype=options.dtype, device=options.device) if spec.sinks else None
         self.variant = AttentionVariant(spec.scale, spec.softcap, self.sinks)
-
-    def _order(self, heads: int) -> Tensor | None:
-        """`head_order` of the rows of so many heads."""
-        if self.order is None:
-            return None
-        firsts = torch.arange(heads, device="cpu")[:, None] * self.spec.head_dim
-        return (firsts + self.order).view(-1)
 
     def _norm(self, spec: QKNormSpec | None, heads: Span) -> Norm | None:
         """The norm of the query's heads or of the key's."""
@@ -125,15 +118,16 @@ class Attention(nn.Module):
         if norm.weight.dim() == 1:
             yield from norm.tensors(name, order=self.order)
         elif "{head}" not in name:
-            yield from norm.tensors(name, heads.times(self.spec.head_dim), self._order(heads.size))
+            size = self.spec.head_dim
+            yield from norm.tensors(name, heads.times(size), row_order(self.spec.rope, size, heads.size))
         else:
-            size = unsharded(self.spec.head_dim)
+            width = unsharded(self.spec.head_dim)
             for head in range(heads.total):
                 stored, own = f"{name.replace('{head}', str(head))}.weight", head - heads.start
                 if 0 <= own < heads.size:
-                    yield plain(stored, norm.weight[own], size, order=self.order)
+                    yield plain(stored, norm.weight[own], width, order=self.order)
                 else:
-                    yield CheckpointTensor(name=stored, shape=(size.total,), pieces=())
+                    yield CheckpointTensor(name=stored, shape=(width.total,), pieces=())
 
     def _kv_scales(self, prefix: str) -> Iterator[CheckpointTensor]:
         """What one number of the cached keys or values is worth in e4m3: compressed-tensors' names, and modelopt's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,15 @@ def head_order(rope: RopeSpec | None, head_dim: int) -> Tensor | None:
     rest = torch.arange(size, head_dim, device="cpu").view(2, -1).t()
     stored = torch.cat((pairs, rest)).t().reshape(-1)  # by the dimension that is computed with
     return torch.argsort(stored)
+
+
+@lru_cache(maxsize=16)
+def row_order(rope: RopeSpec | None, head_dim: int, heads: int) -> Tensor | None:
+    """`head_order` of the rows of so many heads, int64 [heads * head_dim]; one tensor for all layers that are alike."""
+    order = head_order(rope, head_dim)
+    if order is None:
+        return None
+    return (torch.arange(heads, device="cpu")[:, None] * head_dim + order).view(-1)
 
 
 def _llama3(frequencies: Tensor, rope: RopeSpec) -> Tensor:
