@@ -18,6 +18,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from octavo_engine.config import EngineConfig
+from octavo_engine.core.admission import check_sampling
 from octavo_engine.core.request import SamplingParams, sampling_params
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.llm import LLM, Completion
@@ -146,7 +147,9 @@ def _tokens(llm: LLM, line: dict[str, Any]) -> list[int]:
 
 def _sampling(llm: LLM, line: dict[str, Any]) -> SamplingParams:
     given = {key: value for key, value in line.items() if key in _SAMPLING}
-    return sampling_params(_DEFAULTS | asdict(llm.info.sampling) | given)
+    params = sampling_params(_DEFAULTS | asdict(llm.info.sampling) | given)
+    check_sampling(params)  # here, where a wrong value ends its own line alone
+    return params
 
 
 def _write(out: IO[str], llm: LLM, task: Task, completion: Completion) -> None:

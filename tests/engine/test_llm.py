@@ -178,14 +178,18 @@ def test_generate_answers_every_line_and_bad_ones_with_an_error(tiny_model: Path
         {"prompt": [1, 2], "max_tokens": 4, "logit_bias": {"5": 100}},
         {"prompt": [1], "logit_bias": {"5": 100, "05": 100}},
         {"prompt": [1], "logit_bias": [5]},
+        {"prompt": [1], "logit_bias": {"5": 10**310}},
+        {"prompt": [1], "stop_token_ids": None},
+        {"prompt": [1], "stop_token_ids": 5},
+        {"prompt": [1], "min_tokens": "3"},
     ]
     source.write_text("\n".join([json.dumps(line) for line in lines] + ["no json"]))
     answers = generate(tiny_model, source, target)
-    assert [answer["index"] for answer in answers] == list(range(13))
+    assert [answer["index"] for answer in answers] == list(range(17))
     assert answers[0]["id"] == "a"
     assert answers[0]["usage"] == {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
     assert answers[0]["text"] == answers[8]["text"]
-    assert all(answers[i].get("error") for i in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12))
+    assert all(answers[i].get("error") for i in (1, 2, 3, 4, 5, 6, 7, *range(10, 17)))
     assert answers[9]["text"] == " w5" * 4
 
 

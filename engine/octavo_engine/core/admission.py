@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
@@ -49,7 +49,7 @@ def check_sampling(params: SamplingParams) -> None:
 def _check_bias(pairs: Sequence[tuple[int, float]]) -> None:
     if not isinstance(pairs, Sequence) or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise NotAdmissibleError("logit_bias must be pairs of a token id and a number")
-    if not all(_is_number(bias, whole=False) and math.isfinite(bias) for _, bias in pairs):
+    if not all(_is_number(bias, whole=False) and abs(bias) <= sys.float_info.max for _, bias in pairs):
         raise NotAdmissibleError("logit_bias must map token ids to finite numbers")
     tokens = [token for token, _ in pairs]
     if len({repr(token) for token in tokens}) < len(tokens):
