@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def make_plan(config: EngineConfig, target: Target, gpu_memory: int) -> MemoryPlan:
-    """The memory plan on each of --tensor-parallel-size GPUs of `gpu_memory` bytes that nobody else uses."""
+    """The memory plan on each of --tensor-parallel-size GPUs of `gpu_memory` bytes without other users."""
     need = memory_need(target, config)
     memory = DeviceMemory(gpu_memory, gpu_memory, f"a GPU of {format_size(gpu_memory)}")
     limits = memory_limits(config, target.spec, target.device)

@@ -106,7 +106,7 @@ class SymmetricSums:
             raise RuntimeError("the GPUs do not reach each other's memory")
         from torch.distributed import _symmetric_memory
 
-        # Found by its name; that makes it nobody's default group.
+        # Symmetric memory finds the group by this name; it does not become a default group.
         torch._C._distributed_c10d._register_process_group(self._GROUP, self._group)
         count = _SMALL_BYTES // self._dtype.itemsize
         self._buffer: Tensor = _symmetric_memory.empty(count, dtype=self._dtype, device=self._device)
@@ -148,7 +148,7 @@ def connect(shard: Shard, meeting: str, device: torch.device, dtype: torch.dtype
     """Meet the other ranks in the file `meeting`, to speak over NCCL on GPUs, else over gloo on the loopback interface.
 
     `dtype` is the model's. The backends are made here rather than by `init_process_group`, whose one default group
-    belongs to whoever uses `LLM` as a library.
+    belongs to the program that uses `LLM` as a library.
     """
     store = dist.FileStore(meeting, shard.size)
     if device.type == "cuda":
