@@ -23,11 +23,11 @@ from octavo_operator.render import (
     OPTIONAL_KINDS,
     RenderConfig,
     blocking,
-    not_yet_acted_on,
     render,
     scaledobject,
+    unsupported_fields,
 )
-from octavo_operator.render.refusals import refusals
+from octavo_operator.render.pod_template_checks import pod_template_problems
 from octavo_operator.render.scaler import bounds_in_force
 
 DEFAULT_ENGINE_IMAGE = f"octavo-engine:{__version__}"
@@ -225,7 +225,7 @@ def _check(path: Path) -> int:
     for line in inspection.skipped:
         _say(f"{path}: skipped: {line}")
     for service in inspection.services:
-        if problems := refusals(service):
+        if problems := pod_template_problems(service):
             inspection.problems.extend(map(str, problems))
             continue
         sys.stdout.write(f"{path}: LLMService {service.name} is valid\n")
@@ -239,7 +239,7 @@ def _check(path: Path) -> int:
 def _notes(service: LLMService) -> list[str]:
     """What is valid and yet not what its author may think."""
     in_force = bounds_in_force(service.spec, datetime.now(UTC))
-    return [*map(str, not_yet_acted_on(service.spec)), *(in_force.ignored if in_force else ())]
+    return [*map(str, unsupported_fields(service.spec)), *(in_force.ignored if in_force else ())]
 
 
 def _only_service(path: Path) -> LLMService | None:

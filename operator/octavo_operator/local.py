@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any
 
 from octavo_operator.api.resource import LLMService
-from octavo_operator.render import RenderConfig, not_yet_acted_on
+from octavo_operator.render import RenderConfig, unsupported_fields
 from octavo_operator.render.children import render
 from octavo_operator.render.container import CONTAINER, PRE_STOP_SECONDS
 from octavo_operator.render.fetch import FETCH
@@ -179,7 +179,7 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
     `port` 0 takes any free one. `volumes` gives folders to volumes of the pod that cannot be made here. To be called
     from a thread that lives as long as the engine: the kernel ends the engine with it. LocalError says what is missing.
     """
-    if blocking := [row for row in not_yet_acted_on(service.spec) if row.blocks]:
+    if blocking := [row for row in unsupported_fields(service.spec) if row.blocks]:
         raise LocalError("; ".join(map(str, blocking)))
     manifests = render(service, RenderConfig(engine_image="local"))
     pod = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]["spec"]
@@ -328,7 +328,7 @@ def main(service: LLMService, port: int, volumes: Mapping[str, Path]) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
-    for row in not_yet_acted_on(service.spec):
+    for row in unsupported_fields(service.spec):
         report(f"note: {row}")
     if service.spec.engine.env_from:
         report(

@@ -19,7 +19,7 @@ from octavo_operator.api.engine_flags import EXTRA, NOT_YET, RENDERED, RESERVED,
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.cli import main
 from octavo_operator.reconcile.load_report import LoadReport, MemoryReport, ModelReport
-from octavo_operator.render import not_yet_acted_on
+from octavo_operator.render import unsupported_fields
 from octavo_operator.render.container import arguments
 from tests.operator.bad_llmservices import VALID, merged
 from tests.operator.golden import container, fetched, inputs, llmservice
@@ -79,7 +79,7 @@ def refusal(arguments: list[str]) -> str:
 
 
 def blocked(service: LLMService) -> bool:
-    return any(row.blocks for row in not_yet_acted_on(service.spec))
+    return any(row.blocks for row in unsupported_fields(service.spec))
 
 
 CLAIMS = {"claims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}]}

@@ -15,10 +15,10 @@ from collections.abc import Callable
 import kopf
 import pytest
 
-from octavo_operator.reconcile import operator, scope, watches
+from octavo_operator.reconcile import operator, watched_namespaces, watches
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.metrics import OperatorMetrics
-from octavo_operator.reconcile.scope import Scope
+from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
 from octavo_operator.reconcile.watches import WatchesHangError
 from tests.operator.test_operator_metrics import samples
 from tests.operator.test_reopening import ApiServer, Passes, body, process_of
@@ -31,7 +31,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
     """In place of the reconciler; namespaces are asked for again quickly."""
     found = Passes()
     monkeypatch.setattr(operator, "Reconciler", found.reconciler)
-    monkeypatch.setattr(scope, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(watched_namespaces, "POLL_SECONDS", 0.05)
     return found
 
 
@@ -59,17 +59,17 @@ async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: 
         running = asyncio.create_task(operator._serve_for_ever(process))
         await until(lambda: worked_on(passes) == {A})
         begun_since = asyncio.create_task(asyncio.sleep(3600))  # as a connection to /metrics that is kept alive
-        assert process.scope.problems == ["namespace b cannot be read: no rights in b"]
+        assert process.namespaces.problems == ["namespace b cannot be read: no rights in b"]
         server.forbidden = set()
         await until(lambda: worked_on(passes) == {A, B})
-        assert process.scope.problems == []
+        assert process.namespaces.problems == []
         server.forbidden = {"a"}
-        await until(lambda: process.scope.readable == ("b",))
+        await until(lambda: process.namespaces.readable == ("b",))
         passes.seen.clear()
         await until(lambda: len(passes.seen) > 5)
         await until(lambda: worked_on(passes) == {B} and passes.seen.clear() is None)
         server.forbidden = {"a", "b"}
-        await until(lambda: process.scope.readable == ())
+        await until(lambda: process.namespaces.readable == ())
         server.forbidden = set()
         passes.seen.clear()
         await until(lambda: worked_on(passes) == {A, B})
@@ -80,15 +80,15 @@ async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: 
 
 
 async def test_what_cannot_be_read_is_a_metric(passes: Passes) -> None:
-    metrics, known = OperatorMetrics(), Scope(("a", "b"))
-    metrics.read_scope(known)
+    metrics, known = OperatorMetrics(), WatchedNamespaces(("a", "b"))
+    metrics.read_namespaces(known)
     server = server_of_two()
     server.forbidden = {"b"}
     await known.look(server, [LLMSERVICE])
     found = samples(metrics)
     assert found["octavo_operator_namespace_readable['a']"] == 1
     assert found["octavo_operator_namespace_readable['b']"] == 0
-    assert Scope(()).by_namespace() == {"*": True}
+    assert WatchedNamespaces(()).by_namespace() == {"*": True}
 
 
 @pytest.mark.parametrize("way", ["it has failed", "it was asked to end"])

@@ -17,7 +17,7 @@ from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
-from octavo_operator.reconcile.scope import Scope
+from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
 from tests.loopback import loopbacks
 
 DOCS = Path(__file__).parents[2] / "docs" / "concepts" / "operator.md"
@@ -101,7 +101,7 @@ def test_the_docs_name_every_metric() -> None:
     metrics = OperatorMetrics()
     metrics.read_from(WorkQueue[Key](), Heartbeat())
     metrics.wrote("apply", "Service")
-    metrics.read_scope(Scope(()))
+    metrics.read_namespaces(WatchedNamespaces(()))
     metrics.leads()
     metrics.read_services(indexes_of(["Ready"]))
     names = {family.name for family in text_string_to_metric_families(metrics.render().decode())}

@@ -14,7 +14,7 @@ import pytest
 from octavo_operator.api.names import SERVICE_LABEL, pod_labels
 from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.fights import Fights
+from octavo_operator.reconcile.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import key_of, trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
@@ -413,7 +413,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(reconciler_module, "Fights", lambda: Fights(clock))
+    monkeypatch.setattr(reconciler_module, "FieldConflicts", lambda: FieldConflicts(clock))
     return clock
 
 

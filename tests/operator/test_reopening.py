@@ -21,7 +21,7 @@ from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
-from octavo_operator.reconcile.scope import Scope
+from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
 
 KEY = ("llm", "good")
 GONE = ("llm", "deleted-meanwhile")
@@ -152,7 +152,7 @@ def process_of(server: ApiServer, namespaces: Sequence[str] = ()) -> operator._P
     """An operator's process that leads, on this server."""
     options = operator.OperatorOptions("image:1", namespaces)
     process = operator._Process(
-        options, cast(Cluster, server), WorkQueue[Key](), Heartbeat(), Scope(options.namespaces)
+        options, cast(Cluster, server), WorkQueue[Key](), Heartbeat(), WatchedNamespaces(options.namespaces)
     )
     process.leads.set()
     return process

@@ -13,7 +13,7 @@ from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.status import RevisionStatus
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.observe import Observation, trimmed
-from octavo_operator.reconcile.place import Place, place_of
+from octavo_operator.reconcile.placement import Placement, placement_of
 from octavo_operator.reconcile.pods import PodView, view
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout import RolloutState, revisions, rollout_state
@@ -36,10 +36,10 @@ def rollout(**fields: Any) -> Rollout:
     return Rollout.model_validate(fields)
 
 
-def place(**spec: Any) -> Place:
+def placement(**spec: Any) -> Placement:
     """Of a pod of one GPU, or with these requests."""
     requests = {"cpu": "4", "memory": "32Gi", GPU: "1", **spec.pop("requests", {})}
-    return place_of({"containers": [{"name": "engine", "resources": {"requests": requests}}], **spec})
+    return placement_of({"containers": [{"name": "engine", "resources": {"requests": requests}}], **spec})
 
 
 def old(revision: str = "r1", phase: LoadingPhase = LoadingPhase.SERVING, **fields: Any) -> PodView:
@@ -52,7 +52,7 @@ def old(revision: str = "r1", phase: LoadingPhase = LoadingPhase.SERVING, **fiel
             "ready": ready,
             "ended": False,
             "phase": phase,
-            "place": place(),
+            "placement": placement(),
             **fields,
         }
     )
@@ -69,7 +69,7 @@ def surge(
         "ready": False,
         "ended": False,
         "phase": LoadingPhase.PENDING,
-        "place": place(),
+        "placement": placement(),
     }
     return PodView(**{**known, "waits": waits, "waits_since": LATER, **fields})
 
@@ -149,39 +149,40 @@ def on(*names: str) -> dict[str, Any]:
 
 
 NO_ROOM = [
-    ("from CPU to GPU", place(requests={GPU: "0"}), surge()),
-    ("another pool", place(nodeSelector=L4), surge(place=place(nodeSelector=H100))),
-    ("a pool, after any node", place(), surge(place=place(nodeSelector=H100))),
-    ("other nodes by affinity", place(**on("a")), surge(place=place(**on("b")))),
-    ("another resource", place(), surge(said="2 Insufficient amd.com/gpu.", place=place(requests=AMD))),
-    ("more GPUs", place(), surge(place=place(requests={GPU: "2"}))),
-    ("more memory too", place(), surge(said=BOTH, place=place(requests={"memory": "64Gi"}))),
-    ("a GPU by claim after a counted one", place(), surge(said=CLAIMED, place=place(resourceClaims=CLAIMS))),
-    ("it does not tolerate the old one's node", place(tolerations=TAINTED), surge()),
+    ("from CPU to GPU", placement(requests={GPU: "0"}), surge()),
+    ("another pool", placement(nodeSelector=L4), surge(placement=placement(nodeSelector=H100))),
+    ("a pool, after any node", placement(), surge(placement=placement(nodeSelector=H100))),
+    ("other nodes by affinity", placement(**on("a")), surge(placement=placement(**on("b")))),
+    ("another resource", placement(), surge(said="2 Insufficient amd.com/gpu.", placement=placement(requests=AMD))),
+    ("more GPUs", placement(), surge(placement=placement(requests={GPU: "2"}))),
+    ("more memory too", placement(), surge(said=BOTH, placement=placement(requests={"memory": "64Gi"}))),
+    ("a claimed GPU after a counted one", placement(), surge(said=CLAIMED, placement=placement(resourceClaims=CLAIMS))),
+    ("it does not tolerate the old one's node", placement(tolerations=TAINTED), surge()),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("held", "new"), [row[1:] for row in NO_ROOM], ids=[row[0] for row in NO_ROOM])
-def test_what_serves_is_not_ended_where_that_makes_no_room(held: Place, new: PodView) -> None:
+def test_what_serves_is_not_ended_where_that_makes_no_room(held: Placement, new: PodView) -> None:
     for live_strategy in (live(), live(surging=0)):  # also one that had gone in place for an earlier change
-        now = rollout_state(rollout(), live_strategy, [old(place=held), new], at(9999))
+        now = rollout_state(rollout(), live_strategy, [old(placement=held), new], at(9999))
         assert (now.in_place, now.blocked, now.problem.reason) == (False, True, Reason.NO_GPU_FOR_SURGE)
         assert "would not make room" in now.problem.message
 
 
 ROOM = [
-    ("all that is lacking is what the old one holds", place(), surge(said=BOTH)),
-    ("less of it", place(requests={"memory": "64Gi"}), surge(said=BOTH)),
-    ("more of what nothing lacks", place(), surge(place=place(requests={"cpu": "16"}))),
-    ("the same pool", place(nodeSelector=L4, **on("a")), surge(place=place(nodeSelector=L4, **on("a")))),
-    ("any node, after a pool", place(nodeSelector=L4, **on("a")), surge()),
-    ("the same claim", place(resourceClaims=CLAIMS), surge(said=CLAIMED, place=place(resourceClaims=CLAIMS))),
+    ("all that is lacking is what the old one holds", placement(), surge(said=BOTH)),
+    ("less of it", placement(requests={"memory": "64Gi"}), surge(said=BOTH)),
+    ("more of what nothing lacks", placement(), surge(placement=placement(requests={"cpu": "16"}))),
+    ("the same pool", placement(nodeSelector=L4, **on("a")), surge(placement=placement(nodeSelector=L4, **on("a")))),
+    ("any node, after a pool", placement(nodeSelector=L4, **on("a")), surge()),
+    ("the same claim", placement(resourceClaims=CLAIMS),
+     surge(said=CLAIMED, placement=placement(resourceClaims=CLAIMS))),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("held", "new"), [row[1:] for row in ROOM], ids=[row[0] for row in ROOM])
-def test_it_goes_on_in_place_where_the_old_pods_end_surely_makes_room(held: Place, new: PodView) -> None:
-    assert rollout_state(rollout(), live(), [old(place=held), new], at(9999)).in_place
+def test_it_goes_on_in_place_where_the_old_pods_end_surely_makes_room(held: Placement, new: PodView) -> None:
+    assert rollout_state(rollout(), live(), [old(placement=held), new], at(9999)).in_place
 
 
 CPU = "0/1 nodes are available: 1 Insufficient cpu."
@@ -191,7 +192,7 @@ CLAIM = frozenset({"good-cache"})
 SCHEDULED = {"phase": LoadingPhase.PULLING, "claims": CLAIM}
 OTHERS = [
     ("less CPU", old(), surge(Reason.UNSCHEDULABLE, CPU), Reason.NO_ROOM_FOR_SURGE, True),
-    ("more CPU", old(), surge(Reason.UNSCHEDULABLE, CPU, place=place(requests={"cpu": "9"})),
+    ("more CPU", old(), surge(Reason.UNSCHEDULABLE, CPU, placement=placement(requests={"cpu": "9"})),
      Reason.NO_ROOM_FOR_SURGE, False),
     ("a claim of one pod", old(), surge(Reason.UNSCHEDULABLE, ALONE), Reason.NO_ROOM_FOR_SURGE, True),
     ("no such node", old(), surge(Reason.UNSCHEDULABLE, ELSEWHERE), Reason.NO_ROOM_FOR_SURGE, False),
@@ -239,12 +240,12 @@ def test_a_surge_pod_that_may_not_be_made_blocks(said: str, reason: Reason, help
     deployment = live(total=1, updated=0)
     deployment["status"]["conditions"] = [failure]
     resources = {"requests": {"cpu": "4", "memory": "32Gi", GPU: "1"}, "limits": {"memory": "8Gi"}}
-    pods = [old(place=place_of({"containers": [{"resources": resources}]}))]
+    pods = [old(placement=placement_of({"containers": [{"resources": resources}]}))]
     now = rollout_state(rollout(), deployment, pods, at(100))
     assert (now.blocked, now.problem.reason) == (True, reason)
     assert said in now.problem.message
     assert rollout_state(rollout(), deployment, pods, at(9999)).in_place is helped
-    ending = [old(ended=True, place=pods[0].place)]
+    ending = [old(ended=True, placement=pods[0].placement)]
     going_in_place = {**deployment, "spec": live(surging=0)["spec"]}
     assert rollout_state(rollout(), going_in_place, ending, at(9999)).in_place, "while the old pod ends"
     grows = live(total=1, updated=1)  # no pod of another revision is left: more replicas, or none at all
@@ -253,7 +254,7 @@ def test_a_surge_pod_that_may_not_be_made_blocks(said: str, reason: Reason, help
 
 
 def test_one_old_pod_that_makes_room_is_enough() -> None:
-    pods = [old(place=place(requests={GPU: "0"})), old("r0"), surge()]
+    pods = [old(placement=placement(requests={GPU: "0"})), old("r0"), surge()]
     assert rollout_state(rollout(), live(), pods, at(9999)).in_place
 
 
@@ -271,9 +272,9 @@ def test_a_pod_is_counted_as_the_scheduler_counts_it_also_from_what_the_watch_ke
         **on("a"),
     }
     kept = trimmed(POD, {"metadata": {"name": "p"}, "spec": spec})
-    assert place_of(kept["spec"]) == place_of(spec)
-    assert place_of(spec).requests == {"memory": parse_quantity("6.5Gi")}
-    assert view(kept, GPU).place == place_of(spec)
+    assert placement_of(kept["spec"]) == placement_of(spec)
+    assert placement_of(spec).requests == {"memory": parse_quantity("6.5Gi")}
+    assert view(kept, GPU).placement == placement_of(spec)
 
 
 def test_an_old_pod_that_crashes_holds_its_gpu_as_well() -> None:

@@ -270,7 +270,7 @@ _FIVE_SCRAPES_IN_A_WINDOW = Rule(
 
 
 class Monitoring(SpecModel):
-    """What the Prometheus Operator is told, where there is one."""
+    """Monitors and alerts for the Prometheus Operator, where there is one."""
 
     enabled: Literal["Auto", "Always", "Never"] = Field(
         "Auto", description="Auto: only if the cluster has its CRDs, PodMonitor and PrometheusRule."
@@ -288,7 +288,7 @@ class NetworkPolicy(SpecModel):
     """Who may reach the pods. Nodes (probes) and Octavo's own pods always may."""
 
     peers: Annotated[list[FreeForm], Field(max_length=32)] = Field(
-        default_factory=list, alias="from", description="Peers as in a NetworkPolicy; none: nobody else.",
+        default_factory=list, alias="from", description="Peers as in a NetworkPolicy; none: no other pods.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )  # fmt: skip
 
@@ -375,7 +375,7 @@ class LLMServiceSpec(SpecModel):
         None, description="Who may reach the pods. Default: everyone whom the network lets through."
     )
     auth: Auth | None = Field(None, description="Who may use the API. Default: everyone who reaches it.")
-    monitoring: Monitoring = section(Monitoring, "What the Prometheus Operator is told, where there is one.")
+    monitoring: Monitoring = section(Monitoring, "Monitors and alerts for the Prometheus Operator, where there is one.")
     pod_template: PodTemplate | None = Field(
         None, description="Merged over the rendered pod template (strategic merge), the last word."
     )

@@ -75,7 +75,7 @@ class LLMService(SpecModel):
 
 
 @dataclass(frozen=True)
-class Problem:
+class FieldError:
     """One thing wrong with an LLMService: where, and what in a sentence."""
 
     path: str
@@ -88,7 +88,7 @@ class Problem:
 class InvalidLLMServiceError(ValueError):
     """An object is no valid LLMService; `problems` says all that is wrong with it."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[FieldError]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = problems
 
@@ -124,7 +124,7 @@ def parse_stored(manifest: Mapping[str, Any]) -> Reading:
         return Reading(parse(_without(manifest, unknown)), paths)
     except InvalidLLMServiceError as error:  # perhaps for want of what was left out
         raise InvalidLLMServiceError(
-            [*error.problems, *(Problem(path, _SENTENCES[_UNKNOWN]) for path in paths)]
+            [*error.problems, *(FieldError(path, _SENTENCES[_UNKNOWN]) for path in paths)]
         ) from None
 
 
@@ -138,10 +138,10 @@ def _without(manifest: Mapping[str, Any], locations: list[tuple[int | str, ...]]
     return known
 
 
-def _problems(error: ValidationError) -> Iterator[Problem]:
+def _problems(error: ValidationError) -> Iterator[FieldError]:
     for detail in error.errors(include_url=False):
         path = _path(detail["loc"])
-        yield Problem(path, _sentence(detail["type"], detail["msg"], detail["input"], detail["loc"]))
+        yield FieldError(path, _sentence(detail["type"], detail["msg"], detail["input"], detail["loc"]))
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""The status of an LLMService: what is."""
+"""The fields of an LLMService's status."""
 
 from __future__ import annotations
 

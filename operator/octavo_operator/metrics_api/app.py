@@ -1,4 +1,4 @@
-"""The two servers' paths: what the API server asks (TLS, nobody else), and what KEDA and the kubelet ask (plain).
+"""The two servers' paths: requests of the API server alone (TLS), and of KEDA and the kubelet (plain).
 
 The plain one tells everyone who reaches it two numbers of each LLMService: the requests that wait and those in flight.
 Where spec.networkPolicy closes the pods' own /metrics, these two are told all the same.

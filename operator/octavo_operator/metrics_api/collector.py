@@ -19,10 +19,10 @@ from octavo_operator.metrics_api.pods import EnginePod
 
 logger = logging.getLogger(__name__)
 
-FRESH_SECONDS = 1.0  # one round answers both metrics of an HPA, and whoever else asks at the time
+FRESH_SECONDS = 1.0  # one round answers both metrics of an HPA, and other requests at that time
 STALE_SECONDS = 30.0
 BUSY_SECONDS = 300.0  # a pod that fell silent with requests has them for so long; by then it answers or was restarted
-KEEP_SECONDS = 60.0  # what nobody has asked about for so long is forgotten; HPA and KEDA ask twice as often
+KEEP_SECONDS = 60.0  # a namespace without requests is forgotten after this time; HPA and KEDA ask twice as often
 LIST_SECONDS = 1.0  # a new pod takes requests at once: as long as it is not known, the load looks smaller than it is
 
 ListPods = Callable[[str], Awaitable[Sequence[EnginePod]]]
@@ -107,7 +107,7 @@ class Collector:
         return known
 
     def _known(self, namespace: str) -> _Namespace:
-        """What is known of the namespace. A new one makes room first: anybody may ask about names that nobody has."""
+        """What is known of the namespace. A new one replaces old ones: requests may name any namespace."""
         now = self._clock()
         if namespace not in self._namespaces:
             kept = {name: each for name, each in self._namespaces.items() if now - each.asked_at <= each.keep_seconds}

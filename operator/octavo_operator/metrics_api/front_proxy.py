@@ -1,4 +1,4 @@
-"""Who may ask: the API server and nobody else. It has authenticated and authorized the user before it passes one on.
+"""The only permitted client is the API server. It has authenticated and authorized the user before it passes one on.
 
 Its certificate is signed by the authority that the ConfigMap kube-system/extension-apiserver-authentication names, and
 carries one of the names that it lists: another authority's clients, or other clients of this one, prove nothing.

@@ -69,14 +69,14 @@ class Registration:
         return f"for {failed:.0f} s: {self._told or 'has not looked yet'}" if failed > FAILED_SECONDS else ""
 
     def standstill(self) -> str:
-        """That nobody has looked for `FAILED_SECONDS`, with or without success; empty: somebody has."""
+        """That the APIService was not read for `FAILED_SECONDS`, with or without success; empty: it was."""
         silent = self._clock() - self._looked_at
         return f"has not looked at its APIService for {silent:.0f} s" if silent > FAILED_SECONDS else ""
 
     async def _look(self) -> str:
         live = await self._cluster.get(API_SERVICE, "", METRICS_API_SERVICE)
         if live is None:
-            return f"there is no APIService {METRICS_API_SERVICE}: nobody is asked for external metrics"
+            return f"there is no APIService {METRICS_API_SERVICE}: no server is registered for external metrics"
         service = live["spec"].get("service") or {}
         if any(service.get(part) != name for part, name in self._service.items()):
             return f"{METRICS_API} is answered by {service.get('namespace')}/{service.get('name')}, and left to it"

@@ -1,4 +1,4 @@
-"""The only door to the API server beside the watches: server-side apply, deletion of exactly what was seen, lists.
+"""All requests to the API server but the watches: server-side apply, deletion by uid, reads and lists.
 
 Built on the official client's transport (TLS, kubeconfig, rotating tokens); paths are ours, since all kinds are known.
 """
@@ -294,7 +294,7 @@ class Cluster:
 
 
 def _applied_only(live: Object) -> list[Any]:
-    """The managed fields without what is ours by another way than server-side apply."""
+    """The managed fields without the entries by which we own fields otherwise than by server-side apply."""
     ours = (FIELD_MANAGER, "Update")
     return [each for each in live["metadata"]["managedFields"] if (each["manager"], each["operation"]) != ours]
 

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.fights import Conflict, Fights, Path, changed_paths, others
+from octavo_operator.reconcile.field_conflicts import Conflict, FieldConflicts, Path, changed_paths, others
 from octavo_operator.reconcile.handover import Applier, apply_scaled, is_scaled, is_stopped, keeps_replicas, start_of
 from octavo_operator.reconcile.kinds import BY_NAME, Kind
+from octavo_operator.reconcile.live_values import with_live_values
 from octavo_operator.reconcile.observe import Key, Observation, belongs_to, fingerprint, is_going, trimmed
-from octavo_operator.reconcile.yielding import yielding
 
 Object = dict[str, Any]
 Identity = tuple[str, str]
@@ -69,15 +69,15 @@ class Applied:
 class Children:
     """Applies children. Remembers what was last applied, so that what is as it should be is not written again."""
 
-    def __init__(self, cluster: Writer, fights: Fights) -> None:
+    def __init__(self, cluster: Writer, field_conflicts: FieldConflicts) -> None:
         self._cluster = cluster
-        self._fights = fights
+        self._field_conflicts = field_conflicts
         self._applied: dict[Key, dict[Identity, tuple[str, str]]] = {}
 
     def forget(self, key: Key) -> None:
         """The LLMService is gone."""
         self._applied.pop(key, None)
-        self._fights.forget(key)
+        self._field_conflicts.forget(key)
 
     async def apply(self, key: Key, service: LLMService, observed: Observation, wanted: Sequence[Object]) -> Applied:
         """Applies and prunes each child for itself: a claim that cannot grow must not keep a Deployment from stopping.
@@ -98,7 +98,7 @@ class Children:
             if live is not None:
                 applied.children[identity] = live
         await self._prune(key, service, observed, identities, applied)
-        applied.conflicts = self._fights.conflicts(key)
+        applied.conflicts = self._field_conflicts.conflicts(key)
         return applied
 
     async def _prune(
@@ -113,7 +113,7 @@ class Children:
             logger.info("%s/%s: deletes %s %s, no longer wanted", *key, *identity)
             kind = BY_NAME[identity[0]]
             self._applied.get(key, {}).pop(identity, None)
-            self._fights.settled(key, identity)
+            self._field_conflicts.settled(key, identity)
             try:
                 await self._cluster.delete(kind, service.namespace, identity[1], child["metadata"]["uid"])
             except ApiError as error:
@@ -138,7 +138,7 @@ class Children:
             raise NameTakenError(identity)
         if drifted:
             return await self._mend(key, identity, live, manifest, start)
-        self._fights.settled(key, identity)
+        self._field_conflicts.settled(key, identity)
         written = await self._write(manifest, start, is_new=seen is None and live is None)
         return self._take_down(key, identity, digest, written, "applied")
 
@@ -148,15 +148,15 @@ class Children:
         """Sets back what is not as it was applied, but for what was set back just now already."""
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
         drift = await self._drift(live, manifest)
-        held = self._fights.held(key, identity, drift)
+        held = self._field_conflicts.held(key, identity, drift)
         if live is not None and not drift:  # what was changed is nothing of ours
             return self._take_down(key, identity, digest, live)
-        wanted = yielding(manifest, live or {}, held) if held else manifest
+        wanted = with_live_values(manifest, live or {}, held) if held else manifest
         mended = {path: who for path, who in drift.items() if path not in held}
         if wanted is None or not mended:
             return trimmed(kind, live) if live is not None else None
         live = await self._write(wanted, start, is_new=live is None)
-        self._fights.mended(key, identity, mended)
+        self._field_conflicts.mended(key, identity, mended)
         if held:  # not as it should be yet, and so not taken down: to be looked at again
             logger.info("%s/%s: mended %s %s, but for what is fought over", *key, *identity)
             return trimmed(kind, live)

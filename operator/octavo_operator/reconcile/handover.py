@@ -60,7 +60,7 @@ def is_scaled(manifest: Mapping[str, Any]) -> bool:
 def keeps_replicas(manifest: Object, children: Mapping[tuple[str, str], Any], wanted: set[tuple[str, str]]) -> Object:
     """`manifest` without its replicas while an autoscaler that is no longer wanted is still there, else as it is.
 
-    Except for 0: an autoscaler does nothing with a Deployment of none, and suspension waits for nobody.
+    Except for 0: an autoscaler does nothing with a Deployment of none, and suspension does not wait.
     """
     waits = leaving(children, wanted) and (DEPLOYMENT, manifest["metadata"]["name"]) in children
     if manifest["kind"] != DEPLOYMENT or not waits or not manifest["spec"].get("replicas"):

@@ -12,16 +12,16 @@ from prometheus_client.registry import Collector
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
-from octavo_operator.reconcile.scope import Scope
 from octavo_operator.reconcile.service_metrics import ServiceCollector
+from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
-class _ScopeCollector(Collector):
+class _NamespaceCollector(Collector):
     """Whether each namespace can be read, asked for at each scrape."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: WatchedNamespaces) -> None:
         self._scope = scope
 
     def collect(self) -> Iterator[Metric]:
@@ -90,9 +90,9 @@ class OperatorMetrics:
         ):
             Gauge(f"octavo_operator_{name}", text, registry=self._registry).set_function(read)
 
-    def read_scope(self, scope: Scope) -> None:
+    def read_namespaces(self, scope: WatchedNamespaces) -> None:
         """Adds whether each namespace can be read."""
-        self._registry.register(_ScopeCollector(scope))
+        self._registry.register(_NamespaceCollector(scope))
 
     def render(self) -> bytes:
         """In Prometheus' text format."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL, is_engine_pod
+from octavo_operator.reconcile.endpoints import summary_of_slice
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.load_report import LoadReport
-from octavo_operator.reconcile.place import kept_of
-from octavo_operator.reconcile.reach import leads_to
+from octavo_operator.reconcile.placement import kept_spec
 from octavo_operator.render.container import CONTAINER
 
 Object = Mapping[str, Any]
@@ -89,7 +89,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
     if kind is LLMSERVICE:
         return {**body, "metadata": metadata}
     if kind is ENDPOINT_SLICE:
-        return {"metadata": metadata, **leads_to(body)}
+        return {"metadata": metadata, **summary_of_slice(body)}
     kept: dict[str, Any] = {"kind": kind.name, "metadata": metadata, "status": body.get("status") or {}}
     if names := _KEPT_SPEC.get(kind.name):
         spec = body.get("spec") or {}
@@ -97,7 +97,7 @@ def trimmed(kind: Kind, body: Object) -> Object:
             kept["engineImage"] = _engine_image(spec)
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
-            kept["spec"] |= kept_of(spec)
+            kept["spec"] |= kept_spec(spec)
     if kind not in OBSERVED:
         kept["fingerprint"] = fingerprint(body)
     return kept

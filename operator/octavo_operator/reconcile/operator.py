@@ -25,7 +25,7 @@ from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.resync import Resync
-from octavo_operator.reconcile.scope import Scope, check_scope, watch_scope
+from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces, check_namespaces, watch_namespaces
 from octavo_operator.reconcile.watches import Watches, WatchesHangError
 from octavo_operator.render import RenderConfig
 
@@ -56,7 +56,7 @@ class _Process:
     cluster: Cluster
     queue: WorkQueue[Key]
     heartbeat: Heartbeat
-    scope: Scope
+    namespaces: WatchedNamespaces
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     leads: asyncio.Event = field(default_factory=asyncio.Event)
@@ -68,14 +68,14 @@ async def run(options: OperatorOptions) -> None:
     Parts that do not end when they are cancelled are left behind: WatchesHangError.
     """
     metrics = OperatorMetrics()
-    queue, scope = WorkQueue[Key](metrics.reconciled), Scope(options.namespaces)
-    process = _Process(options, await Cluster.connect(), queue, Heartbeat(), scope, metrics)
+    queue, namespaces = WorkQueue[Key](metrics.reconciled), WatchedNamespaces(options.namespaces)
+    process = _Process(options, await Cluster.connect(), queue, Heartbeat(), namespaces, metrics)
     _stop_on_signals(process.stop)
     metrics.read_from(process.queue, process.heartbeat)
-    metrics.read_scope(scope)
+    metrics.read_namespaces(namespaces)
     process.cluster.wrote = metrics.wrote
     wrong = functools.partial(trouble, process.queue, process.heartbeat)
-    health = await serve_health(options.health_port, wrong, lambda: scope.problems, metrics.render)
+    health = await serve_health(options.health_port, wrong, lambda: namespaces.problems, metrics.render)
     lease = Lease(process.cluster, *options.lease) if options.lease else None
     try:
         await _first_of(process.stop.wait(), _lead(process, lease), _start(process))
@@ -88,7 +88,7 @@ async def run(options: OperatorOptions) -> None:
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    """In kopf's place too: it waits five seconds for tasks that it takes for its own, and nobody leads meanwhile."""
+    """Replaces kopf's handlers too: kopf waits five seconds for tasks, and no replica would lead meanwhile."""
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
@@ -129,30 +129,30 @@ async def _serve(process: _Process) -> None:
     optional = await present_kinds(cluster)
     others = await others_answer(cluster, options.metrics_url) or False
     kinds = (LLMSERVICE, *CHILDREN, *optional, *OBSERVED)
-    await process.scope.look(cluster, kinds)
+    await process.namespaces.look(cluster, kinds)
     changes = (
         watch_kinds(cluster, optional),
         watch_answerer(cluster, options.metrics_url, others),
-        watch_scope(cluster, process.scope, kinds),
+        watch_namespaces(cluster, process.namespaces, kinds),
     )
     present = frozenset(kind.name for kind in optional)
     config = RenderConfig(options.engine_image, present, metrics_url=options.metrics_url, others_answer=others)
     if options.lease:  # it lies where the operator runs
         config = replace(config, operator_namespace=options.lease[0])
     try:
-        await _first_of(*changes, *(_parts(process, kinds, config) if process.scope.readable else ()))
+        await _first_of(*changes, *(_parts(process, kinds, config) if process.namespaces.readable else ()))
     except WatchesHangError:
         raise
     except Exception:
         await check_kinds(cluster, optional)  # kopf fails when what it watches is there no longer
-        await check_scope(cluster, process.scope, kinds)
+        await check_namespaces(cluster, process.namespaces, kinds)
         raise
 
 
 def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Sequence[Coroutine[Any, Any, Any]]:
     """What runs side by side to look after the namespaces that can be read."""
     cluster, queue, heartbeat = process.cluster, process.queue, process.heartbeat
-    namespaces, indexes = process.scope.readable, dict[str, Index]()
+    namespaces, indexes = process.namespaces.readable, dict[str, Index]()
     process.metrics.read_services(indexes)
     watches = Watches(cluster, queue, heartbeat, namespaces, kinds, indexes)
     loading = LoadWatch(indexes, queue)

@@ -9,9 +9,9 @@ from typing import Any
 
 from octavo_operator.api.conditions import LoadingPhase, Reason
 from octavo_operator.api.resource import LLMService
-from octavo_operator.reconcile.place import Place, place_of
+from octavo_operator.reconcile.placement import Placement, placement_of
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.unscheduled import unscheduled
+from octavo_operator.reconcile.unschedulable import why_unschedulable
 from octavo_operator.render.container import CONTAINER, PORT_NAME, gpu_resource
 from octavo_operator.render.fetch import FETCH
 
@@ -47,7 +47,7 @@ class PodView:
     waits: Problem | None = None
     trouble: Problem | None = None
     waits_since: str = ""
-    place: Place = field(default_factory=Place)
+    placement: Placement = field(default_factory=Placement)
     name: str = ""
     port: int | None = None
     claims: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         waits=waits,
         trouble=trouble,
         waits_since=_waits_since(pod),
-        place=place_of(pod.get("spec") or {}),
+        placement=placement_of(pod.get("spec") or {}),
         name=metadata.get("name") or "",
         port=_port(pod.get("spec") or {}),
         claims=frozenset(_claims((pod.get("spec") or {}).get("volumes") or ())),
@@ -120,7 +120,7 @@ def _state(
 ) -> tuple[LoadingPhase, Problem | None, Problem | None]:
     scheduled = condition_of(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        return LoadingPhase.PENDING, unscheduled(pod, scheduled, gpu_resource), None
+        return LoadingPhase.PENDING, why_unschedulable(pod, scheduled, gpu_resource), None
     if (first := _unfinished(status)) is not None:
         return _before_the_engine(pod, first)
     containers = status.get("containerStatuses") or ()

@@ -62,7 +62,7 @@ class WorkQueue(Generic[Key]):
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self.add, key)
 
     def clear(self) -> None:
-        """Forgets all keys, their timers and failures. To be called while nobody works."""
+        """Forgets all keys, their timers and failures. To be called while no worker runs."""
         for key in list(self._timers):
             self._cancel_timer(key)
         self._waiting.clear()
@@ -71,11 +71,11 @@ class WorkQueue(Generic[Key]):
             self._ready.get_nowait()
 
     def oldest_wait_seconds(self) -> float:
-        """How long the oldest key has waited or been worked on: the measure of the backlog. 0 while nobody works."""
+        """How long the oldest key has waited or been worked on: the measure of the backlog. 0 while no worker runs."""
         return self._since([*(waiting.since for waiting in self._waiting.values()), *self._active.values()])
 
     def stalled_seconds(self) -> float:
-        """How long nothing has moved: no key was finished though some wait, or one is worked on. 0 while nobody works.
+        """How long no key was finished though some wait, or how long one is worked on. 0 while no worker runs.
 
         However many wait, this is short as long as workers finish keys.
         """
@@ -91,7 +91,7 @@ class WorkQueue(Generic[Key]):
 
         `handle` returns after how many seconds it wants to see the key again though nothing changes; None: never.
         """
-        if not self._workers:  # nobody was there to do it: only from now on does waiting mean that nothing moves
+        if not self._workers:  # the first worker: keys that waited before it started do not count as stalled
             now = time.monotonic()
             self._waiting = {key: _Waiting(now, waiting.lane) for key, waiting in self._waiting.items()}
         self._workers += 1
@@ -110,7 +110,7 @@ class WorkQueue(Generic[Key]):
         failed: Exception | None = None
         try:
             again = await handle(key)
-        except Exception as error:  # noqa: BLE001 - the boundary: one key's failure is nobody else's
+        except Exception as error:  # noqa: BLE001 - the boundary: a failure affects one key only
             failed = error
             self._retry(key, error, early)
         else:

@@ -13,14 +13,14 @@ from octavo_operator.api.names import API_VERSION, KIND
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Object, Writer
+from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
-from octavo_operator.reconcile.fights import Fights
+from octavo_operator.reconcile.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Observation, observe, trimmed
 from octavo_operator.reconcile.pods import mounting_seconds, views
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.reach import reached, settling_seconds
 from octavo_operator.reconcile.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.summarize import Result, invalid_status, summarize, without_load
 from octavo_operator.render import RenderConfig, blocking, render
@@ -56,7 +56,7 @@ class Reconciler:
         self._reports = {} if reports is None else reports
         self._indexes = indexes
         self._config = config
-        self._children = Children(cluster, Fights())
+        self._children = Children(cluster, FieldConflicts())
         self._recorder = Recorder(cluster)
         self._written: dict[Key, Object] = {}
         self._written_at: dict[Key, datetime] = {}
@@ -190,7 +190,7 @@ def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]
     """
     pods = views(service, observed.pods)
     left = [mounting_seconds(pod, now) for pod in pods]
-    if observed.slices is not None and not reached(observed.slices, pods):
+    if observed.slices is not None and not reachable_pods(observed.slices, pods):
         left.append(settling_seconds(pods, now))
     return [seconds + 1 for seconds in left if seconds]
 

@@ -12,6 +12,7 @@ from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
 from octavo_operator.reconcile.autoscaling import Scaling, scaling
+from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.handover import leaving
 from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
@@ -19,12 +20,11 @@ from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
 from octavo_operator.reconcile.pods import PodView, condition_of, mounting_seconds, views
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.reach import reached, settling_seconds
 from octavo_operator.reconcile.rollout import RolloutState, count_of, is_replaced, is_rolled_out, revisions
 from octavo_operator.render.deployment import desired_replicas, progress_deadline
-from octavo_operator.render.pending import not_yet_acted_on
 from octavo_operator.render.scaler import bounds_in_force
 from octavo_operator.render.service import url
+from octavo_operator.render.unsupported_fields import unsupported_fields
 
 _PHASES = list(LoadingPhase)
 _LOADED = (LoadingPhase.NOT_READY, LoadingPhase.SERVING)
@@ -171,7 +171,7 @@ def summarize(
 def _unreached(service: LLMService, pods: Sequence[PodView], observed: Observation, now: str) -> Problem | None:
     """Why no client reaches the pods though some are ready; None: none is, or there is no such reason."""
     ready = [pod for pod in pods if pod.ready]
-    if not ready or observed.slices is None or reached(observed.slices, ready):
+    if not ready or observed.slices is None or reachable_pods(observed.slices, ready):
         return None
     if settling_seconds(ready, now):
         return Problem(Reason.DEPLOYING, f"{len(ready)} replicas are ready, and the Service is about to lead to them")
@@ -301,7 +301,7 @@ def _progressing(facts: Facts) -> Verdict:
 
 
 def _degraded(facts: Facts) -> Verdict:
-    result, pending = facts.result, not_yet_acted_on(facts.service.spec)
+    result, pending = facts.result, unsupported_fields(facts.service.spec)
     kinds = (result.problem, result.unserved, facts.trouble, result.refused, result.conflict)
     found = list(dict.fromkeys(filter(None, kinds)))  # the worst first: it gives the reason
     sentences = [each.message for each in found]

@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.quantity import parse_quantity
-from octavo_operator.reconcile.place import lacking
+from octavo_operator.reconcile.placement import lacking
 from octavo_operator.reconcile.pods import PodView, condition_of, mounting_seconds
 
 _QUOTA = "exceeded quota"
@@ -61,7 +61,7 @@ def _of_pod(pod: PodView, before: Sequence[PodView], exclusive: frozenset[str], 
         return Obstacle(reason, said, pod.waits_since, any(map(helps, before)))
 
     def makes_room(old: PodView) -> bool:
-        return old.place.makes_room_for(pod.place, lacking(said))
+        return old.placement.makes_room_for(pod.placement, lacking(said))
 
     match pod.waits.reason:
         case Reason.WAITING_FOR_GPU:
@@ -85,7 +85,7 @@ def _refused(deployment: Mapping[str, Any], pods: Sequence[PodView]) -> Obstacle
     if _QUOTA not in said:
         return Obstacle(Reason.SURGE_REFUSED, f"a pod cannot be made: {said}", since, helped=False)
     wanted = _requested(said)
-    helped = any(pod.place.holds(wanted) for pod in old)
+    helped = any(pod.placement.holds(wanted) for pod in old)
     return Obstacle(Reason.NO_QUOTA_FOR_SURGE, f"a pod cannot be made: {said}", since, helped)
 
 

@@ -1,15 +1,15 @@
 """What an LLMService should be, as Kubernetes objects. Pure: no clock, no client, the same bytes for the same input."""
 
 from octavo_operator.render.children import DEFAULT_METRICS_URL, DEFAULT_NAMESPACE, OPTIONAL_KINDS, RenderConfig, render
-from octavo_operator.render.pending import Pending, blocking, not_yet_acted_on
+from octavo_operator.render.unsupported_fields import UnsupportedField, blocking, unsupported_fields
 
 __all__ = [
     "DEFAULT_METRICS_URL",
     "DEFAULT_NAMESPACE",
     "OPTIONAL_KINDS",
-    "Pending",
     "RenderConfig",
+    "UnsupportedField",
     "blocking",
-    "not_yet_acted_on",
     "render",
+    "unsupported_fields",
 ]

@@ -63,7 +63,7 @@ def engine_container(llmservice: LLMService, image: str, mounts: list[Mount]) ->
     serve = Program(
         name=CONTAINER,
         args=arguments(llmservice),
-        env=variables(spec, {"HF_HUB_OFFLINE": {"value": "1"}}),  # all is here: nobody is asked
+        env=variables(spec, {"HF_HUB_OFFLINE": {"value": "1"}}),  # the model is complete: no request to the hub
         mounts=mounts,
         ports={"ports": [{"name": PORT_NAME, "containerPort": PORT, "protocol": "TCP"}]},
         lifetime={

@@ -1,4 +1,4 @@
-"""The PrometheusRule: what somebody should know of, each with the knob to turn."""
+"""The PrometheusRule of an LLMService: its alerts, each with what to change."""
 
 from __future__ import annotations
 

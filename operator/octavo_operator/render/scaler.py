@@ -17,7 +17,7 @@ def is_autoscaled(spec: LLMServiceSpec) -> bool:
 
 
 def uses_keda(spec: LLMServiceSpec, keda_answers: bool) -> bool:
-    """Whether KEDA scales; `Auto` leaves it to KEDA where that answers for external metrics, as nobody else can."""
+    """Whether KEDA scales; `Auto` leaves it to KEDA where that serves external metrics: then only KEDA can."""
     source = spec.autoscaling.metrics_source if spec.autoscaling else ""
     return source == "KEDA" or (source == "Auto" and keda_answers)
 

@@ -1,4 +1,4 @@
-"""A manifest in which some fields are as somebody else wants them, so that the others can be applied. Pure."""
+"""Takes the live values of contested fields into a manifest, so that its other fields can be applied. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from octavo_operator.reconcile.fights import Path
+from octavo_operator.reconcile.field_conflicts import Path
 
 
-def yielding(manifest: Mapping[str, Any], live: Mapping[str, Any], paths: Iterable[Path]) -> dict[str, Any] | None:
+def with_live_values(
+    manifest: Mapping[str, Any], live: Mapping[str, Any], paths: Iterable[Path]
+) -> dict[str, Any] | None:
     """`manifest` with what `live` has at `paths` (of `live`); None where one leads to nothing of ours."""
     result = copy.deepcopy(dict(manifest))
-    return result if all(_yield(result, live, path) for path in paths) else None
+    return result if all(_take_live(result, live, path) for path in paths) else None
 
 
-def _yield(ours: Any, live: Any, path: Path) -> bool:
+def _take_live(ours: Any, live: Any, path: Path) -> bool:
     if not path:
         return False
     *way, last = path

@@ -1,6 +1,6 @@
-"""Which pods a client of the Service reaches: those to which its EndpointSlices lead. Pure.
+"""Which ready pods the EndpointSlices of the Service contain, so that clients reach them. Pure.
 
-A pod that is ready serves nobody where the Service selects other pods, or leads to another port of them.
+A ready pod gets no requests if the Service selects other pods, or forwards to another port.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from octavo_operator.render.container import PORT_NAME
 _SETTLE_SECONDS = 10.0  # the controller of EndpointSlices is quicker, also on a busy cluster
 
 
-def leads_to(endpoint_slice: Mapping[str, Any]) -> dict[str, Any]:
+def summary_of_slice(endpoint_slice: Mapping[str, Any]) -> dict[str, Any]:
     """What of an EndpointSlice is worth keeping: the names of its ready pods, and the engine's port, if it has one."""
     pods = [
         endpoint["targetRef"]["name"]
@@ -26,8 +26,8 @@ def leads_to(endpoint_slice: Mapping[str, Any]) -> dict[str, Any]:
     return {"pods": pods, "port": next(iter(ports), None)}
 
 
-def reached(slices: Iterable[Mapping[str, Any]], pods: Iterable[PodView]) -> list[PodView]:
-    """The ready pods to which one of the `slices`, as `leads_to` leaves them, leads."""
+def reachable_pods(slices: Iterable[Mapping[str, Any]], pods: Iterable[PodView]) -> list[PodView]:
+    """The ready pods to which one of the `slices`, as `summary_of_slice` leaves them, leads."""
     found = {(pod, each["port"]) for each in slices for pod in each["pods"]}
     return [pod for pod in pods if pod.ready and (pod.name, pod.port) in found]
 

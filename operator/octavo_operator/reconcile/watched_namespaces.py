@@ -1,4 +1,4 @@
-"""Which of the watched namespaces can be read. Asked again and again: a deleted namespace takes its Role along.
+"""Which of the watched namespaces can be read, checked every ten seconds: deleting a namespace deletes its Role too.
 
 A namespace that cannot be read must not stop the watches of the others, so these are opened without it.
 """
@@ -20,7 +20,7 @@ POLL_SECONDS = 10.0
 _FORBIDDEN = 403
 
 
-class ScopeChangedError(WatchesOutdatedError):
+class NamespacesChangedError(WatchesOutdatedError):
     """Other namespaces can be read than those that the watches were opened for."""
 
 
@@ -31,7 +31,7 @@ class Prober(Protocol):
         """ApiError if objects of the kind cannot be listed in the namespace; without one, in the whole cluster."""
 
 
-class Scope:
+class WatchedNamespaces:
     """The namespaces that the operator watches, and why some of them cannot be read at present."""
 
     def __init__(self, namespaces: Sequence[str]) -> None:
@@ -75,20 +75,20 @@ class Scope:
         return ""
 
 
-async def check_scope(cluster: Prober, scope: Scope, kinds: Sequence[Kind]) -> None:
-    """ScopeChangedError if other namespaces can be read than when the scope was last asked."""
+async def check_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:
+    """NamespacesChangedError if other namespaces can be read than when the scope was last asked."""
     before = scope.readable
     await scope.look(cluster, kinds)
     if scope.readable != before:
         names = ", ".join(map(_named, scope.readable))
-        raise ScopeChangedError(f"can read {names or 'nothing'}")
+        raise NamespacesChangedError(f"can read {names or 'nothing'}")
 
 
-async def watch_scope(cluster: Prober, scope: Scope, kinds: Sequence[Kind]) -> None:
-    """For ever; ScopeChangedError once other namespaces can be read."""
+async def watch_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:
+    """For ever; NamespacesChangedError once other namespaces can be read."""
     while True:
         await asyncio.sleep(POLL_SECONDS)
-        await check_scope(cluster, scope, kinds)
+        await check_namespaces(cluster, scope, kinds)
 
 
 def _named(namespace: str) -> str:

@@ -1,4 +1,4 @@
-"""Why the scheduler finds no node for a pod: what it needs, what nodes have, what to do. Pure.
+"""The problem of a pod that the scheduler finds no node for: what it needs, what nodes have, what to do. Pure.
 
 All is read from the scheduler's own sentence, so that the operator needs no right to look at nodes. Its part on
 preemption tells a node that is too small (ending other pods would not help) from one whose devices are in use.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
-from octavo_operator.reconcile.place import lacking, place_of
+from octavo_operator.reconcile.placement import lacking, placement_of
 from octavo_operator.reconcile.problem import Problem
 
 _NO_DEVICE = "cannot allocate all claims"
@@ -18,7 +18,7 @@ _TOO_SMALL = "Preemption is not helpful for scheduling"
 _IN_USE = "No preemption victims found"
 
 
-def unscheduled(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_resource: str) -> Problem:
+def why_unschedulable(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_resource: str) -> Problem:
     """The problem of a pod that has no node, by its `condition` PodScheduled; GPUs are counted as `gpu_resource`."""
     name, said = pod["metadata"]["name"], condition.get("message") or ""
     if condition.get("reason") == "SchedulingGated":
@@ -33,7 +33,7 @@ def unscheduled(pod: Mapping[str, Any], condition: Mapping[str, Any], gpu_resour
 
 def _no_gpu(pod: Mapping[str, Any], said: str, gpu_resource: str) -> str | None:
     """What is lacking of GPUs, and what helps; None: it is something else."""
-    place = place_of(pod.get("spec") or {})
+    place = placement_of(pod.get("spec") or {})
     if _NO_DEVICE in said:
         names = ", ".join(str(claim["name"]) for claim in place.claims)
         return (

@@ -1,4 +1,4 @@
-"""The fields that are accepted but do not act yet: one table, which a condition reads to the user."""
+"""The fields of a spec that are accepted but have no effect yet: one table, which condition Degraded repeats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Test = Callable[[LLMServiceSpec], bool]
 
 
 @dataclass(frozen=True)
-class Pending:
+class UnsupportedField:
     """One field of the spec that does not act yet. `blocks`: no pod is made, since none could run.
 
     `applies` says whether a spec asks for it; None: whether the field differs from its default.
@@ -47,29 +47,29 @@ def _gives(flag: str, value: str | None) -> Test:
 
 
 _TABLE = (
-    Pending(
+    UnsupportedField(
         "engine.quantization", "awq and gptq are not computed yet, so no pod is made", True,
         lambda spec: spec.engine.quantization in ("awq", "gptq"),
     ),
     *(
-        Pending(
+        UnsupportedField(
             "engine.extra_args", f"the engine refuses --{flag} yet, so no pod is made; leave it out", True,
             _gives(flag, value),
         )
         for flag, value in NOT_YET.items()
     ),
-    Pending("adapters", "LoRA adapters are not loaded yet"),
+    UnsupportedField("adapters", "LoRA adapters are not loaded yet"),
 )  # fmt: skip
 
 
-def not_yet_acted_on(spec: LLMServiceSpec) -> list[Pending]:
+def unsupported_fields(spec: LLMServiceSpec) -> list[UnsupportedField]:
     """The rows of the table that `spec` asks for."""
     return [row for row in _TABLE if row.asked_for_by(spec)]
 
 
-def blocking(spec: LLMServiceSpec) -> list[Pending]:
+def blocking(spec: LLMServiceSpec) -> list[UnsupportedField]:
     """Those of them for which no pod is made; none where none is asked for, since what runs is to end."""
-    return [] if spec.suspend else [row for row in not_yet_acted_on(spec) if row.blocks]
+    return [] if spec.suspend else [row for row in unsupported_fields(spec) if row.blocks]
 
 
 def _differs_from_default(model: BaseModel, path: list[str]) -> bool:

@@ -1,7 +1,7 @@
-"""Drift is mended at once; but with a manager that keeps changing the same field no war is fought.
+"""Fields that another manager keeps changing: each is reverted at most once a minute, and the conflict is reported.
 
-What of an object is not as it should be is found by a server-side apply that is only tried (dry run), so that no
-default or other way to write the same value counts as a change. Who changed it stands in the object's managed fields.
+Drift is what a server-side apply would change (found by a dry run), so that neither defaults nor another way to write
+the same value count. The managed fields of the object name the manager that made the change.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Path = tuple[str | int, ...]
 PAUSE_SECONDS = 60.0
 """Between two writes of ours to the same field that others keep changing."""
 
-FIGHT_SECONDS = 180.0
-"""As long as nobody changes a field again, until a fight over it counts as ended. Longer than GitOps tools wait."""
+CONFLICT_SECONDS = 180.0
+"""A conflict ends when the field was not changed for this time, which is longer than the interval of GitOps tools."""
 
 _SERVERS_OWN = {"managedFields", "resourceVersion", "generation", "creationTimestamp", "uid"}
 
@@ -40,23 +40,23 @@ class Conflict:
 
 
 @dataclass
-class _Mend:
-    """When a field was last set back. `fight`: it was changed again soon after a mend, by `who`."""
+class _Revert:
+    """When a field was last reverted. `contested`: it was changed again soon after that, by `who`."""
 
     when: float
     who: str
-    fight: bool = False
+    contested: bool = False
 
 
-class Fights:
-    """When which field was last mended, and which of them others keep changing.
+class FieldConflicts:
+    """When each field was last reverted, and which of them other managers keep changing.
 
-    A fight lasts until nobody has changed the field for FIGHT_SECONDS: between two blows it is not called over.
+    A conflict lasts until the field has not been changed for CONFLICT_SECONDS, also between two changes.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._mends: dict[Key, dict[tuple[Child, Path], _Mend]] = {}
+        self._mends: dict[Key, dict[tuple[Child, Path], _Revert]] = {}
 
     def forget(self, key: Key) -> None:
         """The LLMService is gone."""
@@ -75,7 +75,7 @@ class Fights:
         for path, who in fields.items():
             mend = mends.get((child, path))
             if mend and now < mend.when + PAUSE_SECONDS:
-                mend.fight, mend.who = True, who
+                mend.contested, mend.who = True, who
                 held.add(path)
         return held
 
@@ -83,34 +83,34 @@ class Fights:
         """These `fields` of `child`, each with who had changed it, have been set back."""
         mends, now = self._lasting(key), self._clock()
         for path, who in fields.items():
-            mends[child, path] = _Mend(now, who, fight=(child, path) in mends)
+            mends[child, path] = _Revert(now, who, contested=(child, path) in mends)
         self._mends[key] = mends
 
     def conflicts(self, key: Key) -> list[Conflict]:
-        """The fights over children of `key` that last, one for each child."""
-        now, fights = self._clock(), dict[Child, dict[Path, _Mend]]()
+        """The present conflicts over children of `key`, one for each child."""
+        now, contested = self._clock(), dict[Child, dict[Path, _Revert]]()
         for (child, path), mend in self._lasting(key).items():
-            if mend.fight:
-                fights.setdefault(child, {})[path] = mend
+            if mend.contested:
+                contested.setdefault(child, {})[path] = mend
         return [
             Conflict(_sentence(child, mends), min(_ends(mend, now) - now for mend in mends.values()))
-            for child, mends in fights.items()
+            for child, mends in contested.items()
         ]
 
-    def _lasting(self, key: Key) -> dict[tuple[Child, Path], _Mend]:
+    def _lasting(self, key: Key) -> dict[tuple[Child, Path], _Revert]:
         mends, now = self._mends.get(key, {}), self._clock()
-        for which in [which for which, mend in mends.items() if now >= mend.when + FIGHT_SECONDS]:
+        for which in [which for which, mend in mends.items() if now >= mend.when + CONFLICT_SECONDS]:
             del mends[which]
         return mends
 
 
-def _ends(mend: _Mend, now: float) -> float:
-    """When the field may be set back again, or else when the fight is over."""
+def _ends(mend: _Revert, now: float) -> float:
+    """When the field may be reverted again, or else when the conflict is over."""
     pause = mend.when + PAUSE_SECONDS
-    return pause if now < pause else mend.when + FIGHT_SECONDS
+    return pause if now < pause else mend.when + CONFLICT_SECONDS
 
 
-def _sentence(child: Child, fought: Mapping[Path, _Mend]) -> str:
+def _sentence(child: Child, fought: Mapping[Path, _Revert]) -> str:
     fields = "; ".join(sorted(f"{spelled(path)} by {mend.who}" for path, mend in fought.items())[:3])
     return (
         f"{child[0]} {child[1]} is changed again and again: {fields}. It is set back once a minute; let that manager "

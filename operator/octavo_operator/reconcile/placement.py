@@ -1,4 +1,4 @@
-"""What a pod takes of a node, and which nodes it may have: whether the end of one pod makes room for another. Pure."""
+"""Resources that a pod requests, and nodes that it may use: whether the end of one pod makes room for another. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONTAINERS = ("containers", "initContainers")
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """What a pod takes (`requests`, `claims`) of a node, up to which `limits`, and what it asks of that node."""
 
     requests: Amounts = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Place:
     node_affinity: Any = None
     tolerations: Sequence[Any] = ()
 
-    def makes_room_for(self, other: Place, lacking: frozenset[str]) -> bool:
+    def makes_room_for(self, other: Placement, lacking: frozenset[str]) -> bool:
         """Whether a pod that lacks these resources surely finds them on the node of this one once this one has ended.
 
         The scheduler names all that a node lacks: what it does not name, this one's node has already. Whether it is
@@ -58,12 +58,12 @@ class Place:
         return self.requests.get(resource, Decimal(0))
 
 
-def place_of(spec: Mapping[str, Any]) -> Place:
-    """The place of a pod with this spec, whole or as `kept_of` leaves it."""
+def placement_of(spec: Mapping[str, Any]) -> Placement:
+    """The place of a pod with this spec, whole or as `kept_spec` leaves it."""
     node_affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
-    return Place(
+    return Placement(
         requests=_taken(spec, "requests"),
         limits=_taken(spec, "limits"),
         claims=spec.get("resourceClaims") or (),
@@ -73,8 +73,8 @@ def place_of(spec: Mapping[str, Any]) -> Place:
     )
 
 
-def kept_of(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a pod's spec is worth keeping: what `place_of` needs, and the ports by which it is reached."""
+def kept_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a pod's spec is worth keeping: what `placement_of` needs, and the ports by which it is reached."""
     kept: dict[str, Any] = {name: spec[name] for name in _KEPT if name in spec}
     for name in _CONTAINERS:
         if name in spec:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from octavo_operator.reconcile.fights import Path
-from octavo_operator.reconcile.yielding import yielding
+from octavo_operator.reconcile.field_conflicts import Path
+from octavo_operator.reconcile.live_values import with_live_values
 from tests.operator.bad_llmservices import GONE, merged
 
 ENGINE = {"name": "engine", "image": "a", "args": ["x", "y"]}
@@ -37,10 +37,10 @@ CASES: list[tuple[str, dict[str, Any], Path]] = [
 @pytest.mark.parametrize(("change", "path"), [row[1:] for row in CASES], ids=[row[0] for row in CASES])
 def test_one_field_is_as_they_want_it_and_no_other(change: dict[str, Any], path: Path) -> None:
     ours = manifest()
-    assert yielding(ours, live(**change), [path]) == manifest(**change)
+    assert with_live_values(ours, live(**change), [path]) == manifest(**change)
     assert ours == manifest()
 
 
 @pytest.mark.parametrize("path", [(), ("spec", "containers", 0, "image"), ("spec", "missing", "deep")])
 def test_where_nothing_of_ours_is_there_is_nothing_to_yield(path: Path) -> None:
-    assert yielding(manifest(), live(), [path]) is None
+    assert with_live_values(manifest(), live(), [path]) is None

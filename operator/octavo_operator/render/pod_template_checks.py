@@ -1,14 +1,14 @@
-"""What the API server would refuse of the rendered pods, though the LLMService itself is valid: of spec.podTemplate."""
+"""Errors in spec.podTemplate for which the API server would refuse the pods, though it accepts the LLMService."""
 
 from __future__ import annotations
 
-from octavo_operator.api.resource import LLMService, Problem
+from octavo_operator.api.resource import FieldError, LLMService
 from octavo_operator.render.deployment import grace_period, pod_template
 
 _GRACE = "terminationGracePeriodSeconds"
 
 
-def refusals(llmservice: LLMService) -> list[Problem]:
+def pod_template_problems(llmservice: LLMService) -> list[FieldError]:
     """One problem for each container whose pause before it is stopped is longer than the pod's time to end."""
     pod = pod_template(llmservice, "any")["spec"]
     grace = pod.get(_GRACE)
@@ -20,7 +20,7 @@ def refusals(llmservice: LLMService) -> list[Problem]:
         pauses[container.get("name")] = sleep.get("seconds") or 0
     drain = llmservice.spec.rollout.drain_timeout_seconds
     return [
-        Problem(
+        FieldError(
             f"spec.podTemplate.spec.{_GRACE}",
             f"{grace} is less than the {seconds} s that container {name} pauses before it is stopped (preStop), so the "
             f"API server refuses the pods: omit it (it is {grace_period(llmservice.spec.rollout)} then), or set it to "
