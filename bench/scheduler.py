@@ -21,7 +21,8 @@ from bench.report import save
 from bench.simulation.cost_model import COSTS
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.request import Request, SamplingParams
+from octavo_engine.core.request import Request
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import StepPlan, StepResult

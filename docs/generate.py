@@ -10,9 +10,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, format_size, settings_of
+from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, settings_of
 from octavo_engine.engine.client import EngineState
 from octavo_engine.server.metrics import Metrics
+from octavo_engine.sizes import format_size
 from octavo_operator.api.crd import custom_resource_definition, default_sentence
 
 FOLDER = Path(__file__).parent / "reference"

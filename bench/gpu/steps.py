@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import Request, SamplingParams
+from octavo_engine.core.request import Request
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import StepOutputs
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.startup import start_engine

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from bench.simulation.cost_model import CostModel
 from bench.simulation.traces import END, Ask
-from octavo_engine.core.request import Request, SamplingParams
+from octavo_engine.core.request import Request
 from octavo_engine.core.request_state import RequestState
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import SchedulerStats, StepOutputs, StepPlan, StepResult
 

@@ -1,13 +1,13 @@
 """Octavo's engine: paged attention, continuous batching and an OpenAI-compatible API in one process tree.
 
-`LLM` and `SamplingParams` are the door for offline use; they are imported when first asked for, so that a process that
+`LLM` and `SamplingParams` are for offline use; they are imported when first asked for, so that a process that
 needs no torch (the HTTP process) does not load it.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo_engine.core.request import SamplingParams
+    from octavo_engine.core.sampling_params import SamplingParams
     from octavo_engine.llm import LLM
 
 __version__ = "0.1.0"
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return LLM
     if name == "SamplingParams":
-        from octavo_engine.core.request import SamplingParams
+        from octavo_engine.core.sampling_params import SamplingParams
 
         return SamplingParams
     raise AttributeError(name)

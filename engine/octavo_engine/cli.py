@@ -13,10 +13,11 @@ from typing import Any, NoReturn
 from octavo_client import bench, chat
 from octavo_client.errors import ClientError
 from octavo_engine import __version__
-from octavo_engine.cli_config import read_engine_config, read_server_config
-from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, format_size, settings_of
+from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, settings_of
+from octavo_engine.config_sources import read_engine_config, read_server_config
 from octavo_engine.errors import ConfigurationError, OctavoError
 from octavo_engine.openmp import sleep_soon
+from octavo_engine.sizes import format_size
 
 _MODEL_HELP = (
     "a Hugging Face id, a directory in its layout, a .gguf file, s3://bucket/prefix, or smollm2 (the demo model)"
@@ -117,7 +118,7 @@ def _generate(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from octavo_engine.plan import run
+    from octavo_engine.estimate_memory import run
 
     return run(args, os.environ)
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.admission import check_sampling
-from octavo_engine.core.request import SamplingParams, sampling_params
+from octavo_engine.core.sampling_params import SamplingParams, sampling_params
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.llm import LLM, Completion
 from octavo_engine.percent_bar import percent_bar

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import Request, SamplingParams, TokenLogprobs
+from octavo_engine.core.request import Request, TokenLogprobs
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import RequestOutput, SchedulerStats
 from octavo_engine.engine.startup import LoadProgress, start_engine
 from octavo_engine.model.source import resolve_model

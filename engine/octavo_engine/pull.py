@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from octavo_engine.cli_config import read_engine_config
-from octavo_engine.config import EngineConfig, Setting, format_size
+from octavo_engine.config import EngineConfig, Setting
+from octavo_engine.config_sources import read_engine_config
 from octavo_engine.engine.info import MemoryInfo
 from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.model.download import DownloadProgress, Report
 from octavo_engine.model.source import ModelFiles, pull_model
-from octavo_engine.model.transfer import Report, Transfer
 from octavo_engine.pull_progress import Progress, progress_lines, progress_port
+from octavo_engine.sizes import format_size
 
 
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _limited(report: Report, model: str, limit: int | None) -> Report:
     """`report` that ends a download which is about to be larger than `limit` bytes, before its first byte."""
 
-    def judge(transfer: Transfer) -> None:
+    def judge(transfer: DownloadProgress) -> None:
         if limit is not None and transfer.total > limit:
             raise ModelLoadError(
                 f"{model}: needs {format_size(transfer.total)} of the cache, which may hold {format_size(limit)} "

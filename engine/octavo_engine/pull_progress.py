@@ -14,11 +14,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from tqdm import tqdm
 
-from octavo_engine.config import format_size
 from octavo_engine.engine.info import MemoryInfo
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.listen import ANYWHERE, listening_socket
-from octavo_engine.model.transfer import Transfer
+from octavo_engine.model.download import DownloadProgress
+from octavo_engine.sizes import format_size
 
 _TICK_SECONDS = 0.2
 _LINE_SECONDS = 5.0
@@ -29,10 +29,10 @@ class Progress:
 
     def __init__(self, model: str) -> None:
         self.model = model
-        self.now = Transfer()
+        self.now = DownloadProgress()
         self.memory: MemoryInfo | None = None
 
-    def report(self, transfer: Transfer) -> None:
+    def report(self, transfer: DownloadProgress) -> None:
         """The download has come so far."""
         self.now = transfer
 

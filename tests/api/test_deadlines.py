@@ -10,7 +10,7 @@ import pytest
 from octavo_engine.server.auth import ANYONE
 from octavo_engine.server.refusal import RefusedError
 from tests.api.served import Served
-from tests.api.test_limits import ALICE, BOB, Door
+from tests.api.test_limits import ALICE, BOB, ManualAdmission
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -53,45 +53,45 @@ def test_a_header_that_is_no_timeout_is_refused(server: Served, path: str, body:
     assert "0.001 to 86400" in error["message"]
 
 
-def moving(door: Door, waiting: int) -> Door:
+def moving(admission: ManualAdmission, waiting: int) -> ManualAdmission:
     """Full seats, and a queue of so many that moves by two a second."""
-    door.fill_seats()
-    for ticket in [door.enter(ANYONE, 1) for _ in range(10)]:
-        door.now += 0.5
-        ticket.begin()
-        ticket.leave()
+    admission.fill_seats()
+    for admitted in [admission.enter(ANYONE, 1) for _ in range(10)]:
+        admission.now += 0.5
+        admitted.begin()
+        admitted.leave()
     for _ in range(waiting):
-        door.enter(ANYONE, 1)
-    return door
+        admission.enter(ANYONE, 1)
+    return admission
 
 
 def test_what_could_not_begin_in_time_is_refused_at_once() -> None:
-    door = moving(Door(requests=1000), 100)  # 50 s of work
+    admission = moving(ManualAdmission(requests=1000), 100)  # 50 s of work
     with pytest.raises(
         RefusedError, match="the 100 requests before this one take about 49 s and its timeout is 20 s"
     ) as caught:
-        door.enter(ANYONE, 1, seconds_left=20)
+        admission.enter(ANYONE, 1, seconds_left=20)
     assert (caught.value.reason, caught.value.status) == ("deadline", 503)
     assert 30 <= int(caught.value.headers["Retry-After"]) <= 36
-    door.enter(ANYONE, 1, seconds_left=60)
+    admission.enter(ANYONE, 1, seconds_left=60)
 
 
 def test_nothing_is_foretold_of_a_queue_that_was_never_seen_to_move() -> None:
-    door = Door(requests=1000)
-    door.fill_seats()
+    admission = ManualAdmission(requests=1000)
+    admission.fill_seats()
     for _ in range(100):
-        door.enter(ANYONE, 1)
-    door.enter(ANYONE, 1, seconds_left=0.1)
+        admission.enter(ANYONE, 1)
+    admission.enter(ANYONE, 1, seconds_left=0.1)
 
 
 def test_only_what_is_surely_ahead_counts() -> None:
-    door = moving(Door(requests=1000, keys=True), 0)
+    admission = moving(ManualAdmission(requests=1000, keys=True), 0)
     for _ in range(100):
-        door.enter(ALICE, 1)
-    door.enter(BOB, 1, seconds_left=1)  # keys take turns
-    door.enter(ALICE, 1, priority=-1, seconds_left=1)  # the more important comes first
+        admission.enter(ALICE, 1)
+    admission.enter(BOB, 1, seconds_left=1)  # keys take turns
+    admission.enter(ALICE, 1, priority=-1, seconds_left=1)  # the more important comes first
     with pytest.raises(RefusedError):
-        door.enter(ALICE, 1, seconds_left=1)
+        admission.enter(ALICE, 1, seconds_left=1)
 
 
 def test_a_refusal_for_its_deadline_is_counted_and_says_when(start: Callable[..., Served]) -> None:

@@ -390,9 +390,14 @@ def test_a_request_that_the_engine_could_not_compute_is_a_500(
     assert (answer.status_code, error["type"], error["code"]) == (500, "server_error", "engine_error")
     assert "NaN in the logits" in error["message"]
     assert "request mine: its sequence" in caplog.text
-    door = server.serving.admission
+    admission = server.serving.admission
     server.wait_until(lambda: len(server.serving.running) == 0)
-    assert (door.total.requests.used, door.total.tokens.used, door.total.kv.used, door.begun) == (0, 0, 0, 0)
+    assert (admission.total.requests.used, admission.total.tokens.used, admission.total.kv.used, admission.begun) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(

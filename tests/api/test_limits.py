@@ -14,7 +14,7 @@ import pytest
 from octavo_engine.core.step import SchedulerStats
 from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.budget import Budget
-from octavo_engine.server.limits import Admission, QueueLimits, Ticket
+from octavo_engine.server.limits import Admission, AdmittedRequest, QueueLimits
 from octavo_engine.server.refusal import RefusedError
 from tests.api.scripted_engine import READY
 from tests.api.served import Served, write_keys
@@ -22,7 +22,7 @@ from tests.api.served import Served, write_keys
 ALICE, BOB = Key("alice"), Key("bob")
 
 
-class Door(Admission):
+class ManualAdmission(Admission):
     """The real admission with a clock of its own and an engine that reports what the test says."""
 
     def __init__(self, *, seats: int = 4, keys: bool = False, **limits: Any) -> None:
@@ -37,15 +37,17 @@ class Door(Admission):
             several_keys=lambda: keys,
         )
 
-    def place(self, sequences: int = 1, key: Key = ANYONE, *, tokens: int = 0, answer: int = 1, **more: Any) -> Ticket:
+    def place(
+        self, sequences: int = 1, key: Key = ANYONE, *, tokens: int = 0, answer: int = 1, **more: Any
+    ) -> AdmittedRequest:
         """A request that has come so far that its tokens are counted."""
-        ticket = self.enter(key, sequences, **more)
+        admitted = self.enter(key, sequences, **more)
         try:
-            ticket.add_tokens(tokens, answer)
+            admitted.add_tokens(tokens, answer)
         except RefusedError:
-            ticket.leave()
+            admitted.leave()
             raise
-        return ticket
+        return admitted
 
     def fill_seats(self) -> None:
         """All seats are taken by requests that have begun."""
@@ -64,126 +66,126 @@ class Door(Admission):
 
 
 def test_free_seats_do_not_count_as_queue() -> None:
-    door = Door()
+    admission = ManualAdmission()
     for _ in range(6):  # four seats and two places in the queue
-        door.enter(ANYONE, 1)
-    refused = door.refuses()
+        admission.enter(ANYONE, 1)
+    refused = admission.refuses()
     assert (refused.reason, refused.status, refused.detail.code) == ("queued_requests", 503, "server_overloaded")
     assert "6 requests wait already and this one has 1 (--max-queued-requests 2)" in str(refused)
 
 
 def test_a_lowered_running_limit_has_fewer_seats() -> None:
-    door = Door()
-    door.engine.running_limit = 1
+    admission = ManualAdmission()
+    admission.engine.running_limit = 1
     for _ in range(3):
-        door.enter(ANYONE, 1)
-    door.refuses()
+        admission.enter(ANYONE, 1)
+    admission.refuses()
 
 
 def test_no_queue_at_all_still_serves_free_seats() -> None:
-    door = Door(requests=0)
-    door.engine.running = door.begun = 3
-    door.enter(ANYONE, 1)
-    door.refuses()
+    admission = ManualAdmission(requests=0)
+    admission.engine.running = admission.begun = 3
+    admission.enter(ANYONE, 1)
+    admission.refuses()
 
 
 def test_what_has_begun_is_not_counted_again_when_preempted() -> None:
-    door = Door()
-    for ticket in [door.enter(ANYONE, 1) for _ in range(4)]:
-        ticket.begin()
-    door.engine.running, door.engine.waiting = 1, 3  # three were preempted
-    assert door.queued == 0
-    door.enter(ANYONE, 1)
-    door.enter(ANYONE, 1)
-    door.refuses()
+    admission = ManualAdmission()
+    for admitted in [admission.enter(ANYONE, 1) for _ in range(4)]:
+        admitted.begin()
+    admission.engine.running, admission.engine.waiting = 1, 3  # three were preempted
+    assert admission.queued == 0
+    admission.enter(ANYONE, 1)
+    admission.enter(ANYONE, 1)
+    admission.refuses()
 
 
 def test_tokens_are_bounded_but_one_long_prompt_alone_is_welcome() -> None:
-    door = Door()
-    first = door.place(tokens=500)
-    refused = door.refuses(tokens=1)
+    admission = ManualAdmission()
+    first = admission.place(tokens=500)
+    refused = admission.refuses(tokens=1)
     assert refused.reason == "queued_tokens"
     assert "500 prompt tokens wait already and this request has 1 (--max-queued-tokens 100)" in str(refused)
     first.begin()
-    door.place(tokens=100)
+    admission.place(tokens=100)
 
 
 def test_the_kv_that_accepted_requests_may_need_is_bounded() -> None:
-    door = Door(tokens=10**9, kv_ratio=1.0)
-    door.fill_seats()
-    first = door.place(tokens=700, answer=100)
-    refused = door.refuses(tokens=200, answer=100)
+    admission = ManualAdmission(tokens=10**9, kv_ratio=1.0)
+    admission.fill_seats()
+    first = admission.place(tokens=700, answer=100)
+    refused = admission.refuses(tokens=200, answer=100)
     assert (refused.reason, refused.status) == ("kv_commitment", 503)
     assert "800 tokens of KV cache and this one 300; allowed are 1024 (--max-kv-commitment 1 times 1024)" in str(
         refused
     )
     first.begin()  # needs its KV tokens as long as it runs
-    door.refuses(tokens=200, answer=100)
+    admission.refuses(tokens=200, answer=100)
     first.end(begun=True)
-    door.place(tokens=200, answer=100)
+    admission.place(tokens=200, answer=100)
 
 
 def test_a_request_that_finds_a_free_seat_need_not_fit_into_the_commitment() -> None:
-    door = Door(tokens=10**9, kv_ratio=0.1)
+    admission = ManualAdmission(tokens=10**9, kv_ratio=0.1)
     for _ in range(4):
-        door.place(tokens=500)
-    assert door.refuses(tokens=500).reason == "kv_commitment"
+        admission.place(tokens=500)
+    assert admission.refuses(tokens=500).reason == "kv_commitment"
 
 
 def test_the_choices_of_a_request_share_their_prompt() -> None:
-    door = Door(tokens=10**9, requests=100)
-    door.place(4, tokens=400, answer=10)
-    assert door.total.kv.used == 440
+    admission = ManualAdmission(tokens=10**9, requests=100)
+    admission.place(4, tokens=400, answer=10)
+    assert admission.total.kv.used == 440
 
 
 def test_an_answer_counts_with_what_answers_lately_had() -> None:
-    door = Door(tokens=10**9, requests=10**6)
-    assert door.likely(100_000) == 512  # nothing has been answered yet
+    admission = ManualAdmission(tokens=10**9, requests=10**6)
+    assert admission.likely(100_000) == 512  # nothing has been answered yet
     for length in range(128):
-        door.answered(length)
-    assert (door.likely(100_000), door.likely(20)) == (127, 20)
+        admission.answered(length)
+    assert (admission.likely(100_000), admission.likely(20)) == (127, 20)
 
 
 def test_a_request_larger_than_the_queue_is_welcome_when_none_waits() -> None:
-    door = Door()
-    door.fill_seats()
-    ticket = door.enter(ANYONE, 32)  # as large as a request can be: it would never fit otherwise
-    assert "32 requests wait already and this one has 1" in str(door.refuses())
-    door.refuses(32)
-    ticket.leave()
-    door.refuses(6)  # fits once there are seats
-    door.engine.running = door.begun = 0
-    door.enter(ANYONE, 6)
-    door.refuses(32)
+    admission = ManualAdmission()
+    admission.fill_seats()
+    admitted = admission.enter(ANYONE, 32)  # as large as a request can be: it would never fit otherwise
+    assert "32 requests wait already and this one has 1" in str(admission.refuses())
+    admission.refuses(32)
+    admitted.leave()
+    admission.refuses(6)  # fits once there are seats
+    admission.engine.running = admission.begun = 0
+    admission.enter(ANYONE, 6)
+    admission.refuses(32)
 
 
 def test_a_request_larger_than_the_queue_still_needs_some_room() -> None:
-    door = Door(requests=0)
-    door.fill_seats()
-    door.refuses(32)
+    admission = ManualAdmission(requests=0)
+    admission.fill_seats()
+    admission.refuses(32)
 
 
 def test_a_sequence_that_has_ended_is_not_counted_while_others_of_its_request_run() -> None:
-    door = Door(requests=10)
-    ticket = door.place(3, tokens=30, answer=5)
+    admission = ManualAdmission(requests=10)
+    admitted = admission.place(3, tokens=30, answer=5)
     for _ in range(2):
-        ticket.begin()
-        ticket.end(begun=True)
-    door.engine.running = 1  # the engine reads the third
-    assert (door.queued, door.in_use) == (0, (1, 10, 15, 0, 1))
-    ticket.end(begun=False)
-    ticket.leave()
-    assert door.in_use == (0, 0, 0, 0, 0)
+        admitted.begin()
+        admitted.end(begun=True)
+    admission.engine.running = 1  # the engine reads the third
+    assert (admission.queued, admission.in_use) == (0, (1, 10, 15, 0, 1))
+    admitted.end(begun=False)
+    admitted.leave()
+    assert admission.in_use == (0, 0, 0, 0, 0)
 
 
 def test_everything_comes_back_whatever_the_order() -> None:
-    door = Door(requests=100, tokens=10_000)
-    tickets = [door.place(n, key, tokens=t) for n, key, t in ((1, ALICE, 7), (3, BOB, 100), (2, ALICE, 0))]
-    tickets[1].begin()
-    tickets[0].begin()
-    for ticket in (*tickets, *tickets):
-        ticket.leave()
-    assert door.in_use == (0, 0, 0, 0, 0)
+    admission = ManualAdmission(requests=100, tokens=10_000)
+    several = [admission.place(n, key, tokens=t) for n, key, t in ((1, ALICE, 7), (3, BOB, 100), (2, ALICE, 0))]
+    several[1].begin()
+    several[0].begin()
+    for admitted in (*several, *several):
+        admitted.leave()
+    assert admission.in_use == (0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -197,104 +199,104 @@ def test_everything_comes_back_whatever_the_order() -> None:
 def test_when_a_budget_is_spent_nothing_more_need_be_known_of_a_request(
     limits: dict[str, Any], request_: dict[str, Any], reason: str
 ) -> None:
-    door = Door(**limits)
-    door.fill_seats()
-    door.place(2, **request_)
+    admission = ManualAdmission(**limits)
+    admission.fill_seats()
+    admission.place(2, **request_)
     with pytest.raises(RefusedError) as caught:
-        door.look(ANYONE)
+        admission.look(ANYONE)
     assert caught.value.reason == reason
 
 
-def wait_of(door: Door) -> int:
-    return int(door.refuses().headers["Retry-After"])
+def wait_of(admission: ManualAdmission) -> int:
+    return int(admission.refuses().headers["Retry-After"])
 
 
 def test_retry_after_follows_the_rate() -> None:
-    door = Door(requests=96, tokens=10**9)
-    tickets = [door.enter(ANYONE, 1) for _ in range(100)]
-    assert 1 <= wait_of(door) <= 3  # nothing known yet
-    for ticket in tickets[:40]:  # four a second
-        door.now += 0.25
-        ticket.begin()
+    admission = ManualAdmission(requests=96, tokens=10**9)
+    several = [admission.enter(ANYONE, 1) for _ in range(100)]
+    assert 1 <= wait_of(admission) <= 3  # nothing known yet
+    for admitted in several[:40]:  # four a second
+        admission.now += 0.25
+        admitted.begin()
     for _ in range(40):
-        door.enter(ANYONE, 1)
-    assert 25 <= wait_of(door) <= 30
+        admission.enter(ANYONE, 1)
+    assert 25 <= wait_of(admission) <= 30
 
 
 def test_retry_after_of_tokens_follows_the_rate_of_tokens() -> None:
-    door = Door(requests=1000, tokens=2000)
-    tickets = [door.place(tokens=100) for _ in range(20)]
-    for ticket in tickets[:10]:  # 400 tokens a second
-        door.now += 0.25
-        ticket.begin()
-    assert 3 <= int(door.refuses(tokens=1500).headers["Retry-After"]) <= 4  # 1,000 wait
+    admission = ManualAdmission(requests=1000, tokens=2000)
+    several = [admission.place(tokens=100) for _ in range(20)]
+    for admitted in several[:10]:  # 400 tokens a second
+        admission.now += 0.25
+        admitted.begin()
+    assert 3 <= int(admission.refuses(tokens=1500).headers["Retry-After"]) <= 4  # 1,000 wait
 
 
 def test_idle_time_says_nothing_of_the_rate() -> None:
-    door = Door(requests=96, tokens=10**9)
-    for ticket in [door.enter(ANYONE, 1) for _ in range(40)]:
-        door.now += 0.25
-        ticket.begin()
-        ticket.leave()
-    door.now += 3600
+    admission = ManualAdmission(requests=96, tokens=10**9)
+    for admitted in [admission.enter(ANYONE, 1) for _ in range(40)]:
+        admission.now += 0.25
+        admitted.begin()
+        admitted.leave()
+    admission.now += 3600
     for _ in range(100):
-        door.enter(ANYONE, 1)
-    assert 25 <= wait_of(door) <= 30
+        admission.enter(ANYONE, 1)
+    assert 25 <= wait_of(admission) <= 30
 
 
 def test_one_key_leaves_room_for_others() -> None:
-    door = Door(requests=10, keys=True, key_share=0.5)
-    door.fill_seats()
+    admission = ManualAdmission(requests=10, keys=True, key_share=0.5)
+    admission.fill_seats()
     for _ in range(5):
-        door.enter(ALICE, 1)
-    refused = door.refuses(key=ALICE)
+        admission.enter(ALICE, 1)
+    refused = admission.refuses(key=ALICE)
     assert (refused.reason, refused.status, refused.detail.code) == ("key_share", 429, "rate_limit_exceeded")
     assert "a key may have 5 (--max-key-share 0.5 of --max-queued-requests)" in str(refused)
     with pytest.raises(RefusedError):
-        door.look(ALICE)
+        admission.look(ALICE)
     for _ in range(5):
-        door.enter(BOB, 1)
-    assert door.refuses(key=BOB).reason == "queued_requests"
+        admission.enter(BOB, 1)
+    assert admission.refuses(key=BOB).reason == "queued_requests"
 
 
 @pytest.mark.parametrize(("limits", "more"), [({"tokens": 100}, {"tokens": 30}), ({"kv_ratio": 0.1}, {"answer": 30})])
 def test_one_key_leaves_room_in_the_other_budgets(limits: dict[str, Any], more: dict[str, int]) -> None:
-    door = Door(requests=100, keys=True, key_share=0.5, **limits)
-    door.fill_seats()
-    door.place(key=ALICE, **more)
-    assert door.refuses(key=ALICE, **more).reason == "key_share"
-    door.place(key=BOB, **more)
+    admission = ManualAdmission(requests=100, keys=True, key_share=0.5, **limits)
+    admission.fill_seats()
+    admission.place(key=ALICE, **more)
+    assert admission.refuses(key=ALICE, **more).reason == "key_share"
+    admission.place(key=BOB, **more)
 
 
 def test_a_key_has_all_free_seats_and_any_one_request() -> None:
-    door = Door(requests=2, keys=True, key_share=0.5)
+    admission = ManualAdmission(requests=2, keys=True, key_share=0.5)
     for _ in range(5):  # four seats and its half of the queue
-        door.enter(ALICE, 1)
-    assert door.refuses(key=ALICE).reason == "key_share"
-    door = Door(requests=20, keys=True, key_share=0.1)
-    door.fill_seats()
-    door.enter(ALICE, 8)
+        admission.enter(ALICE, 1)
+    assert admission.refuses(key=ALICE).reason == "key_share"
+    admission = ManualAdmission(requests=20, keys=True, key_share=0.1)
+    admission.fill_seats()
+    admission.enter(ALICE, 8)
 
 
 def test_books_of_keys_that_were_removed_go_once_nothing_of_theirs_is_here() -> None:
     """What has its place still counts if the key comes back meanwhile."""
-    door = Door(requests=10, keys=True, key_share=0.5)
-    door.fill_seats()
-    places = [door.place(key=ALICE) for _ in range(5)]
-    door.place(key=BOB)
-    door.forget_others({"bob"})
-    assert door.refuses(key=ALICE).reason == "key_share"
+    admission = ManualAdmission(requests=10, keys=True, key_share=0.5)
+    admission.fill_seats()
+    places = [admission.place(key=ALICE) for _ in range(5)]
+    admission.place(key=BOB)
+    admission.forget_others({"bob"})
+    assert admission.refuses(key=ALICE).reason == "key_share"
     for place in places:
         place.leave()
-    door.forget_others({"bob"})
-    assert set(door._by_key) == {"bob"}
+    admission.forget_others({"bob"})
+    assert set(admission._by_key) == {"bob"}
 
 
 def test_a_key_alone_has_no_share() -> None:
-    door = Door(requests=10, keys=False, key_share=0.5)
-    door.fill_seats()
+    admission = ManualAdmission(requests=10, keys=False, key_share=0.5)
+    admission.fill_seats()
     for _ in range(10):
-        door.enter(ALICE, 1)
+        admission.enter(ALICE, 1)
 
 
 def post(server: Served, **body: Any) -> httpx2.Response:
@@ -363,10 +365,10 @@ def test_refused_requests_leave_no_trace(server: Served) -> None:
     post(server, prompt=[5] * 600)
     post(server, prompt=[])
     server.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x " * 600}]})
-    door = server.serving.admission
-    books = door.total
+    admission = server.serving.admission
+    books = admission.total
     assert (books.requests.used, books.tokens.used, books.kv.used) == (0, 0, 0)
-    assert (door.begun, len(server.serving.running)) == (0, 0)
+    assert (admission.begun, len(server.serving.running)) == (0, 0)
 
 
 def test_a_full_server_refuses_before_it_reads_the_body(start: Callable[..., Served]) -> None:
@@ -420,11 +422,11 @@ def test_a_request_that_ends_without_a_token_was_not_served(start: Callable[...,
     server.play(tokens=[], finish=finish)
     for _ in range(6):
         assert post(server).status_code in (500, 503)
-    door = server.serving.admission
-    books = door.total
+    admission = server.serving.admission
+    books = admission.total
     assert server.do(lambda: books.requests.seconds_to_free(10)) is None
     assert server.do(lambda: books.tokens.seconds_to_free(10)) is None
-    assert (books.requests.used, books.tokens.used, books.kv.used, door.begun) == (0, 0, 0, 0)
+    assert (books.requests.used, books.tokens.used, books.kv.used, admission.begun) == (0, 0, 0, 0)
 
 
 def test_what_was_never_served_says_nothing_of_the_drain_rate() -> None:

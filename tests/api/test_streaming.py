@@ -39,8 +39,8 @@ def test_leaving_a_stream_aborts_it(server: Served) -> None:
     stream.close()
     server.wait_until(lambda: len(server.engine.aborted) == 2)
     server.wait_until(lambda: len(server.serving.running) == 0)
-    door = server.serving.admission
-    assert (door.total.requests.used, door.total.kv.used, door.begun) == (0, 0, 0)
+    admission = server.serving.admission
+    assert (admission.total.requests.used, admission.total.kv.used, admission.begun) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("hold_after", [0, 2])

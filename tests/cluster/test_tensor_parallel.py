@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.llm import LLM, Completion
 from tests.operator.bad_llmservices import merged
 

@@ -20,8 +20,9 @@ from simulation import Device, PretendedProposer, check_plan, expected_answer, m
 from worlds import WORLDS, World
 
 from octavo_engine.core.admission import NotAdmissibleError
-from octavo_engine.core.request import FinishReason, Request, SamplingParams
+from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState, Status
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import RequestOutput, StepPlan, StepResult
 
 LONGEST = 160

@@ -10,7 +10,7 @@ import sys
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.triton import interpreted
-from octavo_engine.engine import load, target
+from octavo_engine.engine import resolved_config, worker_setup
 from octavo_engine.model.configuration import read_spec
 from tests.engine.windowed import WINDOW, windowed
 
@@ -20,8 +20,8 @@ PROMPT = [(7 * i) % 61 for i in range(24)]
 
 def main(folder: str) -> None:
     assert interpreted()
-    load._warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
-    target.read_spec = lambda files: windowed(read_spec(files), WINDOW)
+    worker_setup._warm_up = lambda *_: None  # nothing is compiled, and each step takes a second
+    resolved_config.read_spec = lambda files: windowed(read_spec(files), WINDOW)
     llm = LLM(
         folder,
         device="cpu",

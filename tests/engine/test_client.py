@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import Request, SamplingParams
+from octavo_engine.core.request import Request
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine import client as client_module
 from octavo_engine.engine.client import EngineClient

@@ -26,7 +26,7 @@ from stepper import Sequence, Stepper
 from test_shard import group_logits
 
 from octavo_engine import LLM, SamplingParams
-from octavo_engine.engine.target import make_blueprint
+from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration import read_spec

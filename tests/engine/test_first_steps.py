@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 from test_footprint import make_decoder
-from test_graphs import loading_of
+from test_graphs import setup_of
 
 from octavo_engine.attention.triton import TritonAttention
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
-from octavo_engine.engine import load
+from octavo_engine.engine import worker_setup
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.linear import Linear
@@ -84,7 +84,7 @@ def test_what_users_steps_launch_was_launched_first(
 ) -> None:
     worker, decoder = make_worker(kv_heads, scheme)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, LENGTH)
-    load._warm_up(worker, loading_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
+    worker_setup._warm_up(worker, setup_of(decoder.spec, "cuda", TritonAttention(), plan), plan)
     first = set(launched)
     launched.clear()
     for step in users_steps():

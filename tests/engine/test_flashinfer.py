@@ -19,7 +19,7 @@ from recorded import WAITING, RecordedOperations
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from octavo_engine.attention import cross_check, flashinfer, measure, select, varlen
+from octavo_engine.attention import autotune, cross_check, flashinfer, select, varlen
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec
 from octavo_engine.attention.context import write_heads
 from octavo_engine.attention.cross_check import cross_checked
@@ -268,7 +268,7 @@ def test_it_is_chosen_where_it_is_the_quickest_and_right(
 ) -> None:
     times = {"triton": 2e-5, "flashinfer": 1e-5}
     monkeypatch.setattr(varlen, "why_not", lambda: "not now")
-    monkeypatch.setattr(measure, "DeviceMeasure", lambda task, device: lambda backend, trial: times[backend.name])
+    monkeypatch.setattr(autotune, "DeviceMeasure", lambda task, device: lambda backend, trial: times[backend.name])
     results = {"triton": torch.zeros(3), "flashinfer": torch.full((3,), 1e-3 if agrees else 1.0)}
     monkeypatch.setattr(cross_check, "_results", lambda backend, *_: results[backend.name])
     with caplog.at_level(logging.INFO):

@@ -9,7 +9,7 @@ import torch
 from peak_memory import peak_memory
 from stepper import Sequence, Stepper
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import decoder as decoder_module

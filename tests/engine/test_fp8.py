@@ -25,8 +25,8 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.config import EngineConfig
+from octavo_engine.engine.resolved_config import make_blueprint, resolve_config, resolve_for_estimate
 from octavo_engine.engine.startup import memory_need
-from octavo_engine.engine.target import choose_target, make_blueprint, planned_target
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.checkpoint import unsharded
@@ -109,9 +109,9 @@ def test_blocks_that_ranks_would_cut_are_refused(tmp_path):
     save_fp8(tmp_path, "deepseek", intermediate_size=128)
     files = ModelFiles("test", directory=tmp_path)
     config = EngineConfig(model="test", device="cpu", tensor_parallel_size=1)
-    assert choose_target(config, files, Shard(0, 1)).spec.quantization is not None
+    assert resolve_config(config, files, Shard(0, 1)).spec.quantization is not None
     with pytest.raises(ConfigurationError, match=r"size 2: a rank's intermediate_size \(64\) is no multiple of 128"):
-        choose_target(config, files, Shard(0, 2))
+        resolve_config(config, files, Shard(0, 2))
 
 
 K = "model.layers.1.self_attn.k_proj"
@@ -222,7 +222,7 @@ def test_uneven_ranks_have_the_scales_of_their_parts(name, tmp_path):
     save_fp8(tmp_path, name, **sizes)
     shards = [Shard(rank, 2) for rank in range(2)]
     config = EngineConfig(model="test", device="cpu", tensor_parallel_size=2)
-    choose_target(config, ModelFiles("test", directory=tmp_path), shards[0])  # nothing is refused
+    resolve_config(config, ModelFiles("test", directory=tmp_path), shards[0])  # nothing is refused
     whole, parts = load(tmp_path), [load(tmp_path, ranks=Collectives(shard)) for shard in shards]
     assert [linears(part)[0].parts for part in parts] == [(256,) * 3, (128,) * 3]
     for index, linear in enumerate(linears(whole)):
@@ -266,7 +266,7 @@ def test_dequantized_weights_are_multiplied_as_all_others_are():
 def test_what_is_dequantized_on_a_gpu_that_multiplies_in_8_bits_is_planned(dtype, changes, in_8_bits, tmp_path):
     files = ModelFiles("test", directory=save(reference_model(**{**SIZES, **changes}), tmp_path))
     config = EngineConfig(model="test", dtype=dtype, quantization="fp8", enforce_eager=True, max_num_seqs=1)
-    target = planned_target(config, files)
+    target = resolve_for_estimate(config, files)
     assert (footprint.dequantized_bytes(target.blueprint) == 0) is in_8_bits
     dequantizing = make_blueprint(target.spec, target.dtype, Shard())
     for blueprint in (target.blueprint, dequantizing):
@@ -323,7 +323,7 @@ def test_in_a_crowd_an_fp8_cache_says_what_it_says_alone(swap, tiny_model):
 
 def test_an_fp8_cache_takes_half_and_changes_little(tiny_model):
     config = EngineConfig(model=str(tiny_model), device="cpu", dtype="bfloat16", kv_cache_dtype="fp8_e4m3")
-    target = choose_target(config, ModelFiles("test", directory=tiny_model), Shard())
+    target = resolve_config(config, ModelFiles("test", directory=tiny_model), Shard())
     assert (target.kv_dtype, target.backend.name) == (FP8, "torch")
     half, full = (footprint.kv_bytes_per_token(target.kv_groups, dtype) for dtype in (FP8, torch.bfloat16))
     assert full == 2 * half

@@ -21,10 +21,10 @@ from test_shard import group_logits
 from bench.gpu.shapes import TINY_GPT_OSS, write_checkpoint
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.cli import main
-from octavo_engine.engine.target import make_blueprint
+from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.kernels.experts import Experts
-from octavo_engine.kernels.moe_choice import torch_mixture_of_experts
+from octavo_engine.kernels.moe_autotune import torch_mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment

@@ -20,12 +20,12 @@ from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.capture import Capture
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableChange
-from octavo_engine.engine import load, startup, target
-from octavo_engine.engine.load import Loading
+from octavo_engine.engine import resolved_config, startup, worker_setup
+from octavo_engine.engine.resolved_config import ResolvedConfig, make_blueprint
 from octavo_engine.engine.startup import config_of_ranks, memory_need
-from octavo_engine.engine.target import Target, make_blueprint
+from octavo_engine.engine.worker_setup import WorkerSetup
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.kernels.paged_attention import PagedSequences, num_segments, tile_shape
 from octavo_engine.model.configuration import read_spec
@@ -289,8 +289,8 @@ def test_graphs_are_for_gpus_and_backends_that_can_and_can_be_turned_off() -> No
     assert not uses_graphs(config, CPU, StaticAttention())
 
 
-def target_of(spec: ModelSpec, device: torch.device, backend: AttentionBackend) -> Target:
-    return Target(device, spec, make_blueprint(spec, torch.float32, Shard()), torch.float32, backend)
+def resolved_of(spec: ModelSpec, device: torch.device, backend: AttentionBackend) -> ResolvedConfig:
+    return ResolvedConfig(device, spec, make_blueprint(spec, torch.float32, Shard()), torch.float32, backend)
 
 
 def test_what_graphs_may_take_is_planned_before_anything_is_loaded(model: tuple[Decoder, ModelSpec]) -> None:
@@ -298,14 +298,14 @@ def test_what_graphs_may_take_is_planned_before_anything_is_loaded(model: tuple[
 
     def need(**settings: object) -> int:
         config = EngineConfig(model="x", max_model_len=512, **settings)  # type: ignore[arg-type]
-        return memory_need(target_of(spec, cuda, StaticAttention()), config).graphs
+        return memory_need(resolved_of(spec, cuda, StaticAttention()), config).graphs
 
     assert need(enforce_eager=True) == 0
     few, many = need(max_num_seqs=8), need(max_num_seqs=64)
     logits, nodes = 4 * spec.vocab_size, spec.num_layers * 4096
     assert few > 8 * logits + len(ladder(8)) * nodes
     assert many > few + 56 * logits + (len(ladder(64)) - len(ladder(8))) * nodes
-    assert memory_need(target_of(spec, CPU, StaticAttention()), EngineConfig(model="x")).graphs == 0
+    assert memory_need(resolved_of(spec, CPU, StaticAttention()), EngineConfig(model="x")).graphs == 0
 
 
 def test_memory_of_graphs_is_not_the_caches() -> None:
@@ -340,8 +340,8 @@ def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
         return replace(replan(sizing, graphs), num_kv_blocks=21)
 
     monkeypatch.setattr(startup.Sizing, "replan", smaller)
-    monkeypatch.setattr(load, "_capture", lambda _: capture)
-    monkeypatch.setattr(target, "select_backend", lambda *_, measure: StaticAttention())
+    monkeypatch.setattr(worker_setup, "_capture", lambda _: capture)
+    monkeypatch.setattr(resolved_config, "select_backend", lambda *_, measure: StaticAttention())
     with caplog.at_level(logging.INFO):
         llm = LLM(str(tiny_model), progress=lambda *step: told.append(step), **settings)
     assert planned == [RecordedOperations.BYTES * 4]
@@ -359,12 +359,12 @@ def test_the_cache_is_sized_by_what_graphs_were_measured_to_take(
     llm.close()
 
 
-def loading_of(
+def setup_of(
     spec: ModelSpec, device: str, backend: AttentionBackend, plan: MemoryPlan, **settings: object
-) -> Loading:
+) -> WorkerSetup:
     config = EngineConfig(model="x", **settings)  # type: ignore[arg-type]
-    where = target_of(spec, torch.device(device), backend)
-    return Loading(config, resolve_model, where, plan, Shard(1, 2))  # type: ignore[arg-type]
+    where = resolved_of(spec, torch.device(device), backend)
+    return WorkerSetup(config, resolve_model, where, plan, Shard(1, 2))  # type: ignore[arg-type]
 
 
 def test_the_log_says_why_there_are_no_graphs_on_a_gpu(
@@ -372,9 +372,9 @@ def test_the_log_says_why_there_are_no_graphs_on_a_gpu(
 ) -> None:
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 64)
     with caplog.at_level(logging.INFO):
-        assert load._capture(loading_of(model[1], "cuda", StaticAttention(), plan, enforce_eager=True)) is None
-        assert load._capture(loading_of(model[1], "cuda", TorchAttention(), plan)) is None
-        assert load._capture(loading_of(model[1], "cpu", StaticAttention(), plan)) is None
+        assert worker_setup._capture(setup_of(model[1], "cuda", StaticAttention(), plan, enforce_eager=True)) is None
+        assert worker_setup._capture(setup_of(model[1], "cuda", TorchAttention(), plan)) is None
+        assert worker_setup._capture(setup_of(model[1], "cpu", StaticAttention(), plan)) is None
     assert caplog.messages == [
         "CUDA graphs: none (--enforce-eager)",
         "CUDA graphs: none (attention backend torch cannot be captured)",
@@ -390,13 +390,13 @@ def test_ranks_follow_the_first_ones_plan_and_backend(model: tuple[Decoder, Mode
         def broadcast(self, x: torch.Tensor) -> torch.Tensor:
             return torch.full_like(x, 0) + torch.tensor([7, 48, 3, 5])
 
-    loading = loading_of(model[1], "cpu", StaticAttention(), MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 64))
-    agreed = load._agreed(loading, 5, Others())  # type: ignore[arg-type]
+    setup = setup_of(model[1], "cpu", StaticAttention(), MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 64))
+    agreed = worker_setup._agreed(setup, 5, Others())  # type: ignore[arg-type]
     assert (agreed.num_kv_blocks, agreed.max_model_len, agreed.window_seqs, agreed.swap_blocks) == (7, 48, 3, 5)
-    on_gpu = loading_of(model[1], "cuda", StaticAttention(), agreed)
-    on_gpu.target.backend.name = "varlen"
-    assert config_of_ranks(on_gpu.config, on_gpu.target).attention_backend == "varlen"
-    assert config_of_ranks(loading.config, loading.target).attention_backend == "auto"
+    on_gpu = setup_of(model[1], "cuda", StaticAttention(), agreed)
+    on_gpu.resolved.backend.name = "varlen"
+    assert config_of_ranks(on_gpu.config, on_gpu.resolved).attention_backend == "varlen"
+    assert config_of_ranks(setup.config, setup.resolved).attention_backend == "auto"
 
 
 @pytest.mark.parametrize("max_model_len", [2, 40, 4096])
@@ -407,7 +407,7 @@ def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
     plans: list[StepPlan] = []
     worker = SimpleNamespace(execute=plans.append)
     plan = MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, max_model_len)
-    load._warm_up(worker, loading_of(model[1], "cuda", StaticAttention(), plan), plan)  # type: ignore[arg-type]
+    worker_setup._warm_up(worker, setup_of(model[1], "cuda", StaticAttention(), plan), plan)  # type: ignore[arg-type]
     params = [new.sampling for plan in plans for new in plan.new_rows]
     ways = {(asked.temperature > 0 and asked.top_p < 1, bool(needs_of(asked) & PENALIZES)) for asked in params}
     assert ways == {(True, True), (True, False), (False, True), (False, False)}
@@ -429,7 +429,7 @@ def test_the_first_steps_meet_every_kernel_of_sampling_and_of_split_contexts(
 def test_a_cpu_has_nothing_to_compile_and_computes_one_answer(model: tuple[Decoder, ModelSpec]) -> None:
     plans: list[StepPlan] = []
     worker, plan = SimpleNamespace(execute=plans.append), MemoryPlan(MemoryNeed(0, 0, 1), 0, 0, 9, 16, 4096)
-    load._warm_up(worker, loading_of(model[1], "cpu", StaticAttention(), plan), plan)  # type: ignore[arg-type]
+    worker_setup._warm_up(worker, setup_of(model[1], "cpu", StaticAttention(), plan), plan)  # type: ignore[arg-type]
     assert [(len(plan.chunks), plan.decode_starts) for plan in plans] == [(1, []), (0, [15])]
 
 

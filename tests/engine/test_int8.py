@@ -17,7 +17,7 @@ from test_fp8 import linears, load
 from test_shard import group_logits
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.target import make_blueprint
+from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration import quantized_online, read_spec

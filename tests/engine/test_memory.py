@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo_engine.config import parse_size
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, check_swap_space, plan_memory
+from octavo_engine.sizes import parse_size
 
 GIB = 1 << 30
 LLAMA_8B = MemoryNeed(weights=15 * GIB, step=1 * GIB, kv_per_token=128 << 10)

@@ -24,7 +24,8 @@ from recorded import RecordedOperations, StaticAttention
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.request import Request, SamplingParams
+from octavo_engine.core.request import Request
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import Chunk, NewRow, RequestOutput, StepPlan, StepResult, TableChange

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, TableChange
 from octavo_engine.runner.plan_codec import decode_plan, encode_plan
 

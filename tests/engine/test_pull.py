@@ -24,7 +24,7 @@ from fake_hub import SIGNATURE, fake_hub
 from test_plan import LLAMA_70B
 
 from octavo_engine.cli import main
-from octavo_engine.model.transfer import Transfer, without_queries
+from octavo_engine.model.download import DownloadProgress, without_queries
 from octavo_engine.pull_progress import Progress, progress_port
 from tests.loopback import loopbacks
 
@@ -166,9 +166,9 @@ def wait_for(url: str) -> httpx2.Response:
 
 
 def test_what_is_not_known_yet_is_not_told_in_bytes() -> None:
-    assert Transfer().detail == "asking what there is to fetch"
-    assert Transfer(complete=True).detail == "nothing to fetch"
-    assert Transfer(total=2048).detail == "0 B of 2.0 KiB"
+    assert DownloadProgress().detail == "asking what there is to fetch"
+    assert DownloadProgress(complete=True).detail == "nothing to fetch"
+    assert DownloadProgress(total=2048).detail == "0 B of 2.0 KiB"
 
 
 def test_a_probe_that_gives_up_leaves_no_trace_in_the_log(

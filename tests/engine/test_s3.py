@@ -21,11 +21,11 @@ import pytest
 from s3_server import BUCKET, S3Server, s3_server
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model import partial, s3, transfer
+from octavo_engine.model import download, incomplete_files, s3
 from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.download import DownloadProgress
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.source import pull_model, resolve_model
-from octavo_engine.model.transfer import Transfer
 from octavo_engine.text.tokenizer import load_tokenizer
 
 URL = f"s3://{BUCKET}/tiny"
@@ -57,9 +57,9 @@ def bucket(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     subprocess.run(["rm", "-rf", *map(str, server.folder.iterdir())], check=True)
 
 
-def fetch(url: str = URL, weights: bool = True) -> tuple[Path, list[Transfer]]:
+def fetch(url: str = URL, weights: bool = True) -> tuple[Path, list[DownloadProgress]]:
     """The place of the model, and what was reported meanwhile."""
-    news: list[Transfer] = []
+    news: list[DownloadProgress] = []
     files = pull_model(url, None, news.append, weights=weights)
     return files.directory or files.gguf or Path(), news
 
@@ -75,14 +75,14 @@ def content(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def fetched_bytes(news: list[Transfer]) -> int:
-    return max(transfer.done for transfer in news)
+def fetched_bytes(news: list[DownloadProgress]) -> int:
+    return max(each.done for each in news)
 
 
 def test_what_a_model_needs_is_fetched_once_and_nothing_else(bucket: S3Server) -> None:
     folder, news = fetch()
     assert content(folder) == {"config.json": CONFIG, "model.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
-    ratios = [transfer.ratio for transfer in news]
+    ratios = [each.ratio for each in news]
     assert ratios[0] == 0 and ratios[-1] == 1 and ratios == sorted(ratios)
     assert fetched_bytes(news) == news[1].total == len(CONFIG) + len(WEIGHTS) + 2
     again, nothing = fetch()
@@ -220,7 +220,7 @@ def test_without_a_lock_that_works_two_at_once_are_two_downloads_and_no_more(
     monkeypatch.setattr(s3, "ThreadPoolExecutor", Pool)
     monkeypatch.setattr(s3._Files, "_fill", filled)
     monkeypatch.setattr(socket, "gethostname", lambda: current_thread().name.partition("_")[0])
-    monkeypatch.setattr(transfer, "_locked", lambda _: True)
+    monkeypatch.setattr(download, "_locked", lambda _: True)
     with ThreadPoolExecutor(1, "one") as one, ThreadPoolExecutor(1, "two") as two:
         for_one = one.submit(fetch)
         assert gave_first.wait(60)
@@ -257,7 +257,7 @@ def test_what_is_verified_is_what_lies_on_the_disk(bucket: S3Server, monkeypatch
     def and_another_overwrites(files, entry, start):
         yield from rest(files, entry, start)
         if entry.size == len(small) and not spoilt:
-            (making,) = partial.begun(files.folder / entry.name)
+            (making,) = incomplete_files.begun(files.folder / entry.name)
             spoilt.append(making.open("r+b").write(b"y"))
 
     monkeypatch.setattr(s3._Files, "rest", and_another_overwrites)
@@ -268,10 +268,12 @@ def test_what_is_verified_is_what_lies_on_the_disk(bucket: S3Server, monkeypatch
 def test_the_beginnings_of_one_file_are_not_those_of_another(tmp_path: Path) -> None:
     for name in ("model.safetensors.a-1", "model.safetensors.b-2", "model.safetensors.index.json.a-1", "model.a-1"):
         (tmp_path / f"{name}.incomplete").write_bytes(b"x" * (3 if "b-2" in name else 2))
-    begun = partial.begun(tmp_path / "model.safetensors")
+    begun = incomplete_files.begun(tmp_path / "model.safetensors")
     assert [path.name for path in begun] == ["model.safetensors.b-2.incomplete", "model.safetensors.a-1.incomplete"]
-    assert partial.take(tmp_path / "model.safetensors", 2).stat().st_size == 2, "more than it can be is none of it"
-    partial.clear(tmp_path / "model.safetensors")
+    assert incomplete_files.take(tmp_path / "model.safetensors", 2).stat().st_size == 2, (
+        "more than it can be is none of it"
+    )
+    incomplete_files.clear(tmp_path / "model.safetensors")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "model.a-1.incomplete",
         "model.safetensors.index.json.a-1.incomplete",
@@ -388,7 +390,7 @@ def puller(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 def test_a_killed_download_is_gone_on_with(bucket: S3Server, tmp_path: Path) -> None:
     def making() -> list[Path]:
-        return [path for path in tmp_path.rglob("model.safetensors.*.incomplete") if partial.size_of(path)]
+        return [path for path in tmp_path.rglob("model.safetensors.*.incomplete") if incomplete_files.size_of(path)]
 
     for _ in range(20):
         process = puller(URL)
@@ -397,12 +399,12 @@ def test_a_killed_download_is_gone_on_with(bucket: S3Server, tmp_path: Path) -> 
         process.send_signal(signal.SIGKILL)
         process.communicate()
         killed = making()
-        if killed and partial.size_of(killed[0]) < len(WEIGHTS):
+        if killed and incomplete_files.size_of(killed[0]) < len(WEIGHTS):
             break
         subprocess.run(["rm", "-rf", *map(str, tmp_path.iterdir())], check=True)
     else:
         pytest.fail("no download was killed halfway")
-    begun = partial.size_of(killed[0])
+    begun = incomplete_files.size_of(killed[0])
     parts = requests_of(fetch)
     assert min(part[0] for part in parts if part[1] > 100) == begun
     assert content(killed[0].parent)["model.safetensors"] == WEIGHTS

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from octavo_engine.core.admission import check_sampling
-from octavo_engine.core.request import SamplingParams
-from octavo_engine.runner import adjust, sampler, sampling_table, state_table
-from octavo_engine.runner.adjust import adjust_logits
+from octavo_engine.core.sampling_params import SamplingParams
+from octavo_engine.runner import logits_processors, sampler, sampling_table, state_table
 from octavo_engine.runner.inverse_cdf import uniform
+from octavo_engine.runner.logits_processors import process_logits
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
 from tests.engine.pretended import bits
@@ -120,9 +120,9 @@ def test_rows_that_ask_for_much_are_adjusted_as_each_alone() -> None:
     rows = [row(position=5 + i, prompt_len=3 + i, **params) for i, params in enumerate(asked)]
     tokens = torch.randint(50, (12,), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
     history = [tokens[: r.position] for r in rows]
-    together = adjust_logits(values, *prepared(rows, history))
+    together = process_logits(values, *prepared(rows, history))
     for i in range(6):
-        alone = adjust_logits(values[i : i + 1], *prepared(rows[i : i + 1], history[i : i + 1]))
+        alone = process_logits(values[i : i + 1], *prepared(rows[i : i + 1], history[i : i + 1]))
         assert torch.equal(together[i : i + 1], alone)
     assert torch.equal(together[1], values[1])
     counts = torch.bincount(tokens[3:5], minlength=50)
@@ -139,12 +139,12 @@ def test_adjusting_and_logprobs_never_wait_for_the_device(monkeypatch: pytest.Mo
     def send(values: list[float], _: torch.device, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(meta)
 
-    for module in (adjust, sampler, sampling_table, state_table):
+    for module in (logits_processors, sampler, sampling_table, state_table):
         monkeypatch.setattr(module, "to_device", send)
     rows = [row(logprobs=3, **EVERYTHING), row(), row(**EVERYTHING)]
     values = torch.empty(3, VOCAB, device=meta)
     sampled, table = prepared(rows, [None] * 3, meta)
-    assert adjust_logits(values, sampled, table).shape == (3, VOCAB)
+    assert process_logits(values, sampled, table).shape == (3, VOCAB)
     assert sampler._logprobs(values, torch.empty(3, dtype=torch.int64, device=meta), sampled, table) is not None
     with pytest.raises(RuntimeError):
         bool((values > 0).all())

@@ -12,7 +12,7 @@ import pytest
 
 from octavo_engine import LLM
 from octavo_engine.cli import main
-from octavo_engine.core.request import LEAST_TOP_P, SamplingDefaults
+from octavo_engine.core.sampling_params import LEAST_TOP_P, SamplingDefaults
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.sampling_defaults import read_sampling_defaults
 from octavo_engine.model.source import ModelFiles

@@ -17,17 +17,16 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 from octavo_engine import pull
-from octavo_engine.attention import cross_check, select
-from octavo_engine.attention import measure as measure_module
+from octavo_engine.attention import autotune, cross_check, select
 from octavo_engine.attention import varlen as varlen_module
+from octavo_engine.attention.autotune import LIMIT, TRIALS, Trial, attention_work, choose, step_of
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec
 from octavo_engine.attention.context import write_heads
-from octavo_engine.attention.measure import LIMIT, TRIALS, Trial, attention_work, choose, step_of
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.varlen import VarlenAttention
 from octavo_engine.config import EngineConfig
 from octavo_engine.engine import startup
-from octavo_engine.engine.target import Target, choose_target
+from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_config
 from octavo_engine.errors import ConfigurationError, EngineDeadError
 from octavo_engine.model.source import resolve_model
 
@@ -121,7 +120,7 @@ def test_one_candidate_is_not_measured(monkeypatch: pytest.MonkeyPatch, caplog: 
         raise AssertionError
 
     monkeypatch.setattr(varlen, "varlen_attn", old)
-    monkeypatch.setattr(measure_module, "DeviceMeasure", None)
+    monkeypatch.setattr(autotune, "DeviceMeasure", None)
     with caplog.at_level(logging.INFO):
         assert select.select_backend("auto", CUDA, TASK).name == "triton"
     assert "varlen is no candidate: varlen_attn of torch" in caplog.text
@@ -132,7 +131,7 @@ def test_one_candidate_is_not_measured(monkeypatch: pytest.MonkeyPatch, caplog: 
 
 def test_several_candidates_are_measured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     measure, asked = timed(triton=[2e-5] * 4, varlen=[1e-5] * 4)
-    monkeypatch.setattr(measure_module, "DeviceMeasure", lambda task, device: measure)
+    monkeypatch.setattr(autotune, "DeviceMeasure", lambda task, device: measure)
     monkeypatch.setattr(varlen_module, "why_not", lambda: None)
     monkeypatch.setattr(cross_check, "cross_checked", lambda candidates, task, device: candidates)
     with caplog.at_level(logging.INFO):
@@ -143,16 +142,16 @@ def test_several_candidates_are_measured(monkeypatch: pytest.MonkeyPatch, caplog
 
 def test_who_only_asks_what_fits_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`pull --check-memory` runs before the engine, which measures: kernels need not be compiled twice."""
-    monkeypatch.setattr(measure_module, "DeviceMeasure", None)
+    monkeypatch.setattr(autotune, "DeviceMeasure", None)
     monkeypatch.setattr(varlen_module, "why_not", lambda: None)
     assert select.select_backend("auto", CUDA, TASK, measure=False).name == "triton"
     asked: list[bool] = []
 
-    def noting(*given: Any, measure: bool) -> Target:
+    def noting(*given: Any, measure: bool) -> ResolvedConfig:
         asked.append(measure)
-        return choose_target(*given, measure=measure)
+        return resolve_config(*given, measure=measure)
 
-    monkeypatch.setattr(startup, "choose_target", noting)
+    monkeypatch.setattr(startup, "resolve_config", noting)
     config, files = EngineConfig(model="smollm2", device="cpu"), resolve_model("smollm2", None, lambda *_: None)
     assert pull._memory(config, files) == startup.size_engine(config, files).memory_info()
     assert asked == [False, True]
@@ -160,7 +159,7 @@ def test_who_only_asks_what_fits_measures_nothing(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["triton", "varlen", "flashinfer", "torch"])
 def test_what_is_asked_for_is_taken_unmeasured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_module, "DeviceMeasure", None)
+    monkeypatch.setattr(autotune, "DeviceMeasure", None)
     monkeypatch.setattr(varlen_module, "why_not", lambda: None)
     assert select.select_backend(EngineConfig(model="x", attention_backend=name).attention_backend, CUDA).name == name
 

@@ -25,7 +25,7 @@ import pytest
 from checkpoints import CONFIGURATIONS, SIZES, UNEVEN, reference_model, save, save_words
 from test_exit_codes import assert_fails, free_port
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.llm import LLM
 from tests.engine.pretended import PretendedMasks, PretendedProposer
 from tests.processes import alive, command

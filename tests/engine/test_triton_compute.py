@@ -22,7 +22,7 @@ from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.triton import TritonAttention
-from octavo_engine.kernels import moe_choice
+from octavo_engine.kernels import moe_autotune
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.checkpoint import unsharded
@@ -187,10 +187,10 @@ def faster_where_theirs_fails(error: Exception, monkeypatch: pytest.MonkeyPatch)
             raise time
         return cast(float, time)
 
-    monkeypatch.setattr(moe_choice, "_seconds", seconds)
+    monkeypatch.setattr(moe_autotune, "_seconds", seconds)
     gate_up = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, shape=(4, 128, 64), device=CPU)
     experts: Any = SimpleNamespace(gate_up=gate_up, down=SimpleNamespace(shape=(4, 64, 64)))
-    return moe_choice.faster_mixture_of_experts(experts, top_k=2, tokens=8)
+    return moe_autotune.autotune_mixture_of_experts(experts, top_k=2, tokens=8)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("not for this GPU"), torch.OutOfMemoryError("no memory")], ids=repr)

@@ -25,7 +25,7 @@ from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.prefix_cache import extend_hashes
 from octavo_engine.core.request import Request, TokenLogprobs
 from octavo_engine.core.request_state import RequestState
-from octavo_engine.engine import target
+from octavo_engine.engine import resolved_config
 from octavo_engine.engine.rank import decode_memory_plan, encode_memory_plan
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.llm import Completion
@@ -63,7 +63,7 @@ def load(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     loaded: list[LLM] = []
 
     def loading(window: int, **settings: Any) -> LLM:
-        monkeypatch.setattr(target, "read_spec", lambda files: windowed(read_spec(files), window))
+        monkeypatch.setattr(resolved_config, "read_spec", lambda files: windowed(read_spec(files), window))
         loaded.append(LLM(str(checkpoint), **{**SETTINGS, **settings}))
         return loaded[-1]
 
@@ -239,7 +239,7 @@ def test_plan_tells_of_windows(
 ) -> None:
     from octavo_engine.cli import main
 
-    monkeypatch.setattr(target, "read_spec", lambda files: windowed(read_spec(files), 20))
+    monkeypatch.setattr(resolved_config, "read_spec", lambda files: windowed(read_spec(files), 20))
     arguments = ["--num-kv-blocks", "200", "--max-num-seqs", "4", "--max-num-batched-tokens", "64"]
     assert main(["plan", str(checkpoint), "--gpu-memory", "1GiB", *arguments]) == 0
     output = capsys.readouterr().out
@@ -259,18 +259,18 @@ def test_a_backend_without_sinks_is_not_taken_for_a_model_that_has_them(
 
     monkeypatch.setattr(select, "computes", lambda task: task.plain)
     monkeypatch.setattr(select, "cpu_kernels", object)
-    monkeypatch.setattr(target, "choose_device", lambda *_: torch.device(device))
-    monkeypatch.setattr(target, "multiplies_fp8", lambda _: False)
+    monkeypatch.setattr(resolved_config, "choose_device", lambda *_: torch.device(device))
+    monkeypatch.setattr(resolved_config, "multiplies_fp8", lambda _: False)
     files = resolve_model(str(checkpoint), None, lambda *_: None)
     config = EngineConfig(model=str(checkpoint), attention_backend=name)
     for sinks in (True, False):
-        monkeypatch.setattr(target, "read_spec", lambda files, s=sinks: windowed(read_spec(files), 8, sinks=s))
+        monkeypatch.setattr(resolved_config, "read_spec", lambda files, s=sinks: windowed(read_spec(files), 8, sinks=s))
         if device == "cpu":
-            chosen = target.choose_target(config, files, Shard(0, 1)).backend.name
+            chosen = resolved_config.resolve_config(config, files, Shard(0, 1)).backend.name
             assert chosen == ("torch" if sinks else "cpu")
         elif sinks:
             with pytest.raises(ConfigurationError, match="neither softcap nor sinks"):
-                target.choose_target(config, files, Shard(0, 1))
+                resolved_config.resolve_config(config, files, Shard(0, 1))
 
 
 def test_the_triton_kernels_say_the_same(checkpoint: Path) -> None:

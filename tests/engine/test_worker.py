@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from octavo_engine.attention.torch_reference import TorchAttention
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, StepResult, TableChange
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model

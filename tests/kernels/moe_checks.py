@@ -10,7 +10,7 @@ import torch
 
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe import mixture_of_experts, moe_down_kernel, moe_gate_up_kernel, moe_sum_kernel, tiles_for
-from octavo_engine.kernels.moe_choice import MixtureOfExperts, faster_mixture_of_experts, torch_mixture_of_experts
+from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts, torch_mixture_of_experts
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import half_precision, poisoned
 
@@ -109,7 +109,7 @@ def _not_a_number_stays_so(device: torch.device) -> None:
 def _the_faster_is_one_of_them(device: torch.device) -> None:
     """A choice is made, on a GPU by what was measured."""
     _, experts, _, _ = _routed(device, half_precision(device), Case(8, 128, 64, 4, 2, gpt_oss=True))
-    chosen, seconds = faster_mixture_of_experts(experts, top_k=2, tokens=8)
+    chosen, seconds = autotune_mixture_of_experts(experts, top_k=2, tokens=8)
     if device.type == "cuda":
         assert seconds[chosen.__name__] == min(seconds.values()) > 0
         assert len(seconds) == 2

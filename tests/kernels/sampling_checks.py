@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.kernels.sampling import (
     SamplingColumns,
     draw_kernel,

@@ -16,7 +16,7 @@ from octavo_engine.attention.context import write_heads
 from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.triton import TritonAttention
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan
 from octavo_engine.kernels.causal_conv import causal_conv
 from octavo_engine.kernels.experts import Experts

@@ -11,8 +11,8 @@ import yaml
 
 from octavo_engine import config
 from octavo_engine.cli import build_parser
-from octavo_engine.cli_config import read_engine_config, read_server_config
 from octavo_engine.config import flag_name, settings_of
+from octavo_engine.config_sources import read_engine_config, read_server_config
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
 from octavo_engine.errors import ConfigurationError
 from octavo_operator.api.engine_flags import EXTRA, NOT_YET, RENDERED, RESERVED, SERVER_EXTRA

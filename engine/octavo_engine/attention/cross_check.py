@@ -10,9 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from octavo_engine.attention.autotune import attempt, step_of
 from octavo_engine.attention.backend import AttentionBackend, AttentionTask, AttentionVariant, KVGroupSpec
 from octavo_engine.attention.context import write_heads
-from octavo_engine.attention.measure import attempt, step_of
 from octavo_engine.attention.rope import Rope
 
 log = logging.getLogger(__name__)

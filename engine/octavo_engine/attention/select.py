@@ -46,8 +46,8 @@ def _on_cpu(task: AttentionTask | None) -> tuple[AttentionBackend, str]:
 
 
 def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[AttentionBackend, str]:
+    from octavo_engine.attention.autotune import DeviceMeasure, choose
     from octavo_engine.attention.cross_check import cross_checked
-    from octavo_engine.attention.measure import DeviceMeasure, choose
 
     ours = _triton(device)
     others = [] if task is None else _others(task)

@@ -1,4 +1,4 @@
-"""What a request must satisfy before it may wait: judged once, at the door, so that nothing accepted can get stuck."""
+"""Checks a request once, when it arrives, so that no accepted request can get stuck."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from octavo_engine.core.request import Range, SamplingParams
+from octavo_engine.core.sampling_params import Range, SamplingParams
 
 
 class NotAdmissibleError(ValueError):

@@ -1,4 +1,4 @@
-"""Who has had how much: the accounts by which tenants (API keys) share the engine.
+"""Fair shares: an account for each tenant (API key) of the tokens it was served, by which tenants share the engine.
 
 Waiting requests are taken in deficit round robin (Shreedhar, Varghese, SIGCOMM 1995) with tokens as the measure: a
 round gives each waiting tenant a quantum times its weight, and a request is admitted when its tenant's deficit covers

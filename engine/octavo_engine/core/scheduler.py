@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from octavo_engine.core.forks import Forks, begins_as
 from octavo_engine.core.kv_memory import KVMemory
+from octavo_engine.core.parallel_sampling import WaitingForks, begins_as
 from octavo_engine.core.planner import Planner
 from octavo_engine.core.proposer import Proposer
 from octavo_engine.core.request import FinishReason, Request
@@ -46,7 +46,7 @@ class Scheduler:
         self.limits = limits or StepLimits(settings.max_num_seqs, settings.max_num_batched_tokens)
         self.stats = SchedulerStats(kv_blocks_total=memory.blocks_total)
         self._requests: dict[str, RequestState] = {}
-        self._forks = Forks()
+        self._forks = WaitingForks()
         self._planner = Planner(settings, memory, self.limits, self._requests, self.stats)
         self._policy = self._planner.policy
         self._launched: deque[list[RequestState]] = deque()

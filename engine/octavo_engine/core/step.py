@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from octavo_engine.core.request import SamplingParams, TokenLogprobs
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

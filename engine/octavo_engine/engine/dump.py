@@ -1,4 +1,4 @@
-"""What was going on when the engine died, in one line for the log."""
+"""One line for the log when the engine dies: the steps that were under way and the scheduler's numbers."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from octavo_engine import logs
 from octavo_engine.config import EngineConfig
-from octavo_engine.engine.load import Loading, load_worker
-from octavo_engine.engine.target import choose_device, choose_target
+from octavo_engine.engine.resolved_config import choose_device, resolve_config
+from octavo_engine.engine.worker_setup import WorkerSetup, set_up_worker
 from octavo_engine.errors import EngineDeadError, OctavoError
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -65,14 +65,14 @@ def _run(queue: SharedMemoryQueue, shard: Shard, meeting: str) -> None:
     memory = device_memory(choose_device(config.device, shard))
     queue.set_memory(shard.rank, memory.total, memory.free)
     plan = decode_memory_plan(queue.receive(shard.rank))
-    target = choose_target(config, files, shard)
-    if target.device.type == "cpu":
+    resolved = resolve_config(config, files, shard)
+    if resolved.device.type == "cpu":
         use_cores(os.environ, shard.size)
 
     def report(phase: str, ratio: float, _detail: str) -> None:
         queue.set_loaded(shard.rank, ratio if phase == "loading" else 1.0)
 
-    worker = load_worker(Loading(config, files, target, plan, shard, meeting), report).worker
+    worker = set_up_worker(WorkerSetup(config, files, resolved, plan, shard, meeting), report).worker
     while message := queue.receive(shard.rank):
         worker.launch(decode_plan(message))
 

@@ -14,16 +14,16 @@ import torch
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.request import SamplingDefaults
+from octavo_engine.core.sampling_params import SamplingDefaults
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.adaptive import AdaptiveLimits
 from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
-from octavo_engine.engine.load import Loaded, Loading, load_worker
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
-from octavo_engine.engine.target import Target, choose_target
+from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_config
+from octavo_engine.engine.worker_setup import ReadyWorker, WorkerSetup, set_up_worker
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model import footprint
 from octavo_engine.model.origin import commit_of, size_of
@@ -75,31 +75,31 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
     sampling = _sampling_defaults(config, files)
     files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
     thread = DeviceThread()
-    if sizing.target.device.type == "cpu":
+    if sizing.resolved.device.type == "cpu":
         thread.submit(use_cores, os.environ, config.tensor_parallel_size).result()
     executor, loaded, sizing = _load(config, files, sizing, thread, report, log_format)
     if loaded.plan is not sizing.plan:
         sizing = replace(sizing, plan=loaded.plan)
         log.info("memory plan, graphs measured: %s", sizing.plan.describe())
-    target, plan = sizing.target, sizing.plan
+    resolved, plan = sizing.resolved, sizing.plan
     info = EngineInfo(
         max_model_len=plan.max_model_len,
-        vocab_size=target.spec.vocab_size,
+        vocab_size=resolved.spec.vocab_size,
         block_size=config.block_size,
         num_kv_blocks=plan.num_kv_blocks,
         max_num_seqs=config.max_num_seqs,
-        dtype=str(target.dtype).removeprefix("torch."),
-        kv_cache_dtype="auto" if target.kv_dtype == target.dtype else "fp8_e4m3",
-        device=str(target.device),
-        attention_backend=target.backend.name,
-        eos_token_ids=target.spec.eos_token_ids,
+        dtype=str(resolved.dtype).removeprefix("torch."),
+        kv_cache_dtype="auto" if resolved.kv_dtype == resolved.dtype else "fp8_e4m3",
+        device=str(resolved.device),
+        attention_backend=resolved.backend.name,
+        eos_token_ids=resolved.spec.eos_token_ids,
         sampling=sampling,
         load_seconds=time.perf_counter() - started,
         memory=sizing.memory_info(),
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
     )
     report("warmup", 1.0, "")
-    return EngineLoop(_scheduler(config, target.spec, plan, loaded.swap_seconds), executor, info)
+    return EngineLoop(_scheduler(config, resolved.spec, plan, loaded.swap_seconds), executor, info)
 
 
 def _sampling_defaults(config: EngineConfig, files: ModelFiles) -> SamplingDefaults:
@@ -122,17 +122,17 @@ def _load(
     thread: DeviceThread,
     report: LoadProgress,
     log_format: str | None,
-) -> tuple[Executor, Loaded, Sizing]:
+) -> tuple[Executor, ReadyWorker, Sizing]:
     """All that computes, the first rank's part of it, and its true size.
 
     That is another than `sizing` if the device of another rank has less memory than the first one's.
     """
     size = config.tensor_parallel_size
-    loading = Loading(config, files, sizing.target, sizing.plan, Shard(0, size), replan=sizing.replan)
+    setup = WorkerSetup(config, files, sizing.resolved, sizing.plan, Shard(0, size), replan=sizing.replan)
     if size == 1:
-        loaded = thread.submit(load_worker, loading, report).result()
+        loaded = thread.submit(set_up_worker, setup, report).result()
         return ThreadExecutor(loaded.worker, thread), loaded, sizing
-    config = config_of_ranks(config, sizing.target)
+    config = config_of_ranks(config, sizing.resolved)
     ranks = thread.submit(Ranks, size, RANK_MODULE, encode_job(config, files, log_format)).result()
 
     def looking() -> None:
@@ -143,8 +143,8 @@ def _load(
         sizing = size_engine(config, files, ranks.memories())
         log.info("memory plan of each rank: %s", sizing.plan.describe())
         ranks.send(encode_memory_plan(sizing.plan))
-        loading = replace(loading, plan=sizing.plan, meeting=ranks.meeting, replan=sizing.replan)
-        loaded = ranks.wait(thread.submit(load_worker, loading, ranks.report_own), looking)
+        setup = replace(setup, plan=sizing.plan, meeting=ranks.meeting, replan=sizing.replan)
+        loaded = ranks.wait(thread.submit(set_up_worker, setup, ranks.report_own), looking)
     except BaseException:
         ranks.kill()
         raise
@@ -152,16 +152,16 @@ def _load(
     return GroupExecutor(ThreadExecutor(loaded.worker, thread), ranks), loaded, sizing
 
 
-def config_of_ranks(config: EngineConfig, target: Target) -> EngineConfig:
+def config_of_ranks(config: EngineConfig, resolved: ResolvedConfig) -> EngineConfig:
     """The other ranks' configuration: on GPUs they take the attention backend that the first one has chosen."""
-    return replace(config, attention_backend=target.backend.name) if target.device.type == "cuda" else config
+    return replace(config, attention_backend=resolved.backend.name) if resolved.device.type == "cuda" else config
 
 
 @dataclass(frozen=True)
 class Sizing:
     """What a model takes on this machine, or each rank of it, decided from its small files alone."""
 
-    target: Target
+    resolved: ResolvedConfig
     plan: MemoryPlan
     memory: DeviceMemory
     limits: MemoryLimits
@@ -187,17 +187,17 @@ def size_engine(
     Attention backends are measured on a GPU if `measure`, as an engine that is about to start has to.
     """
     ranks = config.tensor_parallel_size
-    target = choose_target(config, files, Shard(0, ranks), measure=measure)
-    device = target.device
-    need = memory_need(target, config)
-    limits = memory_limits(config, target.spec, device)
+    resolved = resolve_config(config, files, Shard(0, ranks), measure=measure)
+    device = resolved.device
+    need = memory_need(resolved, config)
+    limits = memory_limits(config, resolved.spec, device)
     memory = min((device_memory(device), *others), key=lambda memory: memory.budget(limits.utilization))
     if device.type == "cpu":  # whose memory the ranks share
         memory = memory.share(ranks)
     plan = plan_memory(need, memory, limits)
     if device.type != "cpu":
         check_swap_space(plan, host_memory().share(ranks))
-    return Sizing(target, plan, memory, limits)
+    return Sizing(resolved, plan, memory, limits)
 
 
 def _overall(progress: LoadProgress) -> LoadProgress:
@@ -213,36 +213,36 @@ def _overall(progress: LoadProgress) -> LoadProgress:
     return report
 
 
-def memory_need(target: Target, config: EngineConfig) -> MemoryNeed:
+def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     """What the first rank takes of the model with these settings; `step` is one step's peak and what steps keep.
 
     No other rank takes more: this one has its part of the logits, then all of them, which it samples from.
     """
-    spec, blueprint, dtype = target.spec, target.blueprint, target.dtype
-    tokens, seqs, groups = config.max_num_batched_tokens, config.max_num_seqs, target.kv_groups
+    spec, blueprint, dtype = resolved.spec, resolved.blueprint, resolved.dtype
+    tokens, seqs, groups = config.max_num_batched_tokens, config.max_num_seqs, resolved.kv_groups
     length = config.max_model_len or spec.max_position
 
     def scratch(tokens: int, seqs: int) -> int:
-        backend, heads = target.backend, target.num_heads
+        backend, heads = resolved.backend, resolved.num_heads
         attention = (backend.scratch_bytes(group, heads, tokens, seqs, length) for group in groups)
         return max(attention) + footprint.dequantized_bytes(blueprint)
 
-    copied, widened = footprint.compute_bytes(blueprint, target.device, tokens)
+    copied, widened = footprint.compute_bytes(blueprint, resolved.device, tokens)
     sampling = footprint.logits_bytes(spec.hidden_size, spec.vocab_size, dtype, seqs)
     sampling += footprint.sampler_bytes(spec.vocab_size, seqs)
     peak = max(footprint.step_bytes(blueprint, tokens, seqs, scratch(tokens, seqs)) + widened, sampling)
     state = footprint.state_table_bytes(seqs, length, config.block_size, len(groups))
     graphs = 0
-    if uses_graphs(config, target.device, target.backend):
+    if uses_graphs(config, resolved.device, resolved.backend):
         sizes = ladder(seqs)
         graphs = footprint.graph_bytes(blueprint, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
     return MemoryNeed(
         footprint.weight_bytes(blueprint) + copied,
         peak + state,
-        footprint.kv_bytes_per_token(groups, target.kv_dtype),
+        footprint.kv_bytes_per_token(groups, resolved.kv_dtype),
         graphs,
         tuple(
-            WindowNeed(group.window, group.bytes_per_token(target.kv_dtype))
+            WindowNeed(group.window, group.bytes_per_token(resolved.kv_dtype))
             for group in groups
             if group.window is not None
         ),

@@ -7,7 +7,7 @@ MegaBlocks (arXiv 2211.15841). Three kernels: gate and up with the activation at
 at its end, and the sum over a token's experts in their order, which makes results deterministic.
 
 Sizes of grids and scratch follow from T, k and the number of experts alone, and nothing waits for the device.
-PyTorch has the grouped products, too: moe_choice.py measures which of the two is faster.
+PyTorch has the grouped products, too: moe_autotune.py measures which of the two is faster.
 """
 
 from __future__ import annotations

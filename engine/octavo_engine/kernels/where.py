@@ -1,4 +1,4 @@
-"""Where Triton's kernels run."""
+"""Says on which devices Triton's kernels can be launched."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from octavo_engine.config import format_size
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.source import Progress
+from octavo_engine.sizes import format_size
 
 
 class CheckpointSource(Protocol):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.transfer import Report, Transfer, check_room, without_queries
+from octavo_engine.model.download import DownloadProgress, Report, check_room, without_queries
+from octavo_engine.sizes import format_size
 
 SMALL = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Configuration, tokenizer, chat template. Never code (*.py)."""
@@ -41,18 +41,18 @@ def pull(repository: str, revision: str | None, report: Report, *, weights: bool
         "allow_patterns": [*SMALL, *(WEIGHTS if weights else ())],
         "ignore_patterns": list(IGNORED),
     }
-    report(Transfer(note=f"asking for {repository}"))
+    report(DownloadProgress(note=f"asking for {repository}"))
     try:
         total = _bytes_to_fetch(repository, wanted)
         if total:
             _check_room(repository, total)
-            report(Transfer(0, total, f"{format_size(total)} to fetch"))
+            report(DownloadProgress(0, total, f"{format_size(total)} to fetch"))
         directory = Path(snapshot_download(repository, **wanted, tqdm_class=_reporter(report, total)))
     except ModelLoadError:
         raise
     except Exception as error:  # whatever the library raises becomes one sentence
         raise ModelLoadError(_explain(repository, revision, error)) from error
-    report(Transfer(total, total, repository, complete=True))
+    report(DownloadProgress(total, total, repository, complete=True))
     return Snapshot(directory, commit=directory.name)  # the cache keeps each commit in a folder of its name
 
 
@@ -104,7 +104,7 @@ def _reporter(report: Report, total: int) -> type[Any]:
             self.n += n or 0
             if self.counts_bytes and total and self.n > done:
                 done = min(int(self.n), total)
-                report(Transfer(done, total))
+                report(DownloadProgress(done, total))
 
     return Reporter
 

@@ -1,4 +1,4 @@
-"""Which model it is that lies here: the commit that a revision stood for, and how large its weights are on the disk."""
+"""The downloaded model's commit on the hub, and the size of its weights on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def commit_of(files: ModelFiles) -> str | None:
-    """Also behind a link into the hub's cache, which keeps each commit in `snapshots/<commit>`; None: not known."""
+    """The commit of these files, None if it is not known. The hub's cache keeps each commit in `snapshots/<commit>`."""
     if files.commit is not None:
         return files.commit
     # A file of the cache is itself a link, to its content: only the folder around it tells.

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model import partial
+from octavo_engine.model import incomplete_files
+from octavo_engine.model.download import Counter, DownloadProgress, Report, cache_home, check_room, without_queries
 from octavo_engine.model.gguf_file import has_header
 from octavo_engine.model.hub import IGNORED, SMALL, WEIGHTS
-from octavo_engine.model.transfer import Counter, Report, Transfer, cache_home, check_room, without_queries
+from octavo_engine.sizes import format_size
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -69,7 +69,7 @@ def pull(url: str, report: Report, *, weights: bool) -> Path:
     """
     bucket, prefix = _parse(url)
     home = cache_home() / "s3" / bucket / _folder_name(prefix)
-    report(Transfer(note=f"asking for {url}"))
+    report(DownloadProgress(note=f"asking for {url}"))
     try:
         store = _connect(bucket)
         listed = _listing(store, url, prefix)
@@ -83,7 +83,7 @@ def pull(url: str, report: Report, *, weights: bool) -> Path:
     if not weights and listed[0].name.endswith(".gguf") and not _here(folder, listed[0]):
         return _fetch_header(store, url, listed[0], folder, report)
     _fetch_all(store, url, _wanted(listed, weights), folder, report)
-    report(Transfer(note=url, complete=True))
+    report(DownloadProgress(note=url, complete=True))
     return folder
 
 
@@ -171,7 +171,7 @@ def _remember(home: Path, entries: Sequence[Entry]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         listing = home / "listing.json"
-        making = partial.own(listing)
+        making = incomplete_files.own(listing)
         making.write_text(text)
         making.replace(listing)
     except OSError as error:
@@ -201,9 +201,11 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
     if not missing:
         return
     total = sum(entry.size for entry in missing)
-    begun = sum(max(map(partial.size_of, partial.begun(folder / entry.name)), default=0) for entry in missing)
+    begun = sum(
+        max(map(incomplete_files.size_of, incomplete_files.begun(folder / entry.name)), default=0) for entry in missing
+    )
     check_room(url, folder, total - begun, "XDG_CACHE_HOME")
-    report(Transfer(0, total, f"{format_size(total)} to fetch"))
+    report(DownloadProgress(0, total, f"{format_size(total)} to fetch"))
     files = _Files(store, folder, Counter(total, report))
     files.fetch(missing[0])  # the smallest: it shows whether this store's ETags can be trusted
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="s3") as pool:
@@ -214,9 +216,9 @@ def _fetch_all(store: S3Store, url: str, entries: Sequence[Entry], folder: Path,
 def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: Report) -> Path:
     """A folder with the header of the GGUF file, which tells all but the weights."""
     header = folder / "header" / "header.gguf"
-    if partial.size_of(header) == entry.size:
+    if incomplete_files.size_of(header) == entry.size:
         return header.parent
-    report(Transfer(note=f"reading the header of {url}"))
+    report(DownloadProgress(note=f"reading the header of {url}"))
     files, beginning, enough = _Files(store, folder, Counter(0, report)), bytearray(), _HEADER
     for piece in files.rest(entry, 0):
         beginning += piece
@@ -226,7 +228,7 @@ def _fetch_header(store: S3Store, url: str, entry: Entry, folder: Path, report: 
             enough *= 2
     try:
         header.parent.mkdir(exist_ok=True)
-        making = partial.own(header)
+        making = incomplete_files.own(header)
         making.write_bytes(beginning)
         os.truncate(making, entry.size)
         making.replace(header)
@@ -250,13 +252,13 @@ class _Files:
         """One object, going on where an earlier try ended; its file has its name only when it is complete."""
         file = self.folder / entry.name
         try:
-            making = partial.take(file, entry.size)
+            making = incomplete_files.take(file, entry.size)
             while not _here(self.folder, entry):
                 if self._fill(entry, making):
                     with suppress(FileNotFoundError):  # another program has taken it over, there being no lock
                         if self._is_good(entry, making):
                             making.replace(file)
-            partial.clear(file)
+            incomplete_files.clear(file)
         except OSError as error:
             if not _here(self.folder, entry):  # else another program has finished it and cleared ours away
                 raise ModelLoadError(

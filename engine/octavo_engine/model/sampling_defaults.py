@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from octavo_engine.core.admission import NotAdmissibleError, check_sampling
-from octavo_engine.core.request import LEAST_TOP_P, SamplingDefaults, SamplingParams
+from octavo_engine.core.sampling_params import LEAST_TOP_P, SamplingDefaults, SamplingParams
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_json
 from octavo_engine.model.fields import Fields

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.transfer import Report, Transfer, one_at_a_time
+from octavo_engine.model.download import DownloadProgress, Report, one_at_a_time
 
 Progress = Callable[[str, float, str], None]
 """Called with phase (`pulling`, `loading`), ratio 0 to 1 within the phase, and a detail such as `1.2 of 16.1 GiB`."""
@@ -39,7 +39,7 @@ def resolve_model(model: str, revision: str | None, progress: Progress, *, weigh
     the same model later, resolve it again with the answer's `commit` as the revision.
     """
 
-    def report(transfer: Transfer) -> None:
+    def report(transfer: DownloadProgress) -> None:
         progress("pulling", transfer.ratio, transfer.detail)
 
     return pull_model(model, revision, report, weights=weights)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from octavo_engine.core.step import BlockOp, BlockOpKind
+from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.kv_cache import KVCache
-from octavo_engine.runner.transfer import to_device
 
 _MEASURED_BLOCKS = 16
 _MEASURED_ROUNDS = 5

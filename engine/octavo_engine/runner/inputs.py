@@ -17,9 +17,9 @@ from torch import Tensor
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.core.step import StepPlan
 from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
-from octavo_engine.runner.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)

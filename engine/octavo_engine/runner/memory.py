@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from octavo_engine.config import format_size
 from octavo_engine.errors import ConfigurationError, DoesNotFitError
 from octavo_engine.runner.kv_blocks import BlockShares, WindowNeed
+from octavo_engine.sizes import format_size
 
 CPU_KV_CACHE = 4 << 30
 """The KV cache on CPU unless --kv-cache-memory says otherwise: a machine's memory is seldom all ours."""

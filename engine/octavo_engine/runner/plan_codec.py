@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from octavo_engine.core.request import sampling_params
+from octavo_engine.core.sampling_params import sampling_params
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, TableChange
 
 

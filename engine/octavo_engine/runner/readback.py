@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.runner.device_copies import ToHost
 from octavo_engine.runner.sampler import LogprobTensors, Sampled
-from octavo_engine.runner.transfer import ToHost
 
 NOT_FINITE = "the model gave no finite logits"
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.where import triton_runs_on
-from octavo_engine.runner.adjust import adjust_logits
+from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.inverse_cdf import draw, likeliest, uniform
+from octavo_engine.runner.logits_processors import process_logits
 from octavo_engine.runner.sampling_table import DRAWS, FILTERS, LOGPROBS, SampledRows
 from octavo_engine.runner.state_table import StateTable
-from octavo_engine.runner.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def sample(logits: Tensor, sampled: SampledRows, table: StateTable) -> Sampled:
 
     `table` has the parameters and the tokens of the rows.
     """
-    adjusted = adjust_logits(logits, sampled, table)
+    adjusted = process_logits(logits, sampled, table)
     choose = _by_kernels if triton_runs_on(logits.device) else _by_torch
     tokens, finite = choose(adjusted, sampled, table)
     return Sampled(tokens, finite, _logprobs(logits, tokens, sampled, table))

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
+from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.sampling_table import SamplingTable
-from octavo_engine.runner.transfer import to_device
 
 
 class StateTable:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from octavo_engine import __version__
 from octavo_engine.server import health, tokenize
 from octavo_engine.server.errors import APIError, from_http, from_validation, internal_error
-from octavo_engine.server.middleware import Authentication, BodyLimit, Door, RequestContext
+from octavo_engine.server.middleware import Authentication, BodyLimit, EarlyRejection, RequestContext
 from octavo_engine.server.openai import chat, completions, models
 from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.serving import Serving
@@ -37,8 +37,8 @@ def create_app(serving: Serving) -> ASGIApp:
 
     _answer_errors(app, serving)
     limited = BodyLimit(app, serving.config.max_request_bytes)
-    open_door = Door(limited, _ANSWERING, serving.look, serving.metrics.reject)
-    guarded = Authentication(open_door, serving.keys, lambda: serving.metrics.reject("unauthorized"))
+    early_rejection = EarlyRejection(limited, _ANSWERING, serving.look, serving.metrics.reject)
+    guarded = Authentication(early_rejection, serving.keys, lambda: serving.metrics.reject("unauthorized"))
     return RequestContext(guarded)
 
 

@@ -12,7 +12,7 @@ from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.errors import APIError, engine_dead
-from octavo_engine.server.limits import Ticket
+from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.metrics import Outcome
 from octavo_engine.server.sequence import Piece, Sequence, TextOptions
 from octavo_engine.server.serving import Serving
@@ -50,7 +50,12 @@ class Generation:
     """
 
     def __init__(
-        self, serving: Serving, tokenizer: Tokenizer, request: GenerationRequest, ticket: Ticket, shown_id: str
+        self,
+        serving: Serving,
+        tokenizer: Tokenizer,
+        request: GenerationRequest,
+        admitted: AdmittedRequest,
+        shown_id: str,
     ) -> None:
         self.request = request
         self.sequences = [
@@ -60,7 +65,7 @@ class Generation:
         self._by_id = {sequence.request_id: sequence for sequence in self.sequences}
         self._outputs = OutputStream(self._by_id)
         self._serving = serving
-        self._ticket = ticket
+        self._admitted = admitted
         self._shown_id = shown_id
         self._outcome: Outcome = "abort"
         """How the sequences end that have not ended when reading stops."""
@@ -77,7 +82,7 @@ class Generation:
             for sequence in self.sequences:
                 if not sequence.ended:
                     self._end(sequence, self._outcome)
-            self._ticket.leave()
+            self._admitted.leave()
             self._serving.running.remove(self)
 
     def __aiter__(self) -> Generation:
@@ -107,8 +112,8 @@ class Generation:
     def _take(self, sequence: Sequence, output: RequestOutput) -> Piece | None:
         """The piece that an output completes, if any; APIError ends this request alone."""
         if output.token_ids and not sequence.begun:
-            self._ticket.begin()
-        self._ticket.count_output(len(output.token_ids))
+            self._admitted.begin()
+        self._admitted.count_output(len(output.token_ids))
         try:
             piece = sequence.take(output)
         except APIError as error:
@@ -124,7 +129,7 @@ class Generation:
         return piece
 
     def _end(self, sequence: Sequence, outcome: Outcome) -> None:
-        self._ticket.end(sequence.begun)
+        self._admitted.end(sequence.begun)
         sequence.end(outcome)
 
     def _count_prompts(self) -> None:

@@ -65,8 +65,8 @@ class Budgets:
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """An HTTP request's share of the budgets: its key, how many of its sequences wait or run, what each takes."""
+class AdmittedRequest:
+    """An HTTP request that was admitted: its key, how many of its sequences wait or run, what each takes of budgets."""
 
     admission: Admission
     key: Key
@@ -184,8 +184,8 @@ class Admission:
         self.check_tokens(key, 1)
         self.check_kv(key, 1, self.queued + 1)
 
-    def enter(self, key: Key, sequences: int, priority: int = 0, seconds_left: float = float("inf")) -> Ticket:
-        """A ticket for a request of `sequences` sequences that must have ended in `seconds_left` seconds."""
+    def enter(self, key: Key, sequences: int, priority: int = 0, seconds_left: float = float("inf")) -> AdmittedRequest:
+        """Admit a request of `sequences` sequences that must have ended in `seconds_left` seconds."""
         meter = self._meters.meter(key)
         meter.look(key)
         self.check_requests(key, sequences)
@@ -195,7 +195,7 @@ class Admission:
             each.requests.take(sequences)
         self.lanes[key.name, priority] += sequences
         meter.begin()
-        return Ticket(self, key, priority, meter, budgets, sequences)
+        return AdmittedRequest(self, key, priority, meter, budgets, sequences)
 
     def leave_lane(self, key: Key, priority: int, sequences: int) -> None:
         """Note that `sequences` sequences of this key and priority do not wait any more."""

@@ -122,7 +122,7 @@ def key_of(scope: Scope) -> Key:
     return key
 
 
-class Door:
+class EarlyRejection:
     """Rejects a request to `paths` before its body is read if not even the smallest request would be accepted.
 
     An overloaded server rejects most requests, and this keeps the cost of each small.

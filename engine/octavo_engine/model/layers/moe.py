@@ -115,7 +115,7 @@ class MoE(nn.Module):
         yield from ((span, alignment) for span in (self.inner, self.hidden) if span.size % alignment)
 
     def step_bytes(self) -> int:
-        """An upper bound of what one token takes in it, by any of kernels/moe.py, moe_choice.py and PyTorch.
+        """An upper bound of what one token takes in it, by any of kernels/moe.py, moe_autotune.py and PyTorch.
 
         Rows by expert: input, both products, what is between them, and float32 results in two orders. One expert after
         another takes as much, if all tokens go to the same ones.

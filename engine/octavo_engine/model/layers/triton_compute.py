@@ -11,7 +11,7 @@ from torch import Tensor
 from octavo_engine.kernels.activation import ACTIVATIONS, act_mul, act_mul_fp8
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.moe import mixture_of_experts
-from octavo_engine.kernels.moe_choice import MixtureOfExperts, faster_mixture_of_experts
+from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts
 from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.kernels.quantized import Quantized, Scaling
@@ -105,6 +105,6 @@ class TritonExperts:
 
         Not for fewer: they may be a CUDA graph's, in which nothing must wait for the device, and PyTorch's may wait.
         """
-        self._many, seconds = faster_mixture_of_experts(experts, top_k, _MANY_TOKENS)
+        self._many, seconds = autotune_mixture_of_experts(experts, top_k, _MANY_TOKENS)
         measured = ", ".join(f"{name} {1e3 * time:.2f} ms" for name, time in seconds.items()) or "not measured"
         log.info("mixtures of experts for %d tokens or more: %s (%s)", _MANY_TOKENS, self._many.__name__, measured)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation import Generation, GenerationRequest
-from octavo_engine.server.limits import Ticket
+from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.middleware import key_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
 from octavo_engine.server.openai.preparation import Times, priority_of
@@ -44,7 +44,7 @@ async def answer(
     body: GenerationBody,
     times: Times,
     sequences: int,
-    prepare: Callable[[LoadedModel, Ticket], Awaitable[tuple[GenerationRequest, Writer]]],
+    prepare: Callable[[LoadedModel, AdmittedRequest], Awaitable[tuple[GenerationRequest, Writer]]],
 ) -> Response:
     """Run one request from admission to its last byte. `prepare` tokenizes and checks it."""
     model = serving.model()
@@ -54,14 +54,14 @@ async def answer(
     with serving.running.preparing():
         priority = priority_of(serving, request, body)
         left = times.deadline - time.monotonic()
-        ticket = serving.admission.enter(key_of(request.scope), sequences, priority, left)
+        admitted = serving.admission.enter(key_of(request.scope), sequences, priority, left)
         try:
-            prepared, writer = await prepare(model, ticket)
-            ticket.add_tokens(prepared.prompt_tokens, prepared.max_tokens)
+            prepared, writer = await prepare(model, admitted)
+            admitted.add_tokens(prepared.prompt_tokens, prepared.max_tokens)
         except BaseException:
-            ticket.leave()
+            admitted.leave()
             raise
-        generation = Generation(serving, model.tokenizer, prepared, ticket, request.state.request_id)
+        generation = Generation(serving, model.tokenizer, prepared, admitted, request.state.request_id)
     if body.stream:
         usage = bool(body.stream_options and body.stream_options.include_usage)
         return EventStream(stream(generation, writer, usage), generation.run())

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation import GenerationRequest
-from octavo_engine.server.limits import Ticket
+from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.openai.answering import Writer, answer
 from octavo_engine.server.openai.answers import (
     AssistantMessage,
@@ -108,14 +108,14 @@ def routes(serving: Serving) -> APIRouter:
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         times = Times(request, body.timeout, serving.config.request_timeout)
 
-        async def prepare(model: LoadedModel, ticket: Ticket) -> tuple[GenerationRequest, Writer]:
+        async def prepare(model: LoadedModel, admitted: AdmittedRequest) -> tuple[GenerationRequest, Writer]:
             text = await render_chat(serving, model, body.messages, body)
             asked = body.max_completion_tokens or body.max_tokens
             keep = truncated_length(body, asked or 1, model.ready)
             ids = await encode_text(serving, model, text, bool(body.add_special_tokens), "messages", keep)
             prompt = check_prompt(ids, model.ready, "messages")
             max_tokens = answer_length(asked, None, len(prompt), model.ready)
-            prepared = generation_request(ticket, body, model, [prompt], max_tokens, top_logprobs(body), times)
+            prepared = generation_request(admitted, body, model, [prompt], max_tokens, top_logprobs(body), times)
             return prepared, ChatWriter(serving, body, model.tokenizer)
 
         return await answer(serving, request, body, times, body.n or 1, prepare)

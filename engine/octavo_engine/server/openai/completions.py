@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation import GenerationRequest
-from octavo_engine.server.limits import Ticket
+from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.openai.answering import Writer, answer
 from octavo_engine.server.openai.answers import TextChoice, Usage
 from octavo_engine.server.openai.frame import Frame
@@ -116,13 +116,13 @@ def routes(serving: Serving) -> APIRouter:
     async def completions(request: Request, body: CompletionBody) -> Response:
         times = Times(request, body.timeout, serving.config.request_timeout)
 
-        async def prepare(model: LoadedModel, ticket: Ticket) -> tuple[GenerationRequest, Writer]:
+        async def prepare(model: LoadedModel, admitted: AdmittedRequest) -> tuple[GenerationRequest, Writer]:
             _check_echo(body)
             prompts = await _encode_prompts(serving, model, body)
             writer = TextWriter(serving, body, model.tokenizer, _echoes(body, model.tokenizer, prompts))
             longest = max(map(len, prompts))
             max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready)
-            prepared = generation_request(ticket, body, model, prompts, max_tokens, body.logprobs, times)
+            prepared = generation_request(admitted, body, model, prompts, max_tokens, body.logprobs, times)
             return prepared, writer
 
         return await answer(serving, request, body, times, len(body.prompt) * (body.n or 1), prepare)

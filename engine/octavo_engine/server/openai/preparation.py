@@ -11,12 +11,13 @@ from typing import Any
 
 from starlette.requests import Request as HTTPRequest
 
-from octavo_engine.core.request import LEAST_TOP_P, Request, SamplingParams
+from octavo_engine.core.request import Request
+from octavo_engine.core.sampling_params import LEAST_TOP_P, SamplingParams
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.auth import Key
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.generation import GenerationRequest
-from octavo_engine.server.limits import Ticket
+from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.middleware import key_of
 from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
 from octavo_engine.server.openai.protocol import GenerationBody
@@ -50,7 +51,7 @@ def _header_timeout(request: HTTPRequest) -> float | None:
 
 
 def generation_request(
-    ticket: Ticket,
+    admitted: AdmittedRequest,
     body: GenerationBody,
     model: LoadedModel,
     prompts: list[list[int]],
@@ -63,7 +64,7 @@ def generation_request(
         raise APIError(400, f"min_tokens: {body.min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
     sampling = _sampling_params(body, model, max_tokens, logprobs)
     return GenerationRequest(
-        requests=_requests(ticket, body, prompts, sampling, times),
+        requests=_requests(admitted, body, prompts, sampling, times),
         n=body.n or 1,
         text=TextOptions(
             stop=tuple(body.stop or ()),
@@ -76,7 +77,7 @@ def generation_request(
 
 
 def _requests(
-    ticket: Ticket, body: GenerationBody, prompts: list[list[int]], sampling: SamplingParams, times: Times
+    admitted: AdmittedRequest, body: GenerationBody, prompts: list[list[int]], sampling: SamplingParams, times: Times
 ) -> tuple[Request, ...]:
     """The engine's requests: each prompt's choices one after another, the later ones forks of the first."""
     name = uuid.uuid4().hex
@@ -86,10 +87,10 @@ def _requests(
             request_id=f"{name}-{len(found)}",
             prompt_token_ids=tuple(prompt),
             sampling=sampling,
-            priority=ticket.priority,
-            tenant=ticket.key.name,
-            weight=ticket.key.weight,
-            cache_salt=_cache_salt(ticket.key, body),
+            priority=admitted.priority,
+            tenant=admitted.key.name,
+            weight=admitted.key.weight,
+            cache_salt=_cache_salt(admitted.key, body),
             timeout=max(_SHORTEST, times.deadline - time.monotonic()),
         )
         found.append(first)

@@ -1,4 +1,4 @@
-"""`octavo-engine plan`: what a model needs and whether it fits, from its config and headers alone."""
+"""`octavo-engine plan`: estimates from config and headers alone how much memory a model needs, and whether it fits."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from octavo_engine.cli_config import read_engine_config
-from octavo_engine.config import EngineConfig, Setting, format_size
+from octavo_engine.config import EngineConfig, Setting
+from octavo_engine.config_sources import read_engine_config
+from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_for_estimate
 from octavo_engine.engine.startup import memory_limits, memory_need
-from octavo_engine.engine.target import Target, planned_target
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.percent_bar import percent_bar
 from octavo_engine.runner.memory import DeviceMemory, MemoryPlan, plan_memory
+from octavo_engine.sizes import format_size
 
 
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
@@ -23,24 +24,24 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     config = read_engine_config(args, environ)
     with percent_bar(f"pulling {config.model}") as progress:
         files = resolve_model(config.model, config.revision, progress, weights=False)
-    target = planned_target(config, files)
-    plan = make_plan(config, target, size)
-    sys.stdout.write(_table(config, files, target, plan))
+    resolved = resolve_for_estimate(config, files)
+    plan = make_plan(config, resolved, size)
+    sys.stdout.write(_table(config, files, resolved, plan))
     return 0
 
 
-def make_plan(config: EngineConfig, target: Target, gpu_memory: int) -> MemoryPlan:
+def make_plan(config: EngineConfig, resolved: ResolvedConfig, gpu_memory: int) -> MemoryPlan:
     """The memory plan on each of --tensor-parallel-size GPUs of `gpu_memory` bytes without other users."""
-    need = memory_need(target, config)
+    need = memory_need(resolved, config)
     memory = DeviceMemory(gpu_memory, gpu_memory, f"a GPU of {format_size(gpu_memory)}")
-    limits = memory_limits(config, target.spec, target.device)
+    limits = memory_limits(config, resolved.spec, resolved.device)
     return plan_memory(need, memory, limits)
 
 
-def _table(config: EngineConfig, files: ModelFiles, target: Target, plan: MemoryPlan) -> str:
-    need, stored, ranks, spec = plan.need, checkpoint_bytes(files), config.tensor_parallel_size, target.spec
+def _table(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig, plan: MemoryPlan) -> str:
+    need, stored, ranks, spec = plan.need, checkpoint_bytes(files), config.tensor_parallel_size, resolved.spec
     quantized = "" if spec.quantization is None else f" (linear layers in {spec.quantization.name})"
-    cached = " (fp8)" if target.kv_dtype == FP8 else ""
+    cached = " (fp8)" if resolved.kv_dtype == FP8 else ""
     rows = [
         ("model", f"{config.model} ({spec.architecture}, {spec.num_layers} layers)"),
         ("checkpoint", "weights not here yet" if stored is None else format_size(stored)),

@@ -1,6 +1,6 @@
-"""What is done to logits before a token is chosen: penalties, biases, no stop too early, and masks.
+"""Logits processors: penalties, biases, `min_tokens` and masks, applied to logits before a token is chosen.
 
-All rows that ask are computed together, and nothing waits for the device.
+All rows that need one are computed together, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from octavo_engine.runner.device_copies import copied_to_device, to_device
 from octavo_engine.runner.sampling_table import BANS, BIASES, PENALIZES, SampledRows
 from octavo_engine.runner.state_table import StateTable
-from octavo_engine.runner.transfer import copied_to_device, to_device
 
 
-def adjust_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor:
+def process_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> Tensor:
     """`logits` [R, vocab] as the rows want them: a copy in float32, or the same tensor if no row asks for anything."""
     needs = table.sampling.needs(sampled.rows)
     banned = _banned(sampled, table) if needs & BANS else []

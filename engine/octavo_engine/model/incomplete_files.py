@@ -1,8 +1,8 @@
-"""Files in the making, in a folder that several programs may fill at once, and not always with a lock that works.
+"""Files that are still being downloaded, in a folder that several processes may fill at once, perhaps without a lock.
 
-Each process writes into a file of its own, which gets its name when it is complete. What an earlier one has begun is
-taken over by renaming it, which only one can. Should the earlier one still be alive, both write the same bytes to the
-same places, and it finds its file gone: it begins anew, or sees that the file is there.
+Each process writes into a file of its own, which gets its final name when it is complete. A process takes over what an
+earlier one has begun by renaming it, which only one can do. If the earlier one is still alive, both write the same
+bytes to the same places, and it finds its file gone: then it begins again, or sees that the complete file is there.
 """
 
 from __future__ import annotations

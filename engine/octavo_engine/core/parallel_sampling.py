@@ -1,4 +1,4 @@
-"""The other choices of one prompt (n > 1): they wait until the first one's is computed, to share its blocks."""
+"""Parallel sampling (n > 1): the other choices wait until the first one's prompt is computed, then share its blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _cache_scope(request: Request) -> tuple[str, str, str]:
     return (request.tenant, request.cache_salt, request.adapter)
 
 
-class Forks:
+class WaitingForks:
     """Requests that wait for another's prompt rather than for a seat."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which attention backend is the quickest here, by trying them on the model's own shapes for some milliseconds."""
+"""Measures at start which attention backend is the quickest, for some milliseconds on the model's own shapes."""
 
 from __future__ import annotations
 

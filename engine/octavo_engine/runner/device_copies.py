@@ -1,4 +1,4 @@
-"""Numbers between the host and the device, neither of them waiting for the other.
+"""Copies of numbers from host to device and back, for which neither waits.
 
 On a GPU every copy goes through pinned memory on the device's stream, behind what was launched before. On the CPU there
 is nothing to copy.

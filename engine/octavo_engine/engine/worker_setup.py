@@ -1,4 +1,4 @@
-"""Loading: weights, cache and state table onto the device, and first steps, so that no request waits for compiling."""
+"""Sets a worker up: weights, KV cache and state table are put onto the device, and first steps compile its kernels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from octavo_engine.capture import Capture, CUDAGraphs
-from octavo_engine.config import EngineConfig, format_size
-from octavo_engine.core.request import SamplingParams
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
-from octavo_engine.engine.target import Target
+from octavo_engine.engine.resolved_config import ResolvedConfig
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
@@ -26,6 +26,7 @@ from octavo_engine.runner.kv_cache import KVCache, allocate_cache
 from octavo_engine.runner.memory import MemoryPlan, device_memory
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
+from octavo_engine.sizes import format_size
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,12 @@ _LONG_ENOUGH = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
-    """What to load, onto what."""
+class WorkerSetup:
+    """What a worker is made from."""
 
     config: EngineConfig
     files: ModelFiles
-    target: Target
+    resolved: ResolvedConfig
     plan: MemoryPlan
     shard: Shard
     meeting: str = ""
@@ -62,8 +63,8 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A worker that has done its first steps."""
+class ReadyWorker:
+    """A worker that has run its first steps, and what was measured while it did."""
 
     worker: Worker
     plan: MemoryPlan
@@ -72,37 +73,37 @@ class Loaded:
     """To swap a block of every group out and in."""
 
 
-def load_worker(loading: Loading, report: Progress) -> Loaded:
+def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
     """Weights, then CUDA graphs as a trial, then all the memory that is left for the KV cache, then graphs for good.
 
     Graphs hold the addresses of the cache, and its size is what they leave: so they are captured twice, first with a
     cache of a few blocks. The plan then holds what they take rather than what they might.
     """
-    target, plan = loading.target, loading.plan
-    several = loading.shard.size > 1
-    ranks = connect(loading.shard, loading.meeting, target.device, target.dtype) if several else ALONE
-    capture = _capture(loading)
+    resolved, plan = setup.resolved, setup.plan
+    several = setup.shard.size > 1
+    ranks = connect(setup.shard, setup.meeting, resolved.device, resolved.dtype) if several else ALONE
+    capture = _capture(setup)
     try:
-        decoder = load_model(loading.files, target.spec, target.device, target.dtype, report, ranks)
+        decoder = load_model(setup.files, resolved.spec, resolved.device, resolved.dtype, report, ranks)
         if capture is not None:
-            plan = _agreed(loading, _measure_graphs(loading, decoder, capture, report), ranks)
-        worker, cache = _make_worker(loading, decoder, plan)
+            plan = _agreed(setup, _measure_graphs(setup, decoder, capture, report), ranks)
+        worker, cache = _make_worker(setup, decoder, plan)
         report("warmup", 0.5, "first steps")
-        _warm_up(worker, loading, plan)
+        _warm_up(worker, setup, plan)
         if capture is not None:
-            worker.capture(capture, ladder(loading.config.max_num_seqs), _half(report, 1))
+            worker.capture(capture, ladder(setup.config.max_num_seqs), _half(report, 1))
     except (torch.OutOfMemoryError, MemoryError) as error:
-        have, share = device_memory(target.device), loading.config.gpu_memory_utilization
+        have, share = device_memory(resolved.device), setup.config.gpu_memory_utilization
         raise DoesNotFitError(
             f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free "
             f"on {have.name} now: lower --gpu-memory-utilization from {share:g} ({error})"
         ) from None
-    return Loaded(worker, plan, measure_swap(cache))
+    return ReadyWorker(worker, plan, measure_swap(cache))
 
 
-def _capture(loading: Loading) -> Capture | None:
-    device, backend, eager = loading.target.device, loading.target.backend, loading.config.enforce_eager
-    if uses_graphs(loading.config, device, backend):
+def _capture(setup: WorkerSetup) -> Capture | None:
+    device, backend, eager = setup.resolved.device, setup.resolved.backend, setup.config.enforce_eager
+    if uses_graphs(setup.config, device, backend):
         return CUDAGraphs(device)
     if device.type == "cuda":
         reason = "--enforce-eager" if eager else f"attention backend {backend.name} cannot be captured"
@@ -110,15 +111,15 @@ def _capture(loading: Loading) -> Capture | None:
     return None
 
 
-def _measure_graphs(loading: Loading, decoder: Decoder, capture: Capture, report: Progress) -> int:
+def _measure_graphs(setup: WorkerSetup, decoder: Decoder, capture: Capture, report: Progress) -> int:
     """Bytes that stay taken once first steps were done, which is libraries' own memory, and all graphs are captured."""
-    pilot = replace(loading.plan, num_kv_blocks=_PILOT_BLOCKS, swap_blocks=0)
-    worker, _ = _make_worker(loading, decoder, pilot)
+    pilot = replace(setup.plan, num_kv_blocks=_PILOT_BLOCKS, swap_blocks=0)
+    worker, _ = _make_worker(setup, decoder, pilot)
     before = capture.taken()
-    _warm_up(worker, loading, pilot)
-    worker.capture(capture, ladder(loading.config.max_num_seqs), _half(report, 0))
+    _warm_up(worker, setup, pilot)
+    worker.capture(capture, ladder(setup.config.max_num_seqs), _half(report, 0))
     taken = capture.taken() - before
-    log.info("CUDA graphs: %s measured, %s planned", format_size(taken), format_size(loading.plan.need.graphs))
+    log.info("CUDA graphs: %s measured, %s planned", format_size(taken), format_size(setup.plan.need.graphs))
     return max(0, taken)
 
 
@@ -131,40 +132,40 @@ def _half(report: Progress, half: int) -> Captured:
     return captured
 
 
-def _agreed(loading: Loading, graphs: int, ranks: Collectives) -> MemoryPlan:
+def _agreed(setup: WorkerSetup, graphs: int, ranks: Collectives) -> MemoryPlan:
     """The first rank's new plan, in all ranks: none takes more than the first."""
-    plan = loading.plan if loading.replan is None else loading.replan(graphs)
+    plan = setup.plan if setup.replan is None else setup.replan(graphs)
     if ranks.alone:
         return plan
-    device = loading.target.device
+    device = setup.resolved.device
     agreed = [plan.num_kv_blocks, plan.max_model_len, plan.window_seqs, plan.swap_blocks]
     blocks, length, window_seqs, swap = ranks.broadcast(torch.tensor(agreed, device=device)).tolist()
     return replace(plan, num_kv_blocks=blocks, max_model_len=length, window_seqs=window_seqs, swap_blocks=swap)
 
 
-def _make_worker(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> tuple[Worker, KVCache]:
-    target, config = loading.target, loading.config
-    cache = _allocate(loading, decoder, plan)
-    groups = len(target.kv_groups)
-    table = StateTable(config.max_num_seqs, plan.max_model_len, config.block_size, groups, target.device, config.seed)
-    return Worker(decoder, target.backend, cache, table), cache
+def _make_worker(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> tuple[Worker, KVCache]:
+    resolved, config = setup.resolved, setup.config
+    cache = _allocate(setup, decoder, plan)
+    groups = len(resolved.kv_groups)
+    table = StateTable(config.max_num_seqs, plan.max_model_len, config.block_size, groups, resolved.device, config.seed)
+    return Worker(decoder, resolved.backend, cache, table), cache
 
 
-def _allocate(loading: Loading, decoder: Decoder, plan: MemoryPlan) -> KVCache:
-    target, groups = loading.target, loading.target.kv_groups
+def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache:
+    resolved, groups = setup.resolved, setup.resolved.kv_groups
     cache = allocate_cache(
-        target.backend,
+        resolved.backend,
         groups,
         num_blocks=[plan.blocks_of(group.window) for group in groups],
         swap_blocks=[plan.swap_blocks_of(group.window) for group in groups],
-        block_size=loading.config.block_size,
-        dtype=target.kv_dtype,
-        device=target.device,
+        block_size=setup.config.block_size,
+        dtype=resolved.kv_dtype,
+        device=resolved.device,
     )
-    return cache.scaled(decoder.kv_scales()) if target.kv_dtype == FP8 else cache
+    return cache.scaled(decoder.kv_scales()) if resolved.kv_dtype == FP8 else cache
 
 
-def _warm_up(worker: Worker, loading: Loading, plan: MemoryPlan) -> None:
+def _warm_up(worker: Worker, setup: WorkerSetup, plan: MemoryPlan) -> None:
     """Prefills and decodes, so that nothing is compiled or allocated first in a user's step.
 
     A GPU, for which kernels are compiled, answers prompts of all `_PROMPTS` in every way of `_WARM_UP`, and one decode
@@ -172,8 +173,8 @@ def _warm_up(worker: Worker, loading: Loading, plan: MemoryPlan) -> None:
     which no request has yet; the first request that gets them writes them anew. All blocks of a longer context are
     block 0 too, whose values do not matter.
     """
-    config, num_groups = loading.config, len(loading.target.kv_groups)
-    compiles = loading.target.device.type == "cuda"
+    config, num_groups = setup.config, len(setup.resolved.kv_groups)
+    compiles = setup.resolved.device.type == "cuda"
     short, long = (min(plan.max_model_len, size) - 1 for size in (config.block_size, _LONG_ENOUGH))
     prompts = zip(_PROMPTS, _WARM_UP, strict=True) if compiles else ((short, _WARM_UP[0]),)
     if min(short, config.max_num_batched_tokens) < 1:

@@ -1,4 +1,4 @@
-"""The mixture of experts by PyTorch's grouped product, and which of the two implementations is faster."""
+"""Measures at start which mixture of experts is faster: moe.py's, or PyTorch's grouped product, defined here."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def torch_mixture_of_experts(x: Tensor, experts: Experts, chosen: Tensor, weight
     return back.view(-1, top_k, x.shape[1]).sum(1).to(x.dtype)
 
 
-def faster_mixture_of_experts(
+def autotune_mixture_of_experts(
     experts: Experts, top_k: int, tokens: int, repeats: int = 20
 ) -> tuple[MixtureOfExperts, dict[str, float]]:
     """The faster of the two for steps of about `tokens` tokens on the weights' GPU, and each one's seconds a call.

@@ -1,4 +1,4 @@
-"""What downloads share: how far one is, room for it, and that one program at a time fetches a model into a cache."""
+"""Shared by downloads from the hub and from S3: progress, the check for disk space, and a lock for each model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from threading import Lock
 from typing import IO
 
-from octavo_engine.config import format_size
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.sizes import format_size
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class DownloadProgress:
     """How far a download is, in bytes. `total` 0: not known yet, or there is nothing to fetch."""
 
     done: int = 0
@@ -49,7 +49,7 @@ class Transfer:
         return self.note or f"{format_size(self.done)} of {format_size(self.total)}"
 
 
-Report = Callable[[Transfer], None]
+Report = Callable[[DownloadProgress], None]
 
 
 class Counter:
@@ -65,7 +65,7 @@ class Counter:
         """Of `file` there are `done` bytes now; fewer than before, if it has to come again."""
         with self._lock:
             self._done[file] = done
-            self._report(Transfer(min(sum(self._done.values()), self._total), self._total))
+            self._report(DownloadProgress(min(sum(self._done.values()), self._total), self._total))
 
 
 def cache_home() -> Path:
@@ -105,7 +105,11 @@ def one_at_a_time(model: str, report: Report) -> Iterator[None]:
         started = time.monotonic()
         while not _locked(file):
             seconds = time.monotonic() - started
-            report(Transfer(note=f"another program fetches {model} into the same cache; waiting for {seconds:.0f} s"))
+            report(
+                DownloadProgress(
+                    note=f"another program fetches {model} into the same cache; waiting for {seconds:.0f} s"
+                )
+            )
             time.sleep(_POLL_SECONDS)
         yield
 

@@ -1,4 +1,4 @@
-"""What a rank computes a model with: device, type, attention backend."""
+"""The configuration with every `auto` resolved for one rank: device, dtype, the model's spec, attention backend."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from octavo_engine.model.spec import ModelSpec
 
 
 @dataclass(frozen=True)
-class Target:
-    """The same choice in every rank, each with its own device."""
+class ResolvedConfig:
+    """What a rank computes the model with. It is the same in every rank, but for the device."""
 
     device: torch.device
     spec: ModelSpec
     blueprint: Decoder
-    """This rank's part of it on the device `meta`, where nothing is allocated: what the plan counts."""
+    """This rank's part of the model on device `meta`, which allocates nothing; the memory plan counts its tensors."""
     kv_dtype: torch.dtype
-    """Of cached keys and values."""
+    """The dtype of cached keys and values."""
     backend: AttentionBackend
 
     @property
     def dtype(self) -> torch.dtype:
-        """What is computed in."""
+        """The dtype of activations."""
         return self.blueprint.dtype
 
     @property
     def kv_groups(self) -> tuple[KVGroupSpec, ...]:
-        """With this rank's heads."""
+        """The groups of layers that share block tables, with this rank's heads."""
         return self.blueprint.kv_groups
 
     @property
@@ -48,22 +48,22 @@ class Target:
         return self.blueprint.ranks.shard.num_heads(self.spec)
 
 
-def choose_target(config: EngineConfig, files: ModelFiles, shard: Shard, *, measure: bool = True) -> Target:
-    """What `shard` of the model in `files` is computed with; ConfigurationError if it cannot be.
+def resolve_config(config: EngineConfig, files: ModelFiles, shard: Shard, *, measure: bool = True) -> ResolvedConfig:
+    """Resolve `config` for one shard of the model in `files`; ConfigurationError if it cannot be computed here.
 
     Backends are tried on a GPU only if they are to be measured.
     """
     device = choose_device(config.device, shard)
-    return _target(config, files, shard, device, fp8_products=multiplies_fp8(device), measure=measure)
+    return _resolve(config, files, shard, device, fp8_products=multiplies_fp8(device), measure=measure)
 
 
-def planned_target(config: EngineConfig, files: ModelFiles) -> Target:
-    """What the first rank would be computed with on a GPU that need not be here, one that multiplies in 8 bits."""
+def resolve_for_estimate(config: EngineConfig, files: ModelFiles) -> ResolvedConfig:
+    """Resolve `config` for the first rank on a GPU that multiplies in FP8, which need not be present."""
     shard = Shard(0, config.tensor_parallel_size)
-    return _target(replace(config, attention_backend="triton"), files, shard, torch.device("cuda"), fp8_products=True)
+    return _resolve(replace(config, attention_backend="triton"), files, shard, torch.device("cuda"), fp8_products=True)
 
 
-def _target(
+def _resolve(
     config: EngineConfig,
     files: ModelFiles,
     shard: Shard,
@@ -71,7 +71,7 @@ def _target(
     *,
     fp8_products: bool,
     measure: bool = False,
-) -> Target:
+) -> ResolvedConfig:
     spec = quantized_online(read_spec(files), config.quantization)
     spec = spec.for_length(config.max_model_len or spec.max_position)
     dtype = choose_dtype(config.dtype, spec, device)
@@ -88,7 +88,7 @@ def _target(
         plain=all(variant.plain for variant in variants),
     )
     backend = select_backend(config.attention_backend, device, task, measure=measure)
-    return Target(device, spec, blueprint, kv_dtype, backend)
+    return ResolvedConfig(device, spec, blueprint, kv_dtype, backend)
 
 
 def make_blueprint(spec: ModelSpec, dtype: torch.dtype, shard: Shard, *, fp8_products: bool = False) -> Decoder:

@@ -1,4 +1,4 @@
-"""From a command's arguments, the environment and `--config` to the typed configuration."""
+"""Reads the configuration from its three sources: flags, `OCTAVO_…` variables and the file of `--config`."""
 
 from __future__ import annotations
 
