@@ -12,7 +12,10 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from octavo_engine.attention.registry import BACKENDS
+from octavo_engine.core.eviction import POLICIES
 from octavo_engine.errors import ConfigurationError
+from octavo_engine.model.quantization.registry import SCHEMES
 from octavo_engine.sizes import parse_size
 
 
@@ -140,7 +143,7 @@ class EngineConfig:
         None,
         "str",
         "fp8 and int8 quantize the linear layers' weights while they are loaded",
-        choices=("fp8", "int8", "awq", "gptq"),
+        choices=(*SCHEMES, "awq", "gptq"),
     )
     enforce_eager: bool = setting(
         False,
@@ -150,7 +153,7 @@ class EngineConfig:
     enable_prefix_caching: bool = setting(
         True, "bool", "keep the KV cache of finished prompts for requests that begin alike"
     )
-    prefix_cache_policy: str = setting("lru", "str", "which cached blocks go first", choices=("lru", "lfu", "priority"))
+    prefix_cache_policy: str = setting("lru", "str", "which cached blocks go first", choices=tuple(POLICIES))
     prefix_cache_ttl: float | None = setting(
         None, "float", "seconds after which an unused cached block goes", minimum=0
     )
@@ -186,7 +189,7 @@ class EngineConfig:
         "auto",
         "str",
         "who computes attention; auto takes what is the quickest on this GPU for this model",
-        choices=("auto", "triton", "varlen", "flashinfer", "torch"),
+        choices=("auto", *BACKENDS),
     )
     seed: int = setting(0, "int", "seed of requests that bring none", minimum=0, maximum=(1 << 63) - 1)
     watchdog_timeout: float = setting(
@@ -207,8 +210,8 @@ class EngineConfig:
             )
         if self.quantization in ("awq", "gptq"):
             raise ConfigurationError(
-                f"--quantization {self.quantization} is not supported by this version of Octavo yet; take fp8 or "
-                "int8, or omit it"
+                f"--quantization {self.quantization} is not supported by this version of Octavo yet; take one of "
+                f"{', '.join(SCHEMES)}, or omit it"
             )
         for name, default in _NOT_YET.items():
             if getattr(self, name) != default:

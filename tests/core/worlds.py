@@ -1,4 +1,4 @@
-"""Where a history of the scheduler happens: any pool, groups, rules and limits, drawn by hypothesis."""
+"""Draws the settings of a scheduler's test with hypothesis: pool, KV groups, rules and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In the place of a rank's process: it cannot load, or ends without a word."""
+"""A stand-in for a rank's process that fails: it cannot load, or it ends without a message."""
 
 from __future__ import annotations
 

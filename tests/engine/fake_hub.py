@@ -1,4 +1,4 @@
-"""A fake Hugging Face hub (the real one is out of the tests' reach): the three calls of a pull.
+"""A fake Hugging Face hub, as tests cannot reach the real one: it answers the three requests of a pull.
 
 As a program, `fake_hub.py NAME DIRECTORY PORT`, it is a mirror that pods can reach.
 """

@@ -1,4 +1,4 @@
-"""Small checkpoints in e4m3, each in one of the formats there are, beside the numbers that they stand for.
+"""Writes small FP8 (e4m3) checkpoints in every format that is read, and returns the weights that they stand for.
 
 Quantized here by arithmetic in float64, not by the code under test.
 """

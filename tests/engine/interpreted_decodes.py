@@ -1,4 +1,4 @@
-"""Decodes padded to a rung of the ladder, by the Triton kernels in the interpreter: test_graphs.py starts it.
+"""Runs padded decode steps with the Triton kernels in Triton's interpreter; test_graphs.py starts it.
 
 Triton decides when it is first imported whether it interprets, so this file needs a process of its own.
 """

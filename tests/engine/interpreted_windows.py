@@ -1,4 +1,4 @@
-"""Two KV groups by the Triton kernels in the interpreter: test_windows.py runs it with a checkpoint and reads answers.
+"""Runs a model with two KV groups with the Triton kernels in Triton's interpreter; test_windows.py starts it.
 
 Triton decides when it is first imported whether it interprets, so this needs a process of its own.
 """

@@ -1,4 +1,4 @@
-"""Random paged batches and the plainest possible attention, to hold every backend against."""
+"""Random batches over a paged cache, and plainly written attention with which every backend is compared."""
 
 from __future__ import annotations
 

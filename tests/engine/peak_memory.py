@@ -1,4 +1,4 @@
-"""How much memory a block of code allocates at most, on the CPU, by PyTorch's own profiler."""
+"""Measures the most memory that a block of code allocates on the CPU, with PyTorch's profiler."""
 
 from __future__ import annotations
 

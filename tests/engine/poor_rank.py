@@ -1,4 +1,4 @@
-"""In the place of a rank's process: its device has 1 GiB, of which 200 MiB are free. What it is sent goes to a file.
+"""A stand-in for a rank's process whose device has 1 GiB with 200 MiB free; it writes what it is sent into a file.
 
 The file is named by the environment.
 """

@@ -1,4 +1,4 @@
-"""A pretended proposer and a pretended mask provider, where speculative and guided decoding will come."""
+"""A pretended proposer and a pretended mask provider, with which speculative and guided decoding steps are tested."""
 
 from __future__ import annotations
 

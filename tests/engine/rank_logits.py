@@ -1,4 +1,4 @@
-"""One rank of several: the logits of checkpoints, which the first rank writes down.
+"""Runs one of several ranks over checkpoints; the first rank writes the logits into files.
 
 Arguments: rank, size, the file to meet in, the folder for results, then checkpoints.
 """

@@ -1,4 +1,4 @@
-"""A stand-in for CUDA graphs on the CPU, and an attention backend that can be recorded by it.
+"""A stand-in for CUDA graphs on a CPU: records PyTorch's operations and replays them; with a backend that allows it.
 
 `RecordedOperations` is not a GPU, but as strict as one in what matters: PyTorch's operations are recorded one by one
 with the very tensors they read and wrote, and a replay does these operations again and nothing else. What the host had

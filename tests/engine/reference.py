@@ -1,4 +1,4 @@
-"""The reference: Hugging Face transformers in float32, asked what it would have said at every place of an answer.
+"""The reference of parity tests: Hugging Face transformers in float32, asked for its choice after every prefix.
 
 Feeding a prompt with Octavo's greedy answer to the reference once gives its choice after every prefix of that answer.
 If all choices are the answer's own tokens, the reference's greedy answer is the same, token for token, by induction.

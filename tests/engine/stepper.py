@@ -1,4 +1,4 @@
-"""Drives a Decoder by hand, as the runner does: sequences, block tables, steps. Used by several tests."""
+"""Runs a Decoder step by step as the runner does, with sequences and block tables of its own."""
 
 from __future__ import annotations
 

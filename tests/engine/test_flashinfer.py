@@ -185,8 +185,8 @@ def test_memory_is_within_what_is_planned() -> None:
     ids=str,
 )
 def test_what_it_cannot_compute_is_left_to_others(changed: dict[str, Any]) -> None:
-    assert why_not(TASK) is None
-    assert "it is for half precision" in str(why_not(replace(TASK, **changed)))
+    assert why_not(CUDA, TASK) is None
+    assert "it is for half precision" in str(why_not(CUDA, replace(TASK, **changed)))
 
 
 def test_without_the_package_or_with_a_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,11 +198,11 @@ def test_without_the_package_or_with_a_broken_one(monkeypatch: pytest.MonkeyPatc
 
     for name in ("flashinfer", "flashinfer.decode", "flashinfer.prefill"):
         monkeypatch.delitem(sys.modules, name)
-    assert why_not(TASK) == "there is no module flashinfer"
+    assert why_not(CUDA, TASK) == "there is no module flashinfer"
     with pytest.raises(ConfigurationError, match="--attention-backend flashinfer: there is no module flashinfer"):
         select.select_backend("flashinfer", CUDA, TASK)
     monkeypatch.setitem(sys.modules, "flashinfer", Broken("flashinfer"))
-    assert "cannot be imported: flashinfer-jit-cache is of another version" in str(why_not(TASK))
+    assert "cannot be imported: flashinfer-jit-cache is of another version" in str(why_not(CUDA, TASK))
 
 
 def test_it_is_for_gpus() -> None:
@@ -267,7 +267,7 @@ def test_it_is_chosen_where_it_is_the_quickest_and_right(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, agrees: bool, chosen: str, reason: str
 ) -> None:
     times = {"triton": 2e-5, "flashinfer": 1e-5}
-    monkeypatch.setattr(varlen, "why_not", lambda: "not now")
+    monkeypatch.setattr(varlen, "why_not", lambda *_: "not now")
     monkeypatch.setattr(autotune, "DeviceMeasure", lambda task, device: lambda backend, trial: times[backend.name])
     results = {"triton": torch.zeros(3), "flashinfer": torch.full((3,), 1e-3 if agrees else 1.0)}
     monkeypatch.setattr(cross_check, "_results", lambda backend, *_: results[backend.name])

@@ -45,7 +45,7 @@ from octavo_engine.model.quantization.e4m3 import dequantize, quantize_rows
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.linear_method import Projection
 from octavo_engine.model.quantization.online import quantize_into
-from octavo_engine.model.quantization.registry import ONLINE
+from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import RopeSpec

@@ -22,7 +22,7 @@ from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.quantization.int8 import quantize
-from octavo_engine.model.quantization.registry import ONLINE
+from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 

@@ -21,7 +21,7 @@ import httpx2
 import pytest
 from checkpoints import reference_model, save
 from fake_hub import SIGNATURE, fake_hub
-from test_plan import LLAMA_70B
+from test_estimate_memory import LLAMA_70B
 
 from octavo_engine.cli import main
 from octavo_engine.model.download import DownloadProgress, without_queries

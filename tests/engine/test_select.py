@@ -22,6 +22,7 @@ from octavo_engine.attention import varlen as varlen_module
 from octavo_engine.attention.autotune import LIMIT, TRIALS, Trial, attention_work, choose, step_of
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec
 from octavo_engine.attention.context import write_heads
+from octavo_engine.attention.registry import BACKENDS
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.varlen import VarlenAttention
 from octavo_engine.config import EngineConfig
@@ -132,7 +133,7 @@ def test_one_candidate_is_not_measured(monkeypatch: pytest.MonkeyPatch, caplog: 
 def test_several_candidates_are_measured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     measure, asked = timed(triton=[2e-5] * 4, varlen=[1e-5] * 4)
     monkeypatch.setattr(autotune, "DeviceMeasure", lambda task, device: measure)
-    monkeypatch.setattr(varlen_module, "why_not", lambda: None)
+    monkeypatch.setattr(varlen_module, "why_not", lambda *_: None)
     monkeypatch.setattr(cross_check, "cross_checked", lambda candidates, task, device: candidates)
     with caplog.at_level(logging.INFO):
         assert select.select_backend("auto", CUDA, TASK).name == "varlen"
@@ -143,7 +144,7 @@ def test_several_candidates_are_measured(monkeypatch: pytest.MonkeyPatch, caplog
 def test_who_only_asks_what_fits_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """`pull --check-memory` runs before the engine, which measures: kernels need not be compiled twice."""
     monkeypatch.setattr(autotune, "DeviceMeasure", None)
-    monkeypatch.setattr(varlen_module, "why_not", lambda: None)
+    monkeypatch.setattr(varlen_module, "why_not", lambda *_: None)
     assert select.select_backend("auto", CUDA, TASK, measure=False).name == "triton"
     asked: list[bool] = []
 
@@ -157,10 +158,10 @@ def test_who_only_asks_what_fits_measures_nothing(monkeypatch: pytest.MonkeyPatc
     assert asked == [False, True]
 
 
-@pytest.mark.parametrize("name", ["triton", "varlen", "flashinfer", "torch"])
+@pytest.mark.parametrize("name", BACKENDS)
 def test_what_is_asked_for_is_taken_unmeasured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune, "DeviceMeasure", None)
-    monkeypatch.setattr(varlen_module, "why_not", lambda: None)
+    monkeypatch.setattr(varlen_module, "why_not", lambda *_: None)
     assert select.select_backend(EngineConfig(model="x", attention_backend=name).attention_backend, CUDA).name == name
 
 

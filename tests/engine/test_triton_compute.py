@@ -40,7 +40,7 @@ from octavo_engine.model.loader import load_model
 from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization import fp8
 from octavo_engine.model.quantization.fp8 import FP8Scheme
-from octavo_engine.model.quantization.registry import ONLINE
+from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 

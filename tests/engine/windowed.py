@@ -1,4 +1,4 @@
-"""A spec some of whose layers see a sliding window."""
+"""Makes a spec some of whose layers have a sliding window."""
 
 from __future__ import annotations
 

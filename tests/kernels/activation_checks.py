@@ -1,4 +1,4 @@
-"""act(gate) * up, and the same quantized."""
+"""Checks of the gated activations act(gate) * up, with and without quantized results."""
 
 from __future__ import annotations
 

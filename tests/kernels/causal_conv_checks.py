@@ -1,4 +1,4 @@
-"""The short causal convolution and its state."""
+"""Checks of the short causal convolution and its state."""
 
 from __future__ import annotations
 

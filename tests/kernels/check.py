@@ -1,4 +1,4 @@
-"""What is checked of a kernel: that it equals its reference, and what it is built to.
+"""What a check of a Triton kernel is: it compares results with a reference, and names the builds to look at.
 
 Each kernel has a module `<kernel>_checks.py` with CHECKS and BUILDS. The modules import only what the device machine
 has (torch, triton, numpy), so that the same checks run under Triton's interpreter here and on a real GPU there.

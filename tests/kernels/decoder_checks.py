@@ -1,4 +1,4 @@
-"""A whole decoder by the Triton kernels against the same one in PyTorch: in float32, and multiplying in FP8."""
+"""Checks of a whole decoder by the Triton kernels against the same in PyTorch: in float32, and with FP8 products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantizing activations, and the product of matrices whose e4m3 scales are by blocks."""
+"""Checks of quantizing activations to FP8, and of the matrix product with block scales."""
 
 from __future__ import annotations
 

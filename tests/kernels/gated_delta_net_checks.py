@@ -1,4 +1,4 @@
-"""Gated DeltaNet, token by token and in chunks."""
+"""Checks of Gated DeltaNet, token by token and in chunks."""
 
 from __future__ import annotations
 

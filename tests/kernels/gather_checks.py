@@ -1,4 +1,4 @@
-"""Gathering a step's inputs from the state table's rows."""
+"""Checks of the kernel that gathers a step's inputs from the state table's rows."""
 
 from __future__ import annotations
 

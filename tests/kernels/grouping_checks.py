@@ -1,4 +1,4 @@
-"""Rows put together by group."""
+"""Checks of the kernel that sorts rows by group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention over a latent cache against the same written out in float64."""
+"""Checks of attention over a latent cache against the same in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Triton would compile launches for, found without compiling or running anything."""
+"""Finds which variants of a kernel Triton would compile for given launches, without compiling or running any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LoRA shrink and expand."""
+"""Checks of the LoRA kernels, shrink and expand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixture of experts: our grouped products, and PyTorch's."""
+"""Checks of the mixture of experts: our Triton kernels' and the one by PyTorch's grouped product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Root mean square normalisation, of a sum too, and quantized."""
+"""Checks of RMS norm, of a residual sum too, with and without quantized results."""
 
 from __future__ import annotations
 

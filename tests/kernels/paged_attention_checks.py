@@ -1,4 +1,4 @@
-"""Paged attention against attention written out in float64, over pairs of everything that shapes it."""
+"""Checks of paged attention against attention in float64, over pairs of all parameters that shape it."""
 
 from __future__ import annotations
 

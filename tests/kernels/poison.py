@@ -1,4 +1,4 @@
-"""Memory that nobody has written holds NaN, so that a kernel that reads or leaves some is found out."""
+"""Fills freshly allocated memory with NaN, so that a kernel that reads or leaves unwritten memory is found."""
 
 from __future__ import annotations
 

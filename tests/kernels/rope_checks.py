@@ -1,4 +1,4 @@
-"""Heads rotated in place; rotated, normalised and written into the cache; and written as they are."""
+"""Checks of RoPE in place, and of the KV cache write with and without RoPE and QK norm."""
 
 from __future__ import annotations
 

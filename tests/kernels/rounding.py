@@ -1,4 +1,4 @@
-"""How numbers are rounded: by the interpreter as on a device, and compared no more loosely than that allows."""
+"""Rounds numbers in the interpreter as a GPU does, and compares results within that rounding."""
 
 from __future__ import annotations
 

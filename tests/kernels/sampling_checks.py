@@ -1,4 +1,4 @@
-"""Sampling: greedy, drawn, and which tokens the filters keep."""
+"""Checks of the sampling kernels: greedy, random, and which tokens the filters keep."""
 
 from __future__ import annotations
 

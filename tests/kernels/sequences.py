@@ -1,4 +1,4 @@
-"""Steps of several sequences whose states lie in rows of their own, for kernels that keep a state a sequence."""
+"""Steps of several sequences, each with its state in a row of its own, for kernels that keep a state."""
 
 from __future__ import annotations
 

@@ -179,8 +179,14 @@ class FlashInferAttention(TritonAttention):
         return self._workspaces[device]
 
 
-def why_not(task: AttentionTask) -> str | None:
-    """What stands in the way of this backend for `task`, None if nothing does."""
+def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
+    """What stands in the way of this backend on `device`, for `task` if it is given; None if nothing does."""
+    if device.type != "cuda":
+        return f"needs a GPU, and the device is {device.type}"
+    return None if task is None else _why_not(task)
+
+
+def _why_not(task: AttentionTask) -> str | None:
     known_heads = all(
         group.head_dim in _HEAD_DIMS and task.num_heads // group.num_kv_heads <= _LARGEST_GROUP for group in task.groups
     )

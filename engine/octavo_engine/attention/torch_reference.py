@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 
@@ -62,6 +62,10 @@ class TorchMetadata:
     decodes: tuple[DecodeBucket, ...]
     prefills: tuple[PrefillTile, ...]
     window: int | None
+
+
+def why_not(device: torch.device, task: AttentionTask | None) -> None:
+    """Nothing stands in the way of this backend."""
 
 
 class TorchAttention:

@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.torch_reference import allocate_blocks
@@ -138,6 +138,13 @@ class TritonAttention:
         if key not in self._scratch:
             self._scratch[key] = torch.empty(size, dtype=torch.float32, device=query.device)
         return self._scratch[key]
+
+
+def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
+    """What stands in the way of this backend on `device`, None if nothing does; it computes every task."""
+    if device.type == "cuda" or interpreted():
+        return None
+    return f"needs a GPU, and the device is {device.type} (TRITON_INTERPRET=1 runs the kernels slowly, for tests)"
 
 
 def interpreted() -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch.nn.attention
 from torch import Tensor
 
-from octavo_engine.attention.backend import AttentionVariant, KVGroupSpec, LayerCache, StepInputs
+from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 from octavo_engine.attention.triton import TritonAttention
 
 
@@ -30,8 +30,12 @@ class VarlenMetadata:
     window: int | None
 
 
-def why_not() -> str | None:
-    """What stands in the way of this backend, None if nothing does."""
+def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
+    """What stands in the way of this backend on `device`, for `task` if it is given; None if nothing does."""
+    if device.type != "cuda":
+        return f"needs a GPU, and the device is {device.type}"
+    if task is not None and not task.plain:
+        return "it has neither softcap nor sinks"
     try:
         varlen: Any = importlib.import_module("torch.nn.attention.varlen")
     except ImportError:

@@ -15,7 +15,7 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization.registry import ONLINE
+from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec

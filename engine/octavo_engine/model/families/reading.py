@@ -11,7 +11,7 @@ import torch
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.families.rope import rope
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization.registry import read_method
+from octavo_engine.model.quantization.select import read_method
 from octavo_engine.model.spec import (
     AttentionSpec,
     HeadSpec,

@@ -1,57 +1,7 @@
-"""The quantization schemes, one file each: which of them a checkpoint is in, and which a flag asks for."""
+"""The quantization schemes: the name of each and its file beside this one.
 
-from __future__ import annotations
+No scheme is imported here, so that the command line and the HTTP process know the names without importing torch.
+"""
 
-import re
-
-from octavo_engine.errors import ModelLoadError
-from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization import fp8, int8
-from octavo_engine.model.quantization.linear_method import LinearMethod
-from octavo_engine.model.quantization.scheme import Scheme, UnsupportedError, unsupported
-
-SCHEMES: tuple[Scheme, ...] = (fp8.SCHEME, int8.SCHEME)
-
-_PROJECTION = re.compile(r"(^re:(?!.*lm_head)|_proj$|self_attn$|mlp$|layers(\.\d+)?$)")
-"""What names a linear layer, or what holds some, in a list of what was not quantized."""
-
-
-def read_method(fields: Fields) -> LinearMethod | None:
-    """What `quantization_config` of a config.json says; ModelLoadError if that is not computed here."""
-    config = fields.mapping("quantization_config")
-    if config is None:
-        return None
-    try:
-        return _read(config)
-    except UnsupportedError as error:
-        supported = "; ".join(scheme.supported for scheme in SCHEMES)
-        raise ModelLoadError(
-            f"{error}; supported are {supported}; or take an unquantized checkpoint of the model (--quantization "
-            f"{SCHEMES[0].name} quantizes it while it is loaded), or a .gguf file"
-        ) from None
-
-
-def _read(config: Fields) -> LinearMethod:
-    name = config.text("quant_method", default="?")
-    readers = [scheme.readers[name] for scheme in SCHEMES if name in scheme.readers]
-    if not readers:
-        raise unsupported(config, f"the weights are quantized ({name}), which this version of Octavo does not compute")
-    for field in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"):
-        _check_left_out(config, field)
-    for read in readers:
-        if (method := read(config)) is not None:
-            return method
-    raise unsupported(config, f"{name} of a kind that this version of Octavo does not compute")
-
-
-def _check_left_out(config: Fields, name: str) -> None:
-    """ModelLoadError if the list `name` of what was not quantized has one of our linear layers."""
-    left_out = config.values.get(name) or []
-    if not isinstance(left_out, list):
-        raise config.wrong(name, left_out, "is no list")
-    if linears := [item for item in left_out if isinstance(item, str) and _PROJECTION.search(item)]:
-        raise unsupported(config, f"{linears[0]} is not quantized while other layers are")
-
-
-ONLINE = {scheme.name: scheme.online for scheme in SCHEMES if scheme.online is not None}
-"""By the name of `--quantization`."""
+SCHEMES = ("fp8", "int8")
+"""Names that --quantization takes. `<name>.py` has the scheme as `SCHEME`."""

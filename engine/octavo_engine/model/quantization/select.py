@@ -1,0 +1,60 @@
+"""Which quantization scheme is taken: the one that a checkpoint is in, or the one that --quantization asks for."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.registry import SCHEMES
+from octavo_engine.model.quantization.scheme import Scheme, UnsupportedError, unsupported
+
+_SCHEMES: tuple[Scheme, ...] = tuple(
+    import_module(f"octavo_engine.model.quantization.{name}").SCHEME for name in SCHEMES
+)
+
+_PROJECTION = re.compile(r"(^re:(?!.*lm_head)|_proj$|self_attn$|mlp$|layers(\.\d+)?$)")
+"""What names a linear layer, or what holds some, in a list of what was not quantized."""
+
+
+def read_method(fields: Fields) -> LinearMethod | None:
+    """What `quantization_config` of a config.json says; ModelLoadError if that is not computed here."""
+    config = fields.mapping("quantization_config")
+    if config is None:
+        return None
+    try:
+        return _read(config)
+    except UnsupportedError as error:
+        supported = "; ".join(scheme.supported for scheme in _SCHEMES)
+        raise ModelLoadError(
+            f"{error}; supported are {supported}; or take an unquantized checkpoint of the model (--quantization "
+            f"{_SCHEMES[0].name} quantizes it while it is loaded), or a .gguf file"
+        ) from None
+
+
+def _read(config: Fields) -> LinearMethod:
+    name = config.text("quant_method", default="?")
+    readers = [scheme.readers[name] for scheme in _SCHEMES if name in scheme.readers]
+    if not readers:
+        raise unsupported(config, f"the weights are quantized ({name}), which this version of Octavo does not compute")
+    for field in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"):
+        _check_left_out(config, field)
+    for read in readers:
+        if (method := read(config)) is not None:
+            return method
+    raise unsupported(config, f"{name} of a kind that this version of Octavo does not compute")
+
+
+def _check_left_out(config: Fields, name: str) -> None:
+    """ModelLoadError if the list `name` of what was not quantized has one of our linear layers."""
+    left_out = config.values.get(name) or []
+    if not isinstance(left_out, list):
+        raise config.wrong(name, left_out, "is no list")
+    if linears := [item for item in left_out if isinstance(item, str) and _PROJECTION.search(item)]:
+        raise unsupported(config, f"{linears[0]} is not quantized while other layers are")
+
+
+ONLINE = {scheme.name: scheme.online for scheme in _SCHEMES if scheme.online is not None}
+"""By the name of `--quantization`."""
