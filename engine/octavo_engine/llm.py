@@ -114,7 +114,7 @@ class LLM:
 
     def _with_ends(self, params: SamplingParams) -> SamplingParams:
         """Stop at the model's ends of sequence, too."""
-        if params.ignore_eos:
+        if params.ignore_eos and params.grammar is None:
             return params
         return replace(params, stop_token_ids=tuple({*params.stop_token_ids, *self.info.eos_token_ids}))
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import jsonschema
 import openai
 import psutil
 import pytest
@@ -143,6 +144,25 @@ def test_seeds_repeat_and_choices_differ(real: RealServer) -> None:
     first = ask()
     assert ask() == first
     assert len(set(first)) == 3
+
+
+def test_answers_follow_a_schema_whatever_is_drawn(real: RealServer) -> None:
+    """Streamed and whole, with choices, at a temperature at which the model says anything; others stay free."""
+    properties = {"city": {"type": "string", "maxLength": 20}, "big": {"type": "boolean"}, "country": {"enum": ["FR"]}}
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}}
+    drawn: dict[str, Any] = {"model": "smollm2", "temperature": 1.5, "max_tokens": 100, "seed": 1}
+    with ThreadPoolExecutor(1) as pool:
+        free = pool.submit(answer_to, real, STORY, max_tokens=24)
+        whole = real.openai.chat.completions.create(messages=QUESTION, response_format=form, n=3, **drawn)
+        stream = real.openai.chat.completions.create(messages=QUESTION, response_format=form, stream=True, **drawn)
+        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    texts = [streamed, *(choice.message.content or "" for choice in whole.choices)]
+    for text in texts:
+        jsonschema.validate(json.loads(text), schema)
+    assert [choice.finish_reason for choice in whole.choices] == ["stop"] * 3
+    assert len(set(texts)) > 1
+    assert free.result() == answer_to(real, STORY, max_tokens=24)
 
 
 def test_completions_of_text_and_of_its_tokens_agree(real: RealServer, tokenizer: Tokenizer) -> None:

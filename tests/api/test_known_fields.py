@@ -18,9 +18,7 @@ ASKING: dict[str, list[Any]] = {
     "bad_words": [["x"], "x"], "logits_processors": [["x.y"]], "vllm_xargs": [{"a": 1}],
     "thinking_token_budget": [5], "repetition_detection": [{"max_pattern_size": 5}],
     # structure
-    "guided_json": [{}], "guided_regex": ["a"], "guided_choice": [["a"]], "guided_grammar": ["x"],
     "guided_decoding_backend": ["xgrammar"], "guided_whitespace_pattern": [" "], "structural_tag": [{}],
-    "structured_outputs": [{}], "response_format": [{"type": "json_object"}, {"type": "json_schema"}],
     # what the answer shows
     "prompt_logprobs": [0, 1], "logprob_token_ids": [[5]], "return_token_ids": [True],
     "return_tokens_as_token_ids": [True], "return_token_offsets": [True], "return_prompt_text": [True],

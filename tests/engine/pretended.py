@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from octavo_engine.core.request import Request
+from octavo_engine.structured.mask_provider import MaskRow
+
 VOCABULARY = 64
 
 
@@ -42,8 +45,26 @@ class PretendedMasks:
         self.asked: list[tuple[str, int, int]] = []
         """Request, length of its answer, number of drafts."""
 
+    def prepare(self) -> None:
+        """Nothing takes long."""
+
+    def add(self, request: Request) -> None:
+        """Requests are known by their names."""
+
+    def remove(self, request_id: str) -> None:
+        """Nothing is kept."""
+
     def guides(self, request_id: str) -> bool:
         return int(request_id.rsplit("-", 1)[1]) % 2 == 0
+
+    def masks(self, rows: Sequence[MaskRow]) -> list[Tensor | Exception]:
+        return [self._mask_or_error(row) for row in rows]
+
+    def _mask_or_error(self, row: MaskRow) -> Tensor | Exception:
+        try:
+            return self.mask(row.request_id, row.answer, row.drafts)
+        except ValueError as error:
+            return error
 
     def mask(self, request_id: str, answer: Sequence[int], drafts: Sequence[int]) -> Tensor:
         self.asked.append((request_id, len(answer), len(drafts)))

@@ -29,6 +29,7 @@ from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.messages import Shutdown
 from octavo_engine.engine.startup import start_engine
 from octavo_engine.runner.masks import NO_MASKS, Masks
+from octavo_engine.structured.mask_provider import MaskRow
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0)
 INFO = EngineInfo(
@@ -121,21 +122,34 @@ class GuidedRecorder(Recorder):
 class AllAllowed:
     """Guides request `a`, whose answers it wants to know in full."""
 
+    def __init__(self) -> None:
+        self.known: set[str] = set()
+
+    def prepare(self) -> None:
+        """Nothing takes long."""
+
+    def add(self, request: Request) -> None:
+        self.known.add(request.request_id)
+
+    def remove(self, request_id: str) -> None:
+        self.known.remove(request_id)
+
     def guides(self, request_id: str) -> bool:
         return request_id == "a"
 
-    def mask(self, request_id: str, answer: Sequence[int], drafts: Sequence[int]) -> torch.Tensor:
-        assert list(answer) == list(range(10, 10 + len(answer)))
-        return torch.full((1 + len(drafts), 2), -1, dtype=torch.int32)
+    def masks(self, rows: Sequence[MaskRow]) -> list[torch.Tensor]:
+        assert all(list(row.answer) == list(range(10, 10 + len(row.answer))) for row in rows)
+        return [torch.full((1 + len(row.drafts), 2), -1, dtype=torch.int32) for row in rows]
 
 
 def test_a_step_with_a_mask_is_sampled_once_all_results_before_it_are_in() -> None:
     """Its forward pass is launched before that, as any other's."""
     loop, _ = recorded()
     loop._executor = recorder = GuidedRecorder()
-    loop.mask_provider = AllAllowed()
+    loop.mask_provider = provider = AllAllowed()
     ask(loop, "a", [1] * 10, replace(GREEDY, max_tokens=3))
     ask(loop, "b", [1] * 10, replace(GREEDY, max_tokens=4))
+    assert provider.known == {"a", "b"}
     assert drain(loop) == {"a": [10, 11, 12], "b": [10, 11, 12, 13]}
     assert recorder.events == [
         "forward 1", "sample 1 [0]", "forward 2", "result 1", "sample 2 [0]", "forward 3", "result 2", "sample 3 [0]",

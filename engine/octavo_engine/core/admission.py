@@ -43,6 +43,8 @@ def check_sampling(params: SamplingParams) -> None:
         raise NotAdmissibleError(f"ignore_eos must be true or false, not {params.ignore_eos!r}")
     if not isinstance(params.stop_token_ids, Sequence):
         raise NotAdmissibleError(f"stop_token_ids must be token ids, not {params.stop_token_ids!r}")
+    if params.grammar is not None and not isinstance(params.grammar, str):
+        raise NotAdmissibleError(f"grammar must be a text, not {params.grammar!r}")
     _check_bias(params.logit_bias)
 
 

@@ -55,6 +55,8 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = _integer(None, 0, 1000)
     """None: none; n: the chosen token's and the n likeliest tokens'."""
+    grammar: str | None = None
+    """What the answer must be a sentence of, in llguidance's language (structured/grammar.py); None: any text."""
 
 
 def sampling_params(values: Mapping[str, Any]) -> SamplingParams:

@@ -16,8 +16,9 @@ from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs, StepPlan
 from octavo_engine.engine.dump import describe
 from octavo_engine.engine.info import EngineInfo
-from octavo_engine.engine.mask_provider import MaskProvider
 from octavo_engine.runner.executor import Executor
+from octavo_engine.runner.masks import NO_MASKS, Masks
+from octavo_engine.structured.mask_provider import MaskProvider, MaskRow
 
 DEPTH = 2
 """Steps launched at once: while the device works on one, the next is planned and waits behind it."""
@@ -63,6 +64,8 @@ class EngineLoop:
         try:
             self._check(request)
             state = self._scheduler.add(request, self._clock())
+            if self.mask_provider is not None:
+                self.mask_provider.add(request)
         except NotAdmissibleError as error:
             reason = FinishReason.ERROR.value
             self._ended.append(RequestOutput(request.request_id, (), finish_reason=reason, error=str(error)))
@@ -75,6 +78,8 @@ class EngineLoop:
         check_length(len(tokens), sampling.max_tokens, self.info.max_model_len)
         check_sampling(sampling)
         check_tokens(tokens, sampling, self.info.vocab_size)
+        if sampling.grammar is not None and self.mask_provider is None:
+            raise NotAdmissibleError("this engine has no guided decoding: leave out the grammar")
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests whose answers are not needed any more. A step under way still computes them, without effect."""
@@ -99,10 +104,15 @@ class EngineLoop:
         that is some time off there are no outputs, and requests that have arrived should be added before the next call.
         """
         try:
-            return self._step()
+            outputs = self._step()
         except Exception:
             log.error("the step failed: %s", describe(self._launched, self._scheduler.report()))
             raise
+        if self.mask_provider is not None:
+            for output in outputs.events:
+                if output.finish_reason is not None:
+                    self.mask_provider.remove(output.request_id)
+        return outputs
 
     def _step(self) -> StepOutputs:
         events, self._ended = self._ended, []
@@ -152,8 +162,7 @@ class EngineLoop:
         guided = self._guided(provider)
         self._waits_for_masks = bool(guided) and len(self._launched) > 1
         if not self._waits_for_masks:
-            masks = {index: self._mask(provider, index, state) for index, state in guided}
-            self._executor.sample({index: mask for index, mask in masks.items() if mask is not None})
+            self._executor.sample(self._masks(provider, guided) if guided else NO_MASKS)
 
     def _guided(self, provider: MaskProvider) -> list[tuple[int, RequestState]]:
         """The requests of the newest step that need a mask, with their index among its sampling rows."""
@@ -163,19 +172,22 @@ class EngineLoop:
             if state.finish_reason is None and provider.guides(state.request_id)
         ]
 
-    def _mask(self, provider: MaskProvider, index: int, state: RequestState) -> Tensor | None:
-        """What the provider allows a request to sample; a provider that fails ends the request with an error."""
-        drafts = self._launched[-1].drafts.get(index, ())
-        try:
-            answer = state.token_ids[state.prompt_len :]
-            return provider.mask(state.request_id, answer, drafts)
-        except Exception as error:
-            log.exception("request %s has no mask", state.request_id)
-            ended = self._scheduler.abort(
-                state.request_id, FinishReason.ERROR, error=f"guided decoding failed: {error}"
-            )
+    def _masks(self, provider: MaskProvider, guided: Sequence[tuple[int, RequestState]]) -> Masks:
+        """What the provider allows requests to sample; one for which it fails ends with an error of its own."""
+        drafts = self._launched[-1].drafts
+        rows = [
+            MaskRow(state.request_id, state.token_ids[state.prompt_len :], drafts.get(index, ()))
+            for index, state in guided
+        ]
+        masks: dict[int, Tensor] = {}
+        for (index, state), mask in zip(guided, provider.masks(rows), strict=True):
+            if isinstance(mask, Tensor):
+                masks[index] = mask
+                continue
+            log.error("request %s has no mask: %s", state.request_id, mask)
+            ended = self._scheduler.abort(state.request_id, FinishReason.ERROR, error=f"guided decoding failed: {mask}")
             self._ended += [ended] if ended else []
-            return None
+        return masks
 
     def _check_patience(self) -> None:
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0

@@ -129,6 +129,8 @@ def _run(config: EngineConfig, connection: Connection, log_format: str) -> None:
     loop = start_engine(config, progress, log_format)
     _collect_garbage_when_idle()
     connection.send(Ready(loop.info))
+    if loop.mask_provider is not None:
+        loop.mask_provider.prepare()
     try:
         serve_loop(loop, connection)
     finally:

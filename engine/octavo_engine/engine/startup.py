@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
@@ -47,6 +48,8 @@ from octavo_engine.runner.memory import (
     plan_memory,
 )
 from octavo_engine.runner.ranks import Ranks
+from octavo_engine.structured.mask_provider import MaskProvider
+from octavo_engine.text.tokenizer import load_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +102,18 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
     )
     report("warmup", 1.0, "")
-    return EngineLoop(_scheduler(config, resolved.spec, plan, loaded.swap_seconds), executor, info)
+    scheduler = _scheduler(config, resolved.spec, plan, loaded.swap_seconds)
+    return EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info))
+
+
+def _mask_provider(files: ModelFiles, info: EngineInfo) -> MaskProvider | None:
+    """What guides answers; None where llguidance is not installed, as `LLM` does without it."""
+    if find_spec("llguidance") is None:
+        return None
+    from octavo_engine.structured.grammar_masks import GrammarMasks
+    from octavo_engine.structured.vocabulary import vocabulary
+
+    return GrammarMasks(lambda: vocabulary(load_tokenizer(files), info.vocab_size, info.eos_token_ids), info.vocab_size)
 
 
 def _sampling_defaults(config: EngineConfig, files: ModelFiles) -> SamplingDefaults:

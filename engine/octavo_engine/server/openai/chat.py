@@ -27,6 +27,7 @@ from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.preparation import Times, answer_length, generation_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_text, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
+from octavo_engine.server.openai.structured_outputs import grammar_of
 from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.logprobs import clamp
@@ -115,7 +116,10 @@ def routes(serving: Serving) -> APIRouter:
             ids = await encode_text(serving, model, text, bool(body.add_special_tokens), "messages", keep)
             prompt = check_prompt(ids, model.ready, "messages")
             max_tokens = answer_length(asked, None, len(prompt), model.ready)
-            prepared = generation_request(admitted, body, model, [prompt], max_tokens, top_logprobs(body), times)
+            grammar = await serving.text.run(grammar_of, body)
+            prepared = generation_request(
+                admitted, body, model, [prompt], max_tokens, top_logprobs(body), times, grammar
+            )
             return prepared, ChatWriter(serving, body, model.tokenizer)
 
         return await answer(serving, request, body, times, body.n or 1, prepare)

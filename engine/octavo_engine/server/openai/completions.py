@@ -17,6 +17,7 @@ from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.preparation import Times, answer_length, generation_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_text, truncated_length
 from octavo_engine.server.openai.protocol import CompletionBody
+from octavo_engine.server.openai.structured_outputs import grammar_of
 from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.logprobs import TextLogprobs, text_logprobs
@@ -122,8 +123,8 @@ def routes(serving: Serving) -> APIRouter:
             writer = TextWriter(serving, body, model.tokenizer, _echoes(body, model.tokenizer, prompts))
             longest = max(map(len, prompts))
             max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready)
-            prepared = generation_request(admitted, body, model, prompts, max_tokens, body.logprobs, times)
-            return prepared, writer
+            grammar = await serving.text.run(grammar_of, body)
+            return generation_request(admitted, body, model, prompts, max_tokens, body.logprobs, times, grammar), writer
 
         return await answer(serving, request, body, times, len(body.prompt) * (body.n or 1), prepare)
 

@@ -58,11 +58,13 @@ def generation_request(
     max_tokens: int,
     logprobs: int | None,
     times: Times,
+    grammar: str | None,
 ) -> GenerationRequest:
     """What is to be generated for these prompts' token ids; APIError 400 for what the model does not have."""
+    _check_ends(body, model, grammar)
     if body.min_tokens is not None and body.min_tokens > max_tokens:
         raise APIError(400, f"min_tokens: {body.min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
-    sampling = _sampling_params(body, model, max_tokens, logprobs)
+    sampling = replace(_sampling_params(body, model, max_tokens, logprobs), grammar=grammar)
     return GenerationRequest(
         requests=_requests(admitted, body, prompts, sampling, times),
         n=body.n or 1,
@@ -74,6 +76,19 @@ def generation_request(
         ),
         arrival=times.arrival,
     )
+
+
+def _check_ends(body: GenerationBody, model: LoadedModel, grammar: str | None) -> None:
+    """APIError 400 if a grammar is asked for and something that keeps the answer from ending where the grammar does."""
+    if grammar is None:
+        return
+    if not model.ready.eos_token_ids:
+        message = "this model names no token that ends an answer, so its answers cannot follow a schema or grammar"
+        raise APIError(400, message, param="response_format", code="unsupported_parameter")
+    for param, value in (("ignore_eos", body.ignore_eos), ("min_tokens", body.min_tokens)):
+        if value:
+            message = f"{param}: an answer that follows a schema or grammar ends where that does; leave {param} out"
+            raise APIError(400, message, param=param)
 
 
 def _requests(

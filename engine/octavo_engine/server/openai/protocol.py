@@ -37,9 +37,9 @@ from octavo_engine.server.openai.refused import (
     OnlyEmpty,
     OnlyFalse,
     OnlyOne,
-    TextFormat,
     TextModality,
 )
+from octavo_engine.server.openai.structured_outputs import StructuredFields
 
 
 class Body(BaseModel):
@@ -68,16 +68,6 @@ class RefusedFields(Body):
     repetition_detection: NotYet = None
     thinking_token_budget: NotYet = None
     vllm_xargs: OnlyEmpty = None
-    # What an answer must look like.
-    response_format: TextFormat = None
-    structured_outputs: NotYet = None
-    structural_tag: NotYet = None
-    guided_json: NotYet = None
-    guided_regex: NotYet = None
-    guided_choice: NotYet = None
-    guided_grammar: NotYet = None
-    guided_decoding_backend: NotYet = None
-    guided_whitespace_pattern: NotYet = None
     # What is reported beside an answer's text.
     prompt_logprobs: NotYet = None
     logprob_token_ids: NotYet = None
@@ -91,7 +81,7 @@ class RefusedFields(Body):
     ec_transfer_params: OnlyEmpty = None
 
 
-class GenerationBody(RefusedFields):
+class GenerationBody(RefusedFields, StructuredFields):
     """What chat and text completions have in common."""
 
     model: Name | None = None

@@ -33,10 +33,6 @@ def _no_tools(value: Any) -> Any:
     return None if value in ([], "none", "auto") else _refuse(value)
 
 
-def _text_format(value: Any) -> Any:
-    return None if isinstance(value, dict) and value.get("type") == "text" else _refuse(value)
-
-
 def _text_modality(value: Any) -> Any:
     return None if value == ["text"] else _refuse(value)
 
@@ -46,5 +42,4 @@ OnlyFalse = Annotated[Any, AfterValidator(_only_false)]
 OnlyOne = Annotated[Any, AfterValidator(_only_one)]
 OnlyEmpty = Annotated[Any, AfterValidator(_only_empty)]
 NoTools = Annotated[Any, AfterValidator(_no_tools)]
-TextFormat = Annotated[Any, AfterValidator(_text_format)]
 TextModality = Annotated[Any, AfterValidator(_text_modality)]

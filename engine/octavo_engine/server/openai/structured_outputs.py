@@ -1,0 +1,155 @@
+"""The fields that ask for an answer of a certain form, OpenAI's and vLLM's, and the one grammar that they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.refused import NotYet
+from octavo_engine.structured.grammar import (
+    MAX_CHARACTERS,
+    GrammarError,
+    check_grammar,
+    choice_grammar,
+    json_object_grammar,
+    json_schema_grammar,
+    lark_grammar,
+    regex_grammar,
+)
+
+_MAX_DEPTH = 64
+_MAX_CHOICES = 1024
+
+
+def _schema(value: Any) -> dict[str, Any] | str | None:
+    if value is None or (isinstance(value, str) and len(value) <= MAX_CHARACTERS):
+        return value
+    return _schema_object(value)
+
+
+def _schema_object(value: Any) -> dict[str, Any]:
+    """A JSON schema as an object; its size is bounded when it is written as a grammar."""
+    if not isinstance(value, dict):
+        raise ValueError("must be a JSON schema: an object")
+    level: list[Any] = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [child for each in level for child in _children(each)]
+    if level:
+        raise ValueError(f"is nested more than {_MAX_DEPTH} deep")
+    return value
+
+
+def _children(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+Grammar = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
+Schema = Annotated[Any, AfterValidator(_schema)]
+"""An object, or its text."""
+SchemaObject = Annotated[Any, AfterValidator(_schema_object)]
+Choices = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=_MAX_CHOICES)
+]
+
+
+class _Strict(BaseModel):
+    """An object in which an unknown field is an error: it could change what is asked for."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
+
+
+class NamedSchema(_Strict):
+    """What `response_format` says beside its type."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    schema_: Annotated[SchemaObject, Field(alias="schema")]
+    strict: bool | None = None
+    """Has no effect: an answer always follows its schema."""
+    description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
+
+
+class ResponseFormat(_Strict):
+    """OpenAI's field: any text, any JSON object, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema must be given if type is json_schema, and only then")
+        return self
+
+
+class StructuredOutputs(_Strict):
+    """vLLM's one field for all forms."""
+
+    json_: Annotated[Schema, Field(alias="json")] = None
+    regex: Grammar | None = None
+    choice: Choices | None = None
+    grammar: Grammar | None = None
+    json_object: bool | None = None
+    structural_tag: NotYet = None
+    disable_any_whitespace: NotYet = None
+    disable_additional_properties: NotYet = None
+    whitespace_pattern: NotYet = None
+
+
+class StructuredFields(BaseModel):
+    """The fields of a request's body; at most one of them may ask for something."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema = None
+    guided_regex: Grammar | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Grammar | None = None
+    guided_decoding_backend: NotYet = None
+    guided_whitespace_pattern: NotYet = None
+    structural_tag: NotYet = None
+
+
+def grammar_of(body: StructuredFields) -> str | None:
+    """The grammar that the answer must follow, checked, or None for any text; APIError 400 names the field."""
+    asked = list(_asked(body))
+    if not asked:
+        return None
+    (param, make), *others = asked
+    if others:
+        names = ", ".join(name for name, _ in asked)
+        raise APIError(400, f"{names}: only one of these may be given in a request", param=param)
+    try:
+        grammar = make()
+        check_grammar(grammar)
+    except GrammarError as error:
+        raise APIError(400, f"{param}: {error}", param=param, code="invalid_grammar") from None
+    return grammar
+
+
+def _asked(body: StructuredFields) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Each field that asks for a form, with what makes its grammar."""
+    if (form := body.response_format) is not None and form.json_schema is not None:
+        yield "response_format", partial(json_schema_grammar, form.json_schema.schema_)
+    elif form is not None and form.type == "json_object":
+        yield "response_format", json_object_grammar
+    given: list[tuple[str, Any, Callable[[Any], str]]] = [
+        ("guided_json", body.guided_json, json_schema_grammar),
+        ("guided_regex", body.guided_regex, regex_grammar),
+        ("guided_choice", body.guided_choice, choice_grammar),
+        ("guided_grammar", body.guided_grammar, lark_grammar),
+    ]
+    if (one := body.structured_outputs) is not None:
+        given += [
+            ("structured_outputs.json", one.json_, json_schema_grammar),
+            ("structured_outputs.regex", one.regex, regex_grammar),
+            ("structured_outputs.choice", one.choice, choice_grammar),
+            ("structured_outputs.grammar", one.grammar, lark_grammar),
+            ("structured_outputs.json_object", one.json_object or None, lambda _: json_object_grammar()),
+        ]
+    for param, value, make in given:
+        if value is not None:
+            yield param, partial(make, value)

@@ -1,0 +1,78 @@
+"""From what a request asks of its answer's form to one grammar, in the language of llguidance.
+
+A grammar is a text: it crosses from HTTP to the engine as a field of `SamplingParams`, and is compiled there
+(grammar_masks.py). https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md describes the language.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits
+from llguidance.gbnf_to_lark import any_to_lark
+
+MAX_CHARACTERS = 1 << 18
+"""Of one grammar, or of the schema that it is made from."""
+LIMITS = LLParserLimits(
+    max_lexer_states=20_000, max_grammar_size=200_000, step_lexer_fuel=200_000, step_max_items=50_000,
+    verbose_errors=False,
+)  # fmt: skip
+"""What one grammar may take while it is compiled and while a mask is computed: some 40 MB, and some 20 ms a mask. A
+request that needs more ends with an error of its own."""
+_WHITESPACE = r"( |\n {0,32})"
+"""What may stand between JSON's tokens, or nothing: enough for any usual layout, and no endless run of spaces."""
+
+
+class GrammarError(ValueError):
+    """The grammar is wrong, or takes more than `LIMITS`; the message says what."""
+
+
+def json_schema_grammar(schema: dict[str, Any] | str) -> str:
+    """JSON that is valid under a schema (https://json-schema.org, draft 2020-12), given as an object or as its text."""
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    _check_length(text)
+    try:
+        return LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": _WHITESPACE})
+    except ValueError as error:
+        raise GrammarError(str(error)) from None
+
+
+def json_object_grammar() -> str:
+    """Any JSON object."""
+    return json_schema_grammar({"type": "object"})
+
+
+def regex_grammar(regex: str) -> str:
+    """Texts that a regular expression matches as a whole, in the syntax of Rust's regex crate."""
+    _check_length(regex)
+    return LLMatcher.grammar_from_regex(regex)
+
+
+def choice_grammar(choices: Sequence[str]) -> str:
+    """One of the given texts."""
+    return lark_grammar("start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices))
+
+
+def lark_grammar(text: str) -> str:
+    """Sentences of a context-free grammar in llguidance's variant of Lark's notation, or in llama.cpp's GBNF."""
+    _check_length(text)
+    if "::=" in text:
+        try:
+            text = any_to_lark(text)
+        except Exception as error:  # noqa: BLE001  # the converter is a script, which fails in any way
+            raise GrammarError(f"it is neither Lark nor GBNF: {error}") from None
+    return LLMatcher.grammar_from_lark(text)
+
+
+def check_grammar(grammar: str) -> None:
+    """GrammarError unless it can be compiled."""
+    wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
+    if wrong:
+        raise GrammarError(messages[0].strip()[:500])
+
+
+def _check_length(text: str) -> None:
+    if len(text) > MAX_CHARACTERS:
+        raise GrammarError(f"it has {len(text)} characters; at most {MAX_CHARACTERS} are allowed")

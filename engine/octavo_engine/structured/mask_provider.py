@@ -1,0 +1,45 @@
+"""Guided decoding's hook into the loop: what a request may sample next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from octavo_engine.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRow:
+    """One row of a step that needs a mask."""
+
+    request_id: str
+    answer: Sequence[int]
+    """All tokens sampled so far."""
+    drafts: Sequence[int]
+    """Tokens that are guessed to follow."""
+
+
+class MaskProvider(Protocol):
+    """Knows which tokens the answers of some requests may consist of, such as a grammar's."""
+
+    def prepare(self) -> None:
+        """Begin what takes long and is needed for the first mask; returns at once."""
+
+    def add(self, request: Request) -> None:
+        """A request was accepted."""
+
+    def remove(self, request_id: str) -> None:
+        """A request has ended."""
+
+    def guides(self, request_id: str) -> bool:
+        """Whether this request's tokens are masked, from its first to its last."""
+
+    def masks(self, rows: Sequence[MaskRow]) -> Sequence[Tensor | Exception]:
+        """For each row its bits [1 + drafts, ceil(vocab / 32)], int32 on the host: which tokens may follow.
+
+        The first line says what may follow the answer, each other line what may follow one more of the drafts. It is
+        asked while the device computes the logits. An exception in a row's place ends its request alone.
+        """

@@ -1,0 +1,48 @@
+"""The tokens of a model as llguidance wants them: each one's bytes, and which end an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llguidance import LLTokenizer, TokenizerWrapper
+
+from octavo_engine.text.tokenizer import Tokenizer
+
+_SPECIAL = b"\xff"
+"""Begins a control token's spelling: no text contains the byte, so a grammar's text never is a control token."""
+
+
+class _Vocabulary:
+    """What `TokenizerWrapper` reads."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, ends: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        ids = range(max(vocab_size, tokenizer.vocab_size))
+        self.eos_token_id = ends[0]
+        self.bos_token_id = tokenizer.bos_token_id
+        self.special_token_ids = [token for token in ids if self._is_special(token)]
+        self.tokens = [self._bytes(token) for token in ids]
+
+    def _is_special(self, token: int) -> bool:
+        """Whether it is no text: a control token, or a logit that the tokenizer has no token for."""
+        return token >= self._tokenizer.vocab_size or self._tokenizer.is_special(token)
+
+    def _bytes(self, token: int) -> bytes:
+        if not self._is_special(token):
+            return self._tokenizer.token_bytes(token)
+        return _SPECIAL + (self._tokenizer.token_bytes(token) or f"<{token}>".encode())
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        if isinstance(text, bytes):
+            text = text.decode(errors="replace")
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+
+def vocabulary(tokenizer: Tokenizer, vocab_size: int, ends: Sequence[int]) -> LLTokenizer:
+    """For masks of `vocab_size` bits, in which a complete answer may be followed by any of `ends`.
+
+    ValueError if there are none: an answer could not end.
+    """
+    if not ends:
+        raise ValueError("the model names no token that ends an answer (eos_token_id), so none can follow a grammar")
+    return LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, vocab_size, ends)), eos_token=[*ends])

@@ -1,0 +1,47 @@
+"""What a request may ask for as a grammar, and what is wrong with what it may not."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo_engine.structured.grammar import (
+    GrammarError,
+    check_grammar,
+    choice_grammar,
+    json_schema_grammar,
+    lark_grammar,
+    regex_grammar,
+)
+
+WRONG = {
+    "a type": (lambda: json_schema_grammar({"type": "cheese"}), "cheese"),
+    "no JSON": (lambda: json_schema_grammar("{"), "EOF"),
+    "no object": (lambda: json_schema_grammar("[1]"), ""),
+    "what a schema says that is not computed": (
+        lambda: json_schema_grammar({"type": "array", "uniqueItems": True}),
+        "uniqueItems",
+    ),
+    "a reference elsewhere": (lambda: json_schema_grammar({"$ref": "http://example.com/x"}), "example.com"),
+    "a schema that allows nothing": (
+        lambda: json_schema_grammar({"type": "integer", "minimum": 5, "maximum": 4}),
+        "",
+    ),
+    "a regex": (lambda: regex_grammar("(a"), "regex"),
+    "a regex that looks back": (lambda: regex_grammar(r"(a)\1"), "backreferences"),
+    "lark": (lambda: lark_grammar("start: missing"), "missing"),
+    "gbnf": (lambda: lark_grammar("root ::= ("), "neither Lark nor GBNF"),
+    "a text that is too long": (lambda: regex_grammar("a" * (1 << 19)), "at most 262144 are allowed"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said(name: str) -> None:
+    make, says = WRONG[name]
+    with pytest.raises(GrammarError) as caught:
+        check_grammar(make())
+    assert says in str(caught.value)
+    assert len(str(caught.value)) <= 600
+
+
+def test_choices_may_hold_any_characters() -> None:
+    check_grammar(choice_grammar(['"', "\\", "\n", "é", "\u2028", "%json {}", "//", "a" * 4096]))

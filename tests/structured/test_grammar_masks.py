@@ -1,0 +1,213 @@
+"""Answers drawn at random from masks alone: whatever the model wants, what ends follows its grammar."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+from llguidance import LLTokenizer
+
+from octavo_engine.core.request import Request
+from octavo_engine.core.sampling_params import SamplingParams
+from octavo_engine.structured.grammar import (
+    choice_grammar,
+    json_object_grammar,
+    json_schema_grammar,
+    lark_grammar,
+    regex_grammar,
+)
+from octavo_engine.structured.grammar_masks import GrammarMasks
+from octavo_engine.structured.mask_provider import MaskRow
+from octavo_engine.structured.vocabulary import vocabulary
+from octavo_engine.text.tokenizer import Tokenizer
+from tests.structured.conftest import ENDS
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "email": {"type": "string", "format": "email", "maxLength": 40},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", "ü"]}, "maxItems": 3},
+        "home": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/place"}]},
+    },
+    "required": ["name", "age", "home"],
+    "additionalProperties": False,
+    "$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}},
+}
+SUM = 'start: NUMBER ("+" NUMBER)*\nNUMBER: /[0-9]{1,3}/'
+GBNF = 'root ::= number ("+" number)*\nnumber ::= [0-9] [0-9]? [0-9]?'
+
+
+def sum_of_numbers(text: str) -> bool:
+    return re.fullmatch(r"\d{1,3}(\+\d{1,3})*", text) is not None
+
+
+def valid(schema: dict[str, Any]) -> Callable[[str], bool]:
+    return lambda text: jsonschema.validate(json.loads(text), schema) is None
+
+
+GRAMMARS: dict[str, tuple[str, Callable[[str], bool]]] = {
+    "schema": (json_schema_grammar(PERSON), valid(PERSON)),
+    "schema as text": (json_schema_grammar(json.dumps(PERSON)), valid(PERSON)),
+    "any object": (json_object_grammar(), valid({"type": "object"})),
+    "regex": (regex_grammar(r"(foo|bär){2}-\d{3}"), lambda text: bool(re.fullmatch(r"(foo|bär){2}-\d{3}", text))),
+    "choice": (choice_grammar(['say "no"', "yes\\", "日本"]), lambda text: text in ('say "no"', "yes\\", "日本")),
+    "lark": (lark_grammar(SUM), sum_of_numbers),
+    "gbnf": (lark_grammar(GBNF), sum_of_numbers),
+}
+
+
+@pytest.fixture
+def masks(tokens: LLTokenizer) -> GrammarMasks:
+    return GrammarMasks(lambda: tokens, tokens.vocab_size)
+
+
+def ask(masks: GrammarMasks, name: str, grammar: str | None) -> None:
+    sampling = SamplingParams(max_tokens=400, grammar=grammar)
+    masks.add(Request(request_id=name, prompt_token_ids=(1,), sampling=sampling))
+
+
+def allowed(line: torch.Tensor) -> list[int]:
+    found: list[int] = np.flatnonzero(np.unpackbits(line.numpy().view(np.uint8), bitorder="little")).tolist()
+    return found
+
+
+def line_of(masks: GrammarMasks, name: str, answer: list[int]) -> torch.Tensor:
+    [mask] = masks.masks([MaskRow(name, answer, ())])
+    assert isinstance(mask, torch.Tensor), mask
+    assert mask.dtype == torch.int32 and mask.shape[0] == 1
+    return mask[0]
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_what_ends_follows_its_grammar(name: str, masks: GrammarMasks, tokenizer: Tokenizer) -> None:
+    grammar, follows = GRAMMARS[name]
+    closing = {*ENDS, *(token for text in ('"', "}", "]", '"}', "1") for token in tokenizer.encode(text, False))}
+    ended = 0
+    for seed in range(4):
+        draws = random.Random(seed)
+        answer: list[int] = []
+        ask(masks, str(seed), grammar)
+        while len(answer) < 150 and not (answer and answer[-1] in ENDS):
+            choices = allowed(line_of(masks, str(seed), answer))
+            ends = closing.intersection(choices)  # texts of random tokens would not end by themselves
+            answer.append(draws.choice(sorted(ends) if ends and draws.random() < 0.5 else choices))
+        masks.remove(str(seed))
+        if answer[-1] in ENDS:
+            ended += 1
+            assert follows(tokenizer.decode(answer[:-1])), tokenizer.decode(answer)
+    assert ended >= 1
+
+
+def test_requests_without_a_grammar_and_those_that_ended_are_not_guided(masks: GrammarMasks) -> None:
+    ask(masks, "free", None)
+    ask(masks, "guided", GRAMMARS["choice"][0])
+    assert (masks.guides("free"), masks.guides("guided")) == (False, True)
+    for name in ("free", "guided"):
+        masks.remove(name)
+    assert not masks.guides("guided")
+
+
+def test_a_complete_answer_may_only_end_and_by_any_of_the_models_ends(
+    masks: GrammarMasks, tokenizer: Tokenizer
+) -> None:
+    ask(masks, "a", choice_grammar(["yes"]))
+    assert allowed(line_of(masks, "a", tokenizer.encode("yes", add_special_tokens=False))) == sorted(ENDS)
+
+
+def test_control_tokens_are_no_text(masks: GrammarMasks, tokenizer: Tokenizer) -> None:
+    """A grammar of any text allows the characters of `<|im_start|>`, not the token."""
+    ask(masks, "a", regex_grammar(r"(.|\n)*"))
+    control = {token for token in range(tokenizer.vocab_size) if tokenizer.is_special(token)}
+    assert control & set(allowed(line_of(masks, "a", []))) == set(ENDS)
+
+
+def test_drafts_get_the_lines_that_their_tokens_would(masks: GrammarMasks, tokenizer: Tokenizer) -> None:
+    answer = tokenizer.encode('{"name":', add_special_tokens=False)
+    drafts = tokenizer.encode(' "Ann", "age"', add_special_tokens=False)
+    for name in ("drafts", "plain"):
+        ask(masks, name, GRAMMARS["schema"][0])
+    [mask] = masks.masks([MaskRow("drafts", answer, drafts)])
+    assert isinstance(mask, torch.Tensor)
+    for count in range(len(drafts) + 1):
+        assert torch.equal(mask[count], line_of(masks, "plain", answer + drafts[:count]))
+    assert torch.equal(line_of(masks, "drafts", answer), mask[0]), "drafts are taken back"
+
+
+def test_many_rows_get_what_each_alone_does(masks: GrammarMasks, tokenizer: Tokenizer) -> None:
+    texts = {"schema": '{"name": "Bo', "regex": "foo", "lark": "12+3", "choice": "say"}
+    rows = []
+    for name, text in texts.items():
+        for copy in ("alone", "together"):
+            ask(masks, f"{name} {copy}", GRAMMARS[name][0])
+        rows.append(MaskRow(f"{name} together", tokenizer.encode(text, add_special_tokens=False), ()))
+    for row, mask in zip(rows, masks.masks(rows), strict=True):
+        assert isinstance(mask, torch.Tensor)
+        assert torch.equal(mask[0], line_of(masks, row.request_id.replace("together", "alone"), list(row.answer)))
+
+
+def test_a_grammar_that_fails_gives_an_error_for_its_row_alone(masks: GrammarMasks) -> None:
+    ask(masks, "wrong", "start: nothing {")
+    ask(masks, "right", GRAMMARS["lark"][0])
+    wrong, right = masks.masks([MaskRow(name, (), ()) for name in ("wrong", "right")])
+    assert isinstance(wrong, Exception)
+    assert isinstance(right, torch.Tensor)
+
+
+def test_a_token_that_the_grammar_does_not_allow_is_an_error_of_its_request(masks: GrammarMasks) -> None:
+    ask(masks, "a", GRAMMARS["choice"][0])
+    [error] = masks.masks([MaskRow("a", [999], ())])
+    assert isinstance(error, Exception)
+
+
+def test_a_model_without_an_end_is_an_error_of_the_request(tokenizer: Tokenizer) -> None:
+    masks = GrammarMasks(lambda: vocabulary(tokenizer, tokenizer.vocab_size, ()), tokenizer.vocab_size)
+    ask(masks, "a", GRAMMARS["choice"][0])
+    [error] = masks.masks([MaskRow("a", [], ())])
+    assert "names no token that ends an answer" in str(error)
+
+
+@pytest.mark.parametrize("more", [-1000, 1000])
+def test_a_mask_has_the_models_width_not_the_tokenizers(more: int, tokenizer: Tokenizer, tokens: LLTokenizer) -> None:
+    """A model may have fewer logits than its tokenizer has tokens, or more; what is no text is not allowed."""
+    size = tokenizer.vocab_size + more
+    masks = GrammarMasks(lambda: vocabulary(tokenizer, size, ENDS), size)
+    ask(masks, "a", regex_grammar("[a-z]+"))
+    line = line_of(masks, "a", [])
+    assert len(line) == -(-size // 32)
+    assert max(allowed(line)) < min(tokenizer.vocab_size, len(line) * 32)
+
+
+def test_a_compiled_grammar_is_used_again_and_few_are_kept(
+    masks: GrammarMasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from octavo_engine.structured import grammar_masks
+
+    compiled: list[str] = []
+    real = grammar_masks.LLMatcher
+
+    def compile_(tokens: LLTokenizer, grammar: str, **options: Any) -> Any:
+        compiled.append(grammar)
+        return real(tokens, grammar, **options)
+
+    monkeypatch.setattr(grammar_masks, "LLMatcher", compile_)
+    grammars = [choice_grammar([f"choice {number}"]) for number in range(20)]
+    for number, grammar in enumerate([grammars[0], grammars[0], *grammars, grammars[0], grammars[19]]):
+        ask(masks, str(number), grammar)
+        masks._answers[str(number)].matcher.result()
+        masks.remove(str(number))
+    assert compiled == [*grammars, grammars[0]]
+
+
+def test_sampling_params_carry_the_grammar() -> None:
+    params = SamplingParams(max_tokens=1, grammar="x")
+    assert replace(params, seed=1).grammar == "x"
