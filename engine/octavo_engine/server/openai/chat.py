@@ -117,9 +117,8 @@ def routes(serving: Serving) -> APIRouter:
             prompt = check_prompt(ids, model.ready, "messages")
             max_tokens = answer_length(asked, None, len(prompt), model.ready)
             grammar = await serving.text.run(grammar_of, body)
-            prepared = generation_request(
-                admitted, body, model, [prompt], max_tokens, top_logprobs(body), times, grammar
-            )
+            logprobs = top_logprobs(body)
+            prepared = generation_request(admitted, body, model, [prompt], max_tokens, logprobs, times, grammar)
             return prepared, ChatWriter(serving, body, model.tokenizer)
 
         return await answer(serving, request, body, times, body.n or 1, prepare)
