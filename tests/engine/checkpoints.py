@@ -55,8 +55,8 @@ def reference_model(family: str = "Llama", **changes: Any) -> Any:
     import transformers
 
     torch.manual_seed(1234)
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes})
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model_class = getattr(transformers, f"{family}ForCausalLM")
+    model = model_class(model_class.config_class(**{**SIZES, **changes})).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):

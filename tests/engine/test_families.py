@@ -65,7 +65,8 @@ class Pair:
 def make_pair(name: str, folder: Path) -> Pair:
     """A case's model with weights drawn at random, without ends of sequence, saved with a tokenizer."""
     case = CASES[name]
-    model = reference_model(case.family, bos_token_id=None, eos_token_id=None, pad_token_id=None, **case.changes)
+    no_ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    model = reference_model(case.family, **{**no_ends, **case.changes})
     model.set_experts_implementation("eager")  # the others take no rows of 35 numbers
     directory = save(model, folder / name)
     save_words(directory, SIZES["vocab_size"])

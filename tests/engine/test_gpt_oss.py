@@ -230,14 +230,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.3.mlp.experts"]}},
         "which are all in mxfp4 or none",
     ),
-    "yarn": ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "original_max_position_embeddings is missing"),
     "betas": (
         {"rope_scaling": {**GPT_OSS_20B["rope_scaling"], "beta_slow": 40.0}},  # type: ignore[dict-item]
         "beta_fast 32.0 is not above beta_slow 40",
-    ),
-    "mscale": (
-        {"rope_scaling": {**GPT_OSS_20B["rope_scaling"], "mscale": 0.7}},  # type: ignore[dict-item]
-        "mscale 0.7 is not supported",
     ),
 }
 

@@ -33,6 +33,8 @@ class AttentionContext:
         """
         cache, metadata = self.caches[layer], self.metadata[self.group_of_layer[layer]]
         query = write_heads(self.backend, cache, heads, rope, qk_norm, metadata)
+        if rope is not None and rope.query_scale is not None:
+            query = query * rope.query_scale.to(query.dtype)
         return self.backend.attend(query, cache, metadata, variant)
 
 
@@ -49,14 +51,17 @@ def write_heads(
     On the backend's fast path if it has one for this RoPE and this norm, else step by step in PyTorch. `heads` may be
     overwritten.
     """
-    fused = backend.fused_write(cache, heads, rope, qk_norm, metadata)
+    kv_heads = cache.key.shape[2]
+    late = qk_norm is not None and qk_norm.after_rope
+    fused = None if late else backend.fused_write(cache, heads, rope, qk_norm, metadata)
     if fused is not None:
         return fused
-    kv_heads = cache.key.shape[2]
-    heads = normalise(heads, kv_heads, qk_norm)
+    heads = heads if late else normalise(heads, kv_heads, qk_norm)
     query, key, value = split_heads(heads, kv_heads)
     if rope is not None:
         rotated = rotate(heads[:, :-kv_heads], rope)
         query, key = rotated[:, :-kv_heads], rotated[:, -kv_heads:]
+    if qk_norm is not None and late:
+        query, key = qk_norm.query.apply(query), qk_norm.key.apply(key)
     backend.write(cache, key, value, metadata)
     return query

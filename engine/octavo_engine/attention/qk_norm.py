@@ -1,4 +1,4 @@
-"""Normalisation of query and key before RoPE."""
+"""Normalisation of query and key, before RoPE or after it."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class QKNorm:
     key: NormWeights
     projection: WholeProjection | None = None
     """None: each head by itself. Else weights are [H, D] and [K, D], and both norms are root mean squares."""
+    after_rope: bool = False
+    """Whether query and key are rotated before they are normalised."""
 
     @property
     def is_plain_rms(self) -> bool:

@@ -18,6 +18,8 @@ class Rope:
     cos: Tensor
     """float32 [T, 1, R / 2], contiguous, as the sines."""
     sin: Tensor
+    query_scale: Tensor | None = None
+    """What queries are multiplied with, float32 [T, 1, 1]; None: nothing."""
 
     @property
     def rotary_dim(self) -> int:

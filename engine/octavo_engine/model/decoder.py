@@ -50,9 +50,13 @@ class Decoder(nn.Module):
         options = LayerOptions(ranks, self.compute, dtype, device, spec.names, fp8_products)
         self.kv_groups = ranks.shard.kv_groups(spec)
         self.embedding = Embedding(spec.vocab_size, spec.hidden_size, spec.embedding_scale, options)
-        rotations = list(dict.fromkeys((layer.mixer.rope, layer.mixer.head_dim) for layer in spec.layers))
-        self.ropes = nn.ModuleList(RotaryEmbedding(rope, head_dim, device) for rope, head_dim in rotations)
-        self._rope_of_layer = [rotations.index((layer.mixer.rope, layer.mixer.head_dim)) for layer in spec.layers]
+        self.embedding_norm = (
+            None if spec.embedding_norm is None else Norm(spec.hidden_size, spec.embedding_norm, options)
+        )
+        wanted = [(mixer.rope, mixer.head_dim, mixer.query_scaling) for mixer in (layer.mixer for layer in spec.layers)]
+        rotations = list(dict.fromkeys(wanted))
+        self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
+        self._rope_of_layer = [rotations.index(rotation) for rotation in wanted]
         self.layers = nn.ModuleList(
             DecoderLayer(
                 layer,
@@ -69,6 +73,8 @@ class Decoder(nn.Module):
     def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
         """The normalised hidden states of the rows that are sampled, [R, hidden]."""
         x = self.embedding(inputs.token_ids)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)[0]
         different = [rope(inputs.positions) for rope in self.ropes]
         ropes = [different[index] for index in self._rope_of_layer]
         x = self.compute.run(self.decoder_layers, x, ropes, attention)
@@ -101,6 +107,8 @@ class Decoder(nn.Module):
         """What a checkpoint of the model has, and where in this decoder it belongs."""
         names = self.spec.names
         yield from self.embedding.tensors(names.embedding)
+        if self.embedding_norm is not None:
+            yield from self.embedding_norm.tensors(names.embedding_norm)
         for layer in self.decoder_layers:
             yield from layer.tensors()
         yield from self.norm.tensors(names.norm)

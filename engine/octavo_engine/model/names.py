@@ -15,6 +15,7 @@ class TensorNames:
     """
 
     embedding: str = "model.embed_tokens"
+    embedding_norm: str = "model.embed_norm"
     norm: str = "model.norm"
     head: str = "lm_head"
 
@@ -40,6 +41,8 @@ class TensorNames:
     up: str = "model.layers.{layer}.mlp.up_proj"
     """For a feed-forward without a gate, its only projection to the intermediate size."""
     down: str = "model.layers.{layer}.mlp.down_proj"
+    activation: str = "model.layers.{layer}.mlp.act_fn"
+    """The module, of an activation that has parameters."""
 
     router: str = "model.layers.{layer}.mlp.gate"
     expert_gate: str = "model.layers.{layer}.mlp.experts.{expert}.gate_proj"

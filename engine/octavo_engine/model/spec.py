@@ -24,7 +24,8 @@ class RopeSpec:
     theta: float
     kind: str = "default"
     """`default`, `linear` (all pairs `factor` slower), `llama3` and `yarn` (slow pairs are slower), `factors` (one
-    divisor for each pair), `longrope` (`factors` for short contexts, `long_factors` for long ones; arXiv 2402.13753).
+    divisor for each pair), `longrope` (`factors` for short contexts, `long_factors` for long ones; arXiv 2402.13753),
+    `proportional` (the first `proportion` of a whole head's pairs, `factor` slower; the others do not rotate).
     """
     factor: float = 1.0
     low_freq_factor: float = 1.0
@@ -43,6 +44,9 @@ class RopeSpec:
     long_factors: tuple[float, ...] = ()
     rotary_dim: int | None = None
     """Only the first so many dimensions of a head are rotated; None: all."""
+    proportion: float = 1.0
+    backwards: bool = False
+    """Whether pairs rotate by negative angles (NanoChat)."""
     interleaved: bool = False
     """Whether checkpoints hold the rows of query and key so that the two dimensions of a pair are neighbours. They are
     permuted while they are loaded: what is computed has dimensions i and i + rotary_dim / 2 as a pair."""
@@ -65,17 +69,31 @@ class NormSpec:
     bias: bool = False
     weight_offset: float = 0.0
     """What is added to the weight first: Gemma's checkpoints hold it less one."""
+    weight: bool = True
+    """Whether there is a weight to multiply with: OLMo and NanoChat have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class QKNormSpec:
-    """Query and key are normalised before they are rotated."""
+    """Query and key are normalised, before they are rotated unless `after_rope`."""
 
     norm: NormSpec
     per_head: bool = True
     """Each head by itself (Qwen3), or all heads of a token together (OLMo 2)."""
     own_weights: bool = False
     """Where each head is normalised by itself, whether it has weights of its own (StableLM 2), or shares one's."""
+    after_rope: bool = False
+    """Whether they are rotated first (HunYuan)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryScaling:
+    """Queries grow with their position p: times 1 + `beta` * ln(1 + floor((p + `shift`) / `period`)) (Llama 4)."""
+
+    beta: float
+    period: int
+    """In tokens."""
+    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +110,9 @@ class AttentionSpec:
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: QKNormSpec | None = None
+    clip: float | None = None
+    """Query, key and value are clamped to [-clip, clip] first (OLMo)."""
+    query_scaling: QueryScaling | None = None
     window: int | None = None
     """Tokens that a query sees, its own included; None: all."""
     softcap: float | None = None
@@ -110,6 +131,7 @@ class MLPSpec:
 
     intermediate_size: int
     activation: str = "silu"
+    """By the name in `layers/activations.py`, or `xielu`, which has parameters of its own."""
     gated: bool = True
     bias: bool = False
     """Of gate and up."""
@@ -199,6 +221,8 @@ class ModelSpec:
     """After the last layer."""
     head: HeadSpec
     embedding_scale: float = 1.0
+    embedding_norm: NormSpec | None = None
+    """Before the first layer, after `embedding_scale`."""
     names: TensorNames = LLAMA_NAMES
     quantization: LinearMethod | None = None
     """How the weights of layers' linears are stored; None: in the type that is computed in."""

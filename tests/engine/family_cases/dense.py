@@ -14,7 +14,21 @@ LONGROPE = {
     "short_factor": [1.0, 1.1, 1.3, 1.7],
     "long_factor": [1.5, 2.0, 4.0, 7.0],
 }
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 CASES = {
+    "llama-dynamic": Case("Llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1000.0, "factor": 4.0}}),
+    "llama-proportional": Case(
+        "Llama",
+        {
+            "head_dim": 16,
+            "rope_parameters": {
+                "rope_type": "proportional",
+                "rope_theta": 1000.0,
+                "partial_rotary_factor": 0.5,
+                "factor": 2.0,
+            },
+        },
+    ),
     "qwen2": Case("Qwen2", {"tie_word_embeddings": True}),
     "qwen2-windows": Case(
         "Qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2, "num_hidden_layers": 4}
@@ -82,6 +96,115 @@ CASES = {
             "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
             "attn_logit_softcapping": None,
             "final_logit_softcapping": None,
+        },
+    ),
+    "vaultgemma": Case("VaultGemma", {"head_dim": 16, "sliding_window": WINDOW, "query_pre_attn_scalar": 24}),
+    "gemma": Case("Gemma", {"head_dim": 16, "attention_bias": True, "tie_word_embeddings": False}),
+    "gemma3": Case(
+        "Gemma3",
+        {
+            **UNEVEN_BIASED,
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "query_pre_attn_scalar": 24,
+            "final_logit_softcapping": 9.0,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+            },
+        },
+    ),
+    "olmo": Case("Olmo", {"clip_qkv": 2.0, "attention_bias": True}),
+    "olmo3": Case(
+        "Olmo3",
+        {
+            **UNEVEN_BIASED,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 4,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": YARN,
+            },
+        },
+    ),
+    "cohere": Case("Cohere", {**UNEVEN_BIASED, "use_qk_norm": True, "logit_scale": 0.5, "tie_word_embeddings": False}),
+    "smollm3": Case(
+        "SmolLM3",
+        {
+            **UNEVEN_BIASED,
+            "mlp_bias": True,
+            "num_hidden_layers": 4,
+            "no_rope_layers": [1, 0, 1, 0],
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "ministral": Case(
+        "Ministral",
+        {
+            **UNEVEN,
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "ministral3": Case(
+        "Ministral3",
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7, "llama_4_scaling_beta": 0.4},
+        },
+    ),
+    "arcee": Case("Arcee", {**UNEVEN_BIASED, "mlp_bias": True}),
+    "jais2": Case("Jais2", {**UNEVEN, "head_dim": 16}),
+    "nemotron": Case("Nemotron", {**HEADS_OF_16, "attention_bias": True, "mlp_bias": True}),
+    "starcoder2": Case("Starcoder2", {**UNEVEN, "sliding_window": WINDOW, "tie_word_embeddings": False}),
+    "hunyuan": Case(
+        "HunYuanDenseV1",
+        {
+            **UNEVEN_BIASED,
+            "head_dim": 16,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1000.0, "alpha": 50.0, "factor": 1.0},
+        },
+    ),
+    "exaone4": Case("Exaone4", {"num_hidden_layers": 4, "sliding_window": WINDOW, "sliding_window_pattern": 2}),
+    "exaone4-no-window": Case("Exaone4", {**UNEVEN, "sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "glm": Case("Glm", {"head_dim": 16}),
+    "glm4": Case("Glm4", {**UNEVEN, "head_dim": 24, "partial_rotary_factor": 0.5, "attention_bias": False}),
+    "ernie4_5": Case("Ernie4_5", {**UNEVEN, "head_dim": 16, "use_bias": True, "tie_word_embeddings": False}),
+    "helium": Case("Helium", {"head_dim": 8, "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}),
+    "seed_oss": Case("SeedOss", {**UNEVEN_BIASED, "head_dim": 16, "attention_out_bias": True, "mlp_bias": True}),
+    "apertus": Case("Apertus", {**UNEVEN_BIASED}),
+    "cwm": Case("Cwm", {**UNEVEN, "head_dim": 16, "sliding_window": WINDOW, "num_hidden_layers": 5, "bos_token_id": 1}),
+    "hyperclovax": Case(
+        "HyperCLOVAX",
+        {
+            **UNEVEN_BIASED,
+            "mlp_bias": True,
+            "head_dim": 8,
+            "embedding_multiplier": 1.5,
+            "logits_scaling": 0.5,
+            "residual_multiplier": 0.7,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "nanochat": Case("NanoChat", {**UNEVEN_BIASED, "final_logit_softcapping": 9.0}),
+    "granite_swa": Case(
+        "GraniteSWA",
+        {
+            **UNEVEN_BIASED,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 4,
+            "layer_rope_theta": [100.0, 0, 500.0, 0],
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.7,
+            "embedding_multiplier": 2.0,
+            "logits_scaling": 2.0,
+            "tie_word_embeddings": False,
         },
     ),
 }

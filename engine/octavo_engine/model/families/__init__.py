@@ -1,19 +1,37 @@
 """The supported families, one small file each."""
 
+from octavo_engine.model.families.apertus import APERTUS
+from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
+from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
+from octavo_engine.model.families.cwm import CWM
+from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
+from octavo_engine.model.families.exaone4 import EXAONE4
 from octavo_engine.model.families.family import Family
-from octavo_engine.model.families.gemma2 import GEMMA2
+from octavo_engine.model.families.gemma import GEMMA
+from octavo_engine.model.families.gemma2 import GEMMA2, VAULTGEMMA
+from octavo_engine.model.families.gemma3 import GEMMA3
+from octavo_engine.model.families.glm import GLM, GLM4
 from octavo_engine.model.families.gpt_oss import GPT_OSS
-from octavo_engine.model.families.granite import GRANITE
+from octavo_engine.model.families.granite import GRANITE, GRANITE_SWA
+from octavo_engine.model.families.hunyuan import HUNYUAN
+from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.llama import LLAMA
+from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mixtral import MIXTRAL
+from octavo_engine.model.families.nanochat import NANOCHAT
+from octavo_engine.model.families.olmo import OLMO
 from octavo_engine.model.families.olmo2 import OLMO2
+from octavo_engine.model.families.olmo3 import OLMO3
 from octavo_engine.model.families.phi3 import PHI3
 from octavo_engine.model.families.qwen2 import QWEN2
 from octavo_engine.model.families.qwen3 import QWEN3
 from octavo_engine.model.families.qwen3_moe import QWEN3_MOE
+from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
+from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.stablelm import STABLELM
+from octavo_engine.model.families.starcoder2 import STARCODER2
 
 _ALL = (
     LLAMA,
@@ -29,6 +47,32 @@ _ALL = (
     COHERE2,
     STABLELM,
     GEMMA2,
+    APERTUS,
+    ARCEE,
+    JAIS2,
+    NEMOTRON,
+    COHERE,
+    CWM,
+    ERNIE4_5,
+    HELIUM,
+    EXAONE4,
+    GEMMA,
+    GEMMA3,
+    GLM,
+    GLM4,
+    HUNYUAN,
+    HYPERCLOVAX,
+    MINISTRAL,
+    MINISTRAL3,
+    NANOCHAT,
+    OLMO,
+    OLMO3,
+    INTERNLM3,
+    SEED_OSS,
+    SMOLLM3,
+    STARCODER2,
+    VAULTGEMMA,
+    GRANITE_SWA,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}

@@ -31,9 +31,7 @@ def _read(fields: Fields) -> ModelSpec:
 def _mixer(fields: Fields, window: int | None) -> AttentionSpec:
     bias = fields.boolean("attention_bias", False)
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, window=window)
-    if window is None or mixer.rope is None:
-        return replace(mixer, rope=None)
-    return replace(mixer, rope=replace(mixer.rope, interleaved=True))
+    return replace(mixer, rope=None) if window is None else reading.interleaved(mixer)
 
 
 COHERE2 = Family(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +31,25 @@ _MOST_EXPERTS = 1 << 17
 """In all layers together; Kimi K2, which has the most of today's models, has 23,424."""
 _WIDEST_HEADS = 1 << 20
 """All query heads of a layer together; published models have some ten thousand."""
-_ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
+_ACTIVATIONS = (
+    "silu",
+    "swish",
+    "gelu",
+    "gelu_new",
+    "gelu_fast",
+    "gelu_accurate",
+    "gelu_python",
+    "gelu_pytorch_tanh",
+    "quick_gelu",
+    "relu",
+    "relu2",
+    "relu6",
+    "leaky_relu",
+    "hardswish",
+    "mish",
+    "tanh",
+    "sigmoid",
+)
 
 
 def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **values: Any) -> ModelSpec:
@@ -81,17 +100,29 @@ def intermediate_size(fields: Fields, name: str = "intermediate_size") -> int:
     return fields.integer(name, 1, 1 << 22)
 
 
-def attention(fields: Fields, *, partial_rotary: bool = False, **values: Any) -> AttentionSpec:
+def attention(
+    fields: Fields, *, partial_rotary: bool = False, layer_type: str | None = None, **values: Any
+) -> AttentionSpec:
     """Grouped-query attention with RoPE, scores divided by the root of a head's size.
 
-    `partial_rotary`: whether the family may rotate only a part of each head. `values` add to what fields say or take
-    its place.
+    `partial_rotary`: whether the family may rotate only a part of each head. `layer_type`: of the layer, where each
+    type may have a RoPE of its own. `values` add to what fields say or take its place.
     """
     heads, kv_heads, head_dim = _heads(fields)
     values.setdefault("scale", head_dim**-0.5)
     if "rope" not in values:
-        values["rope"] = rope(fields, max_position(fields), head_dim, partial=partial_rotary)
+        values["rope"] = rope(fields, max_position(fields), head_dim, partial=partial_rotary, layer_type=layer_type)
     return AttentionSpec(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, **values)
+
+
+def with_rope(mixer: AttentionSpec, **values: Any) -> AttentionSpec:
+    """`mixer`, if it rotates, with these values of its RoPE."""
+    return mixer if mixer.rope is None else replace(mixer, rope=replace(mixer.rope, **values))
+
+
+def interleaved(mixer: AttentionSpec) -> AttentionSpec:
+    """`mixer` of checkpoints that rotate neighbouring dimensions."""
+    return with_rope(mixer, interleaved=True)
 
 
 def _heads(fields: Fields) -> tuple[int, int, int]:
@@ -117,7 +148,9 @@ def num_experts(fields: Fields, name: str) -> int:
 
 def mlp(fields: Fields, **values: Any) -> MLPSpec:
     """A dense feed-forward, gated unless `values` say otherwise."""
-    return MLPSpec(intermediate_size=intermediate_size(fields), activation=activation(fields), **values)
+    values.setdefault("activation", None)
+    values["activation"] = values["activation"] or activation(fields)
+    return MLPSpec(intermediate_size=intermediate_size(fields), **values)
 
 
 def activation(fields: Fields, name: str = "hidden_act") -> str:
@@ -134,14 +167,14 @@ def require_silu(fields: Fields) -> None:
         raise fields.wrong("hidden_act", fields.values["hidden_act"], "is not supported for experts, only silu")
 
 
-def rms_norm(fields: Fields) -> NormSpec:
-    """A norm by the root mean square."""
-    return NormSpec(fields.number("rms_norm_eps", 0, 1))
+def rms_norm(fields: Fields, **values: Any) -> NormSpec:
+    """A norm by the root mean square; `values` add to its epsilon."""
+    return NormSpec(fields.number("rms_norm_eps", 0, 1), **values)
 
 
-def layer_norm(fields: Fields, *, bias: bool) -> NormSpec:
-    """LayerNorm."""
-    return NormSpec(fields.number("layer_norm_eps", 0, 1), "layer", bias)
+def layer_norm(fields: Fields, *, bias: bool, eps: str = "layer_norm_eps", weight_offset: float = 0.0) -> NormSpec:
+    """LayerNorm, its epsilon in the field `eps`."""
+    return NormSpec(fields.number(eps, 0, 1), "layer", bias, weight_offset)
 
 
 def norms_before(norm: NormSpec) -> LayerNorms:
@@ -169,6 +202,28 @@ def windows(fields: Fields, default: Callable[[int], bool]) -> tuple[int | None,
         return (None,) * count
     window = fields.integer("sliding_window", 1, 1 << 30)
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def layer_type(window: int | None) -> str:
+    """What config.json calls a layer with this window."""
+    return "full_attention" if window is None else "sliding_attention"
+
+
+def softcap(fields: Fields, name: str) -> float | None:
+    """The field `name`, the bound of a softcap; None if it is null."""
+    return fields.number(name, 1e-3, 1e6) if fields.has(name) else None
+
+
+def scale(fields: Fields, name: str) -> float:
+    """The field `name`, a factor above 0."""
+    return fields.number(name, 1e-6, 1e6)
+
+
+def refuse_if_true(fields: Fields, *names: str) -> None:
+    """ModelLoadError if a field is true that asks for what is not computed here."""
+    for name in names:
+        if fields.boolean(name, False):
+            raise fields.wrong(name, True, "is not supported")
 
 
 def refuse_windows(fields: Fields) -> None:

@@ -7,37 +7,81 @@ import math
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import RopeSpec
 
-_KINDS = ("default", "linear", "llama3", "yarn", "longrope")
+_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
-def rope(fields: Fields, max_position: int, head_dim: int, *, partial: bool = False) -> RopeSpec:
+def rope(
+    fields: Fields, max_position: int, head_dim: int, *, partial: bool = False, layer_type: str | None = None
+) -> RopeSpec | None:
     """Transformers 5 puts all in `rope_parameters`; before, `rope_theta` stood beside `rope_scaling`.
 
-    `partial`: whether the family may rotate only the first dimensions of a head.
+    `partial`: whether the family may rotate only the first dimensions of a head. `layer_type`: of the layer, where each
+    type may have a RoPE of its own, or null: none.
     """
-    values = fields.mapping("rope_parameters") or fields.mapping("rope_scaling") or Fields(fields.origin, {})
-    theta = (values if values.has("rope_theta") else fields).number("rope_theta", 1e-3, 1e12)
-    rotary_dim = _rotary_dim(fields, values, head_dim, partial=partial)
+    values = _values(fields, layer_type)
+    if values is None:
+        return None
+    theta = _theta(fields, values, layer_type)
     kind = values.text("rope_type", default=values.values.get("type", "default"))
-    size = rotary_dim or head_dim
-    if kind == "default":
-        return RopeSpec(theta, rotary_dim=rotary_dim)
-    if kind == "factors":
-        return RopeSpec(theta, kind, factors=_factors(values, "factors", size), rotary_dim=rotary_dim)
-    if kind not in _KINDS:
+    if kind not in (*_KINDS, "factors"):
         raise values.wrong("rope_type", kind, f"is not supported; supported: {', '.join(_KINDS)}")
+    if kind == "proportional":
+        share = values.number("partial_rotary_factor", 0, 1, default=1.0)
+        return RopeSpec(theta, kind, values.number("factor", 1e-3, 1e6, default=1.0), proportion=share)
+    rotary_dim = _rotary_dim(fields, values, head_dim, partial=partial)
     if kind == "longrope":
         return _longrope(fields, values, theta, max_position, head_dim, rotary_dim)
-    factor = values.number("factor", 1e-3, 1e6)
+    if kind in ("yarn", "llama3"):
+        return (_yarn if kind == "yarn" else _llama3)(values, theta, max_position, rotary_dim)
+    return _of_one_factor(values, kind, theta, head_dim, rotary_dim)
+
+
+def _of_one_factor(values: Fields, kind: str, theta: float, head_dim: int, rotary_dim: int | None) -> RopeSpec:
+    """The kinds whose angles depend on little besides their base."""
+    size = rotary_dim or head_dim
     if kind == "linear":
-        return RopeSpec(theta, kind, factor, rotary_dim=rotary_dim)
-    if kind == "yarn":
-        return _yarn(values, theta, factor, rotary_dim)
-    low, high = values.number("low_freq_factor", 1e-6, 1e6), values.number("high_freq_factor", 1e-6, 1e6)
-    if high <= low:
-        raise values.wrong("high_freq_factor", high, f"is not above low_freq_factor {low:g}")
-    original = values.integer("original_max_position_embeddings", 1, 1 << 30, default=max_position)
-    return RopeSpec(theta, kind, factor, low, high, original, rotary_dim=rotary_dim)
+        return RopeSpec(theta, kind, values.number("factor", 1e-3, 1e6), rotary_dim=rotary_dim)
+    if kind == "factors":
+        return RopeSpec(theta, kind, factors=_factors(values, "factors", size), rotary_dim=rotary_dim)
+    return RopeSpec(_dynamic_theta(values, theta, size) if kind == "dynamic" else theta, rotary_dim=rotary_dim)
+
+
+def _values(fields: Fields, layer_type: str | None) -> Fields | None:
+    """The object that says how the layers of a type rotate; None: they do not.
+
+    `rope_scaling`, the older field, is about full attention alone where types differ.
+    """
+    nothing = Fields(fields.origin, {})
+    parameters = fields.mapping("rope_parameters")
+    if parameters is None:
+        return (fields.mapping("rope_scaling") or nothing) if layer_type in (None, "full_attention") else nothing
+    nested = [name for name in _LAYER_TYPES if name in parameters.values]
+    if not nested:
+        return parameters
+    if layer_type is None:
+        raise parameters.wrong(nested[0], parameters.values[nested[0]], "is not supported: all layers rotate alike")
+    if layer_type in parameters.values and parameters.values[layer_type] is None:
+        return None
+    return parameters.mapping(layer_type) or nothing
+
+
+def _theta(fields: Fields, values: Fields, layer_type: str | None) -> float:
+    """The base of the angles; layers with a window may have one of their own in `rope_local_base_freq`."""
+    if values.has("rope_theta"):
+        return values.number("rope_theta", 1e-3, 1e12)
+    local = layer_type == "sliding_attention" and fields.has("rope_local_base_freq")
+    return fields.number("rope_local_base_freq" if local else "rope_theta", 1e-3, 1e12)
+
+
+def _dynamic_theta(values: Fields, theta: float, size: int) -> float:
+    """NTK-aware scaling grows with a sequence beyond `max_position_embeddings`, which is the longest that is computed
+    here; up to there it changes nothing. HunYuan's `alpha` changes all lengths."""
+    values.number("factor", 1e-3, 1e6, default=1.0)
+    alpha = values.number("alpha", 0, 1e6, default=0.0)
+    if alpha and size == 2:
+        raise values.wrong("alpha", alpha, "is not supported for heads of which one pair rotates")
+    return theta * alpha ** (size / (size - 2)) if alpha else theta
 
 
 def _rotary_dim(fields: Fields, values: Fields, head_dim: int, *, partial: bool) -> int | None:
@@ -52,6 +96,16 @@ def _rotary_dim(fields: Fields, values: Fields, head_dim: int, *, partial: bool)
     if rotary_dim < 2 or rotary_dim % 2:
         raise fields.wrong("partial_rotary_factor", share, f"rotates {rotary_dim} of {head_dim} dimensions, not pairs")
     return rotary_dim
+
+
+def _llama3(values: Fields, theta: float, max_position: int, rotary_dim: int | None) -> RopeSpec:
+    """Llama 3.1's: long waves are slower by `factor`."""
+    low, high = values.number("low_freq_factor", 1e-6, 1e6), values.number("high_freq_factor", 1e-6, 1e6)
+    if high <= low:
+        raise values.wrong("high_freq_factor", high, f"is not above low_freq_factor {low:g}")
+    original = values.integer("original_max_position_embeddings", 1, 1 << 30, default=max_position)
+    factor = values.number("factor", 1e-3, 1e6)
+    return RopeSpec(theta, "llama3", factor, low, high, original, rotary_dim=rotary_dim)
 
 
 def _factors(values: Fields, name: str, size: int) -> tuple[float, ...]:
@@ -85,25 +139,34 @@ def _longrope(
     )
 
 
-def _yarn(values: Fields, theta: float, factor: float, rotary_dim: int | None) -> RopeSpec:
-    """YaRN (arXiv 2309.00071); its attention factor is 0.1 ln(factor) + 1 unless one is given."""
-    for name in ("mscale", "mscale_all_dim"):
-        if values.has(name):
-            raise values.wrong(name, values.values[name], "is not supported")
-    slow = values.number("beta_slow", 1e-6, 1e6, default=1.0)
-    fast = values.number("beta_fast", 1e-6, 1e6, default=32.0)
+def _yarn(values: Fields, theta: float, max_position: int, rotary_dim: int | None) -> RopeSpec:
+    """YaRN (arXiv 2309.00071)."""
+    slow = values.number("beta_slow", 0, 1e6, default=1.0) or 1.0
+    fast = values.number("beta_fast", 0, 1e6, default=32.0) or 32.0
     if fast <= slow:
         raise values.wrong("beta_fast", fast, f"is not above beta_slow {slow:g}")
     if theta <= 1:
         raise values.wrong("rope_theta", theta, "is not above 1")
+    original = values.integer("original_max_position_embeddings", 1, 1 << 30, default=max_position)
+    factor = values.number("factor", 1e-3, 1e6, default=max_position / original)
     return RopeSpec(
         theta,
         "yarn",
         factor,
-        original_max_position=values.integer("original_max_position_embeddings", 1, 1 << 30),
+        original_max_position=original,
         beta_fast=fast,
         beta_slow=slow,
         truncate=values.boolean("truncate", True),
-        attention_factor=values.number("attention_factor", 1e-3, 1e3, default=0.1 * math.log(max(1.0, factor)) + 1),
+        attention_factor=values.number("attention_factor", 1e-3, 1e3, default=_yarn_attention_factor(values, factor)),
         rotary_dim=rotary_dim,
     )
+
+
+def _yarn_attention_factor(values: Fields, factor: float) -> float:
+    """0.1 ln(factor) + 1; with `mscale` and `mscale_all_dim` the ratio of two such terms (DeepSeek)."""
+
+    def term(mscale: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1
+
+    scales = [values.number(name, 0, 1e3, default=0.0) for name in ("mscale", "mscale_all_dim")]
+    return term(scales[0]) / term(scales[1]) if all(scales) else term(1.0)

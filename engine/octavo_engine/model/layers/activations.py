@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -12,11 +13,31 @@ def _tanh_gelu(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def _squared_relu(x: Tensor) -> Tensor:
+    return F.relu(x).square_()
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
+    "swish": F.silu,
     "gelu": F.gelu,
     "gelu_pytorch_tanh": _tanh_gelu,
     # The same function as gelu_pytorch_tanh; transformers writes it out, which in half precision rounds more often.
     "gelu_new": _tanh_gelu,
     "gelu_fast": _tanh_gelu,
+    "gelu_accurate": _tanh_gelu,
+    "gelu_python": F.gelu,
+    "quick_gelu": _quick_gelu,
+    "relu": F.relu,
+    "relu2": _squared_relu,
+    "relu6": F.relu6,
+    "leaky_relu": F.leaky_relu,
+    "hardswish": F.hardswish,
+    "mish": F.mish,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
 }

@@ -68,7 +68,7 @@ class Attention(nn.Module):
         spec, query, key = self.spec.qk_norm, self.query_norm, self.key_norm
         if spec is None or query is None or key is None:
             return None
-        return QKNorm(query.weights, key.weights, None if spec.per_head else self._projection())
+        return QKNorm(query.weights, key.weights, None if spec.per_head else self._projection(), spec.after_rope)
 
     def _projection(self) -> WholeProjection:
         """For norms over all ranks' heads; KV heads that several ranks have count once."""
@@ -96,6 +96,8 @@ class Attention(nn.Module):
     ) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         heads = self.qkv(x)
+        if self.spec.clip is not None:
+            heads.clamp_(-self.spec.clip, self.spec.clip)
         heads = heads.view(len(heads), -1, self.spec.head_dim)
         attended = attention.attend(self.layer, heads, self.variant, rope, self.qk_norm)
         return self.output.add_to(residual, attended.reshape(len(heads), -1))
@@ -117,6 +119,8 @@ class Attention(nn.Module):
         """One for all heads, or one for each, of which a rank reads its own."""
         if norm.weight.dim() == 1:
             yield from norm.tensors(name, order=self.order)
+        elif self.spec.qk_norm is not None and self.spec.qk_norm.per_head and "{head}" not in name:
+            yield self._table_of_heads(f"{name}.weight", norm, heads)
         elif "{head}" not in name:
             size = self.spec.head_dim
             yield from norm.tensors(name, heads.times(size), row_order(self.spec.rope, size, heads.size))
@@ -128,6 +132,16 @@ class Attention(nn.Module):
                     yield plain(stored, norm.weight[own], width, order=self.order)
                 else:
                     yield CheckpointTensor(name=stored, shape=(width.total,), pieces=())
+
+    def _table_of_heads(self, name: str, norm: Norm, heads: Span) -> CheckpointTensor:
+        """All heads' own weights, stored as one [heads, head_dim] (Cohere)."""
+
+        def fill(target: Tensor, rows: Rows, values: Tensor) -> None:
+            columns = slice(None) if self.order is None else torch.argsort(self.order)
+            target[rows] = values[:, columns].to(target.device, target.dtype)
+
+        piece = Piece(norm.weight, (heads.slice, slice(0, self.spec.head_dim)), fill)
+        return CheckpointTensor(name=name, shape=(heads.total, self.spec.head_dim), pieces=(piece,))
 
     def _kv_scales(self, prefix: str) -> Iterator[CheckpointTensor]:
         """What one number of the cached keys or values is worth in e4m3: compressed-tensors' names, and modelopt's."""

@@ -12,6 +12,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.xielu import XIELU
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.shard import span
@@ -32,6 +33,7 @@ class MLP(nn.Module):
         hidden = unsharded(hidden_size, "hidden_size")
         parts = (inner, inner) if spec.gated else (inner,)
         self.gate_up = Linear(hidden, parts, bias=spec.bias, options=options, method=method)
+        self.xielu = XIELU(options) if spec.activation == "xielu" else None
         self.down = Linear(inner, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
 
     @property
@@ -45,6 +47,9 @@ class MLP(nn.Module):
 
     def _inner(self, x: Tensor | Quantized) -> Tensor | Quantized:
         compute, gate_up, activation = self.options.compute, self.gate_up, self.spec.activation
+        if self.xielu is not None:
+            activated: Tensor = self.xielu(gate_up(x))
+            return activated
         if not self.spec.gated:
             return compute.activate(gate_up(x), activation)
         if gate_up.method is UNQUANTIZED:
@@ -56,10 +61,13 @@ class MLP(nn.Module):
         names = self.options.names
         roles = ("gate", "up") if self.spec.gated else ("up",)
         yield from self.gate_up.tensors(*(names.of_layer(role, self.layer) for role in roles))
+        if self.xielu is not None:
+            yield from self.xielu.tensors(names.of_layer("activation", self.layer))
         yield from self.down.tensors(names.of_layer("down", self.layer))
 
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included."""
         hidden, inner, size = self.gate_up.columns.size, self.down.columns.size, self.options.dtype.itemsize
         quantized = 0 if self.gate_up.method is UNQUANTIZED else max(inner, hidden) + hidden * size
-        return (hidden + 3 * inner) * size + quantized
+        activation = 0 if self.xielu is None else 4 * inner  # the terms of its sums
+        return (hidden + 3 * inner + activation) * size + quantized

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.norm_weights import NormWeights
@@ -23,7 +24,12 @@ class Norm(nn.Module):
         super().__init__()
         self.compute = options.compute
         shape = (size,) if isinstance(size, int) else size
-        self.weight = parameter(*shape, dtype=options.dtype, device=options.device)
+        self.weight: Tensor
+        if spec.weight:
+            self.weight = parameter(*shape, dtype=options.dtype, device=options.device)
+        else:
+            ones = torch.ones(shape, dtype=options.dtype, device=options.device)
+            self.register_buffer("weight", ones, persistent=False)
         self.bias = parameter(*shape, dtype=options.dtype, device=options.device) if spec.bias else None
         self.weights = NormWeights(self.weight, spec.eps, spec.kind, self.bias, spec.weight_offset)
 
@@ -37,5 +43,5 @@ class Norm(nn.Module):
         `order`: which of the rank's numbers each stored one is.
         """
         for kind, own in (("weight", self.weight), ("bias", self.bias)):
-            if own is not None:
+            if isinstance(own, nn.Parameter):
                 yield plain(f"{name}.{kind}", own.view(-1), rows or unsharded(own.numel()), order=order)

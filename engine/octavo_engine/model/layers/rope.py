@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.attention.rope import Rope
-from octavo_engine.model.spec import RopeSpec
+from octavo_engine.model.spec import QueryScaling, RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
     """Radians per position of each pair that is rotated, float32 [rotary_dim / 2], on the CPU."""
     size = rope.rotary_dim or head_dim
+    if rope.kind == "proportional":
+        size = head_dim
     exponents = torch.arange(0, size, 2, dtype=torch.float32, device="cpu") / size
     frequencies = 1.0 / (rope.theta**exponents)
     if rope.kind in ("factors", "longrope"):
@@ -25,6 +27,8 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
         return _llama3(frequencies, rope)
     if rope.kind == "yarn":
         return _yarn(frequencies, rope, size)
+    if rope.kind == "proportional":
+        return frequencies[: int(rope.proportion * head_dim // 2)] / rope.factor
     return frequencies
 
 
@@ -87,6 +91,12 @@ def _yarn(frequencies: Tensor, rope: RopeSpec, head_dim: int) -> Tensor:
     return frequencies / rope.factor * slower + frequencies * (1 - slower)
 
 
+def query_scale(positions: Tensor, scaling: QueryScaling) -> Tensor:
+    """What the queries at `positions` [T] are multiplied with, float32 [T, 1, 1]."""
+    periods = ((positions.to(torch.float32) + scaling.shift) / scaling.period).floor()
+    return (1 + scaling.beta * torch.log(1 + periods))[:, None, None]
+
+
 class RotaryEmbedding(nn.Module):
     """The angles of a step's positions, computed once for all layers that rotate alike.
 
@@ -95,11 +105,15 @@ class RotaryEmbedding(nn.Module):
 
     inv_freq: Tensor
 
-    def __init__(self, rope: RopeSpec | None, head_dim: int, device: torch.device) -> None:
+    def __init__(
+        self, rope: RopeSpec | None, head_dim: int, device: torch.device, query_scaling: QueryScaling | None = None
+    ) -> None:
         """None: nothing is rotated."""
         super().__init__()
         rotating = torch.empty(0, device="cpu") if rope is None else inverse_frequencies(rope, head_dim)
-        self.rotating = len(rotating)
+        self.rotating, self.query_scaling = len(rotating), query_scaling
+        if rope is not None and rope.backwards:
+            rotating = -rotating
         self.factor = 1.0 if rope is None else rope.attention_factor
         frequencies = torch.cat((rotating, torch.zeros(head_dim // 2 - len(rotating), device="cpu")))
         self.register_buffer("inv_freq", frequencies.to(device), persistent=False)
@@ -111,4 +125,4 @@ class RotaryEmbedding(nn.Module):
         if self.factor != 1:
             cos[..., : self.rotating].mul_(self.factor)
             sin[..., : self.rotating].mul_(self.factor)
-        return Rope(cos, sin)
+        return Rope(cos, sin, None if self.query_scaling is None else query_scale(positions, self.query_scaling))

@@ -1,0 +1,46 @@
+"""The Swiss AI Initiative's Apertus (arXiv 2509.14233): a feed-forward with xIELU and without a gate, and QK norm."""
+
+from __future__ import annotations
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import TensorNames
+from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec
+
+_NAMES = TensorNames(
+    before_mixer="model.layers.{layer}.attention_layernorm",
+    before_feed_forward="model.layers.{layer}.feedforward_layernorm",
+)
+
+
+def _read(fields: Fields) -> ModelSpec:
+    norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
+    activation = "xielu" if fields.text("hidden_act") == "xielu" else reading.activation(fields)
+    layer = LayerSpec(
+        mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm)),
+        feed_forward=reading.mlp(fields, gated=False, activation=activation),
+        norms=reading.norms_before(norm),
+    )
+    return reading.model(fields, APERTUS.architecture, reading.repeated(fields, layer), norm=norm, names=_NAMES)
+
+
+APERTUS = Family(
+    architecture="ApertusForCausalLM",
+    model_type="apertus",
+    read=_read,
+    defaults={
+        "hidden_act": "xielu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 12e6,
+        "max_position_embeddings": 65536,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "original_max_position_embeddings": 8192,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+        "eos_token_id": 2,
+    },
+)

@@ -1,0 +1,59 @@
+"""Baidu's dense ERNIE 4.5 and Kyutai's Helium 1: Llama's layers, with neighbouring dimensions rotated."""
+
+from __future__ import annotations
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec
+
+
+def _read(fields: Fields, architecture: str, *, qkv_bias: bool, bias: bool, mlp_bias: bool, tied: bool) -> ModelSpec:
+    norm = reading.rms_norm(fields)
+    layer = LayerSpec(
+        mixer=reading.interleaved(reading.attention(fields, qkv_bias=qkv_bias, output_bias=bias)),
+        feed_forward=reading.mlp(fields, bias=mlp_bias, output_bias=mlp_bias),
+        norms=reading.norms_before(norm),
+    )
+    head = HeadSpec(fields.boolean("tie_word_embeddings", tied))
+    return reading.model(fields, architecture, reading.repeated(fields, layer), norm=norm, head=head)
+
+
+def _read_ernie(fields: Fields) -> ModelSpec:
+    bias = fields.boolean("use_bias", False)
+    return _read(fields, ERNIE4_5.architecture, qkv_bias=bias, bias=bias, mlp_bias=bias, tied=True)
+
+
+def _read_helium(fields: Fields) -> ModelSpec:
+    qkv_bias, mlp_bias = fields.boolean("attention_bias", False), fields.boolean("mlp_bias", False)
+    return _read(fields, HELIUM.architecture, qkv_bias=qkv_bias, bias=False, mlp_bias=mlp_bias, tied=False)
+
+
+ERNIE4_5 = Family(
+    architecture="Ernie4_5ForCausalLM",
+    model_type="ernie4_5",
+    read=_read_ernie,
+    defaults={
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "max_position_embeddings": 131072,
+        "eos_token_id": 2,
+    },
+)
+HELIUM = Family(
+    architecture="HeliumForCausalLM",
+    model_type="helium",
+    read=_read_helium,
+    defaults={
+        "num_key_value_heads": 20,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-8,
+        "rope_theta": 100000.0,
+        "max_position_embeddings": 4096,
+        "eos_token_id": 2,
+    },
+)
