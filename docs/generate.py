@@ -12,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, settings_of
 from octavo_engine.engine.client import EngineState
+from octavo_engine.list_models import COLUMNS, table
+from octavo_engine.model.supported_models import supported_models
 from octavo_engine.server.metrics import Metrics
 from octavo_engine.sizes import format_size
 from octavo_operator.api.crd import custom_resource_definition, default_sentence
@@ -103,7 +105,26 @@ def metrics() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"engine-flags.md": engine_flags, "llmservice.md": llmservice, "metrics.md": metrics}
+def models() -> str:
+    """Every family of models."""
+    lines = [
+        _HEAD + "# Models\n",
+        "`octavo-engine models` prints the same table. The architecture is the one in a model's config.json; a\n"
+        "model of any other is refused with exit code 3, and so is a config.json that asks for what is not computed.\n"
+        "Every family runs on a CPU, on a GPU, and on several (`--tensor-parallel-size`), whatever does not divide.\n",
+        "| " + " | ".join(COLUMNS) + " |",
+        "| --- " * len(COLUMNS) + "|",
+    ]
+    lines += ["| " + " | ".join(row) + " |" for row in table(supported_models())]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "engine-flags.md": engine_flags,
+    "llmservice.md": llmservice,
+    "metrics.md": metrics,
+    "models.md": models,
+}
 
 
 def main() -> int:

@@ -63,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     plan.add_argument("--gpu-memory", required=True, metavar="SIZE", help="memory of one GPU, as in 80GiB")
     _add_settings(plan, "engine", EngineConfig)
     _add_pull(commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False))
+    commands.add_parser("models", help="list the families of models that run, and what of each", allow_abbrev=False)
     chat.add_arguments(commands.add_parser("chat", help="talk to a running server", allow_abbrev=False))
     bench.add_arguments(commands.add_parser("bench", help="measure a running server", allow_abbrev=False))
     return parser
@@ -123,6 +124,12 @@ def _plan(args: argparse.Namespace) -> int:
     return run(args, os.environ)
 
 
+def _models(args: argparse.Namespace) -> int:  # noqa: ARG001
+    from octavo_engine.list_models import run
+
+    return run()
+
+
 def _pull(args: argparse.Namespace) -> int:
     from octavo_engine.pull import run
 
@@ -133,6 +140,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "generate": _generate,
     "plan": _plan,
+    "models": _models,
     "pull": _pull,
     "chat": chat.run,
     "bench": bench.run,

@@ -205,7 +205,7 @@ WRONG = {
         "model.layers.3.mlp.down_proj is not quantized while other layers are",
     ),
     "sliding windows": (
-        {"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True, "sliding_window": 4096},
+        {"architectures": ["LlamaForCausalLM"], "use_sliding_window": True, "sliding_window": 4096},
         "use_sliding_window True is not supported",
     ),
     "some layers with windows": (

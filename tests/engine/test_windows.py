@@ -1,6 +1,6 @@
 """Models of which some layers see a sliding window: two KV groups through the whole engine, against transformers.
 
-transformers' Qwen3 knows such layers. Our family does not read them from config.json yet, so the spec is changed here.
+One checkpoint of Qwen3 serves for all windows: the spec that is read from its config.json, which has none, is changed.
 Answers are greedy, and one forward pass of the reference over prompt and answer judges each place.
 """
 

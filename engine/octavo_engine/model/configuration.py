@@ -22,6 +22,27 @@ from octavo_engine.model.spec import ModelSpec
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _MAX_CONFIG_BYTES = 16 << 20
+_CHANGES_THE_ANSWER = (
+    "alibi",
+    "attention_chunk_size",
+    "attention_multiplier",
+    "attn_logit_softcapping",
+    "clip_qkv",
+    "embedding_multiplier",
+    "embedding_scale",
+    "final_logit_softcapping",
+    "kv_lora_rank",
+    "logit_scale",
+    "logits_scaling",
+    "num_kv_shared_layers",
+    "qk_layernorm",
+    "query_pre_attn_scalar",
+    "residual_multiplier",
+    "use_bidirectional_attention",
+    "use_parallel_residual",
+    "use_qk_norm",
+)
+"""Fields of some families that mean something by their name alone. A family that does not read one would ignore it."""
 
 
 def read_spec(files: ModelFiles) -> ModelSpec:
@@ -39,7 +60,22 @@ def read_spec(files: ModelFiles) -> ModelSpec:
     if config.get("dtype") is None and config.get("torch_dtype") is None:
         config["dtype"] = _most_common_dtype(files.directory)
     family = find_family(config.get("architectures"), path)
-    return family.read(family.fields(str(path), config))
+    fields = family.fields(str(path), config)
+    spec = family.read(fields)
+    _refuse_unread(fields, family)
+    return spec
+
+
+def _refuse_unread(fields: Fields, family: Family) -> None:
+    """ModelLoadError about a field that changes what is computed and that the family does not read."""
+    for name in _CHANGES_THE_ANSWER:
+        value = fields.values.get(name)
+        if (
+            value is not None
+            and (value is True or value not in (0, 1))
+            and name not in fields.read | family.without_effect
+        ):
+            raise fields.wrong(name, value, f"changes answers, and {family.architecture} is not computed with it")
 
 
 def _read_gguf(config: dict[str, Any], path: Path) -> ModelSpec:

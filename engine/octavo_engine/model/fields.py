@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
@@ -21,6 +21,8 @@ class Fields:
     values: Mapping[str, Any]
     prefix: str = ""
     """What to put before a field's name in messages, as in `rope_scaling.`."""
+    read: set[str] = field(default_factory=set, compare=False, repr=False)
+    """The names that were asked for."""
 
     def integer(self, name: str, low: int, high: int, default: Any = _REQUIRED) -> int:
         """A whole number in [low, high]; ModelLoadError otherwise."""
@@ -75,6 +77,7 @@ class Fields:
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
+        self.read.add(name)
         return self.values.get(name) is not None
 
     def wrong(self, name: str, value: Any, why: str) -> ModelLoadError:
@@ -84,6 +87,7 @@ class Fields:
         return ModelLoadError(f"{self.origin}: {self.prefix}{name} {shown} {why}")
 
     def _get(self, name: str, default: Any) -> Any:
+        self.read.add(name)
         value = self.values.get(name)
         if value is not None:
             return value

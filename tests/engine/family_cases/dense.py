@@ -34,6 +34,9 @@ CASES = {
         "Qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2, "num_hidden_layers": 4}
     ),
     "qwen2-uneven": Case("Qwen2", {**UNEVEN}),
+    "qwen3-windows": Case(
+        "Qwen3", {"head_dim": 16, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+    ),
     "mistral": Case("Mistral", {"sliding_window": WINDOW, "head_dim": 24}),
     "mistral-no-window": Case("Mistral", {"sliding_window": None, **UNEVEN}),
     "phi3": Case("Phi3", {"sliding_window": WINDOW}),

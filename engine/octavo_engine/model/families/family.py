@@ -23,6 +23,8 @@ class Family:
     """Fields that config.json may omit, with the values the family's own configuration class gives them."""
     nullable: frozenset[str] = frozenset()
     """Fields in which null is a value of its own, not the default."""
+    without_effect: frozenset[str] = frozenset()
+    """Fields of other families that its files state, and that change nothing in it."""
     gguf_architecture: str = ""
     """`general.architecture` of its GGUF files; empty: they are not read."""
     gguf_interleaves_rope: bool = False

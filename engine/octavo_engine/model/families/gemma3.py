@@ -60,4 +60,5 @@ GEMMA3 = Family(
         "vocab_size": 262208,
         "eos_token_id": 1,
     },
+    without_effect=frozenset({"attn_logit_softcapping"}),
 )

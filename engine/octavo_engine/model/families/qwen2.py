@@ -16,17 +16,9 @@ def _read(fields: Fields) -> ModelSpec:
             feed_forward=reading.mlp(fields),
             norms=reading.norms_before(norm),
         )
-        for window in _windows(fields)
+        for window in reading.late_windows(fields)
     )
     return reading.model(fields, QWEN2.architecture, layers, norm=norm)
-
-
-def _windows(fields: Fields) -> tuple[int | None, ...]:
-    """`sliding_window` is stated where it is not used, too."""
-    if not fields.boolean("use_sliding_window", False):
-        return (None,) * reading.num_layers(fields)
-    first = fields.integer("max_window_layers", 0, 4096)
-    return reading.windows(fields, default=lambda layer: layer >= first)
 
 
 QWEN2 = Family(

@@ -9,14 +9,16 @@ from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec
 
 
 def _read(fields: Fields) -> ModelSpec:
-    reading.refuse_windows(fields)
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
-    layer = LayerSpec(
-        mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm)),
-        feed_forward=reading.mlp(fields),
-        norms=reading.norms_before(norm),
+    layers = tuple(
+        LayerSpec(
+            mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm), window=window),
+            feed_forward=reading.mlp(fields),
+            norms=reading.norms_before(norm),
+        )
+        for window in reading.late_windows(fields)
     )
-    return reading.model(fields, QWEN3.architecture, reading.repeated(fields, layer), norm=norm)
+    return reading.model(fields, QWEN3.architecture, layers, norm=norm)
 
 
 QWEN3 = Family(
@@ -29,6 +31,8 @@ QWEN3 = Family(
         "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "attention_bias": False,
+        "max_window_layers": 28,
+        "sliding_window": 4096,
         "tie_word_embeddings": False,
     },
     gguf_architecture="qwen3",

@@ -204,6 +204,14 @@ def windows(fields: Fields, default: Callable[[int], bool]) -> tuple[int | None,
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
+def late_windows(fields: Fields) -> tuple[int | None, ...]:
+    """Windows from layer `max_window_layers` on (Qwen2). `sliding_window` is stated where it is not used, too."""
+    if not fields.boolean("use_sliding_window", False):
+        return (None,) * num_layers(fields)
+    first = fields.integer("max_window_layers", 0, 4096)
+    return windows(fields, default=lambda layer: layer >= first)
+
+
 def layer_type(window: int | None) -> str:
     """What config.json calls a layer with this window."""
     return "full_attention" if window is None else "sliding_attention"

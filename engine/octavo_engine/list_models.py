@@ -1,0 +1,40 @@
+"""`octavo-engine models`: the families of models that run, and what of each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from octavo_engine.model.supported_models import SupportedModel, supported_models
+
+COLUMNS = ("architecture", "model_type", "feed-forward", "ranks", "windows", "--quantization", "embeddings", "GGUF")
+
+
+def run() -> int:
+    """Print a table of all families."""
+    rows = [COLUMNS, *table(supported_models())]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    for row in rows:
+        sys.stdout.write("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    return 0
+
+
+def table(models: Iterable[SupportedModel]) -> list[tuple[str, ...]]:
+    """A row of texts for each family, in the order of `COLUMNS`."""
+    return [
+        (
+            model.architecture,
+            model.model_type,
+            model.feed_forward,
+            "yes",
+            _yes(model.windows),
+            " ".join(model.quantization) or "no",
+            _yes(model.embeddings),
+            _yes(model.gguf),
+        )
+        for model in models
+    ]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

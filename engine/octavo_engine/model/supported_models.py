@@ -1,0 +1,86 @@
+"""Which families there are, and what of each runs: read off the spec of a small model of the family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.model.configuration import quantized_online
+from octavo_engine.model.families import FAMILIES, Family
+from octavo_engine.model.quantization.registry import SCHEMES
+from octavo_engine.model.spec import ModelSpec
+
+_SMALL = {
+    "vocab_size": 1 << 20,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
+    "sliding_window": 64,
+    "max_window_layers": 4,
+    "num_experts": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+"""Fields enough for any family; it has defaults for those that only it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupportedModel:
+    """What runs of one family. Tensor parallelism runs for all of them."""
+
+    architecture: str
+    """The class's name in config.json."""
+    model_type: str
+    feed_forward: str
+    """`dense` or `experts`."""
+    windows: bool
+    """Whether its layers may have sliding windows, whose KV cache is freed behind them."""
+    quantization: tuple[str, ...]
+    """The values of --quantization that it may be loaded with."""
+    embeddings: bool
+    """Whether it answers /v1/embeddings. None does yet."""
+    gguf: bool
+    """Whether its GGUF files are read."""
+
+
+def supported_models() -> Iterator[SupportedModel]:
+    """One for each family, by the architecture's name."""
+    for name in sorted(FAMILIES):
+        yield _describe(FAMILIES[name])
+
+
+def small_spec(family: Family) -> ModelSpec:
+    """The spec of a small model of the family, with windows if it may have any."""
+    small = {**_SMALL, "hidden_act": family.defaults.get("hidden_act", "silu")}
+    try:
+        return family.read(family.fields(family.architecture, {**small, "use_sliding_window": True}))
+    except ModelLoadError:  # families without windows refuse that
+        return family.read(family.fields(family.architecture, small))
+
+
+def _describe(family: Family) -> SupportedModel:
+    spec = small_spec(family)
+    return SupportedModel(
+        family.architecture,
+        family.model_type,
+        "experts" if spec.has_experts else "dense",
+        any(getattr(layer.mixer, "window", None) is not None for layer in spec.layers),
+        tuple(name for name in SCHEMES if _quantizes(spec, name)),
+        False,
+        bool(family.gguf_architecture),
+    )
+
+
+def _quantizes(spec: ModelSpec, name: str) -> bool:
+    try:
+        quantized_online(replace(spec, quantization=None), name)
+    except ConfigurationError:
+        return False
+    return True

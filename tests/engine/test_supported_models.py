@@ -1,0 +1,65 @@
+"""What families say of themselves: the command that lists them, and fields that a family does not read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from checkpoints import SIZES
+
+from octavo_engine.cli import main
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.families import FAMILIES
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.supported_models import supported_models
+
+
+def test_every_family_is_listed_with_what_of_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == [
+        "architecture",
+        "model_type",
+        "feed-forward",
+        "ranks",
+        "windows",
+        "--quantization",
+        "embeddings",
+        "GGUF",
+    ]
+    rows = {line.split()[0]: line.split() for line in lines}
+    assert list(rows) == sorted(FAMILIES)
+    assert rows["LlamaForCausalLM"][1:] == ["llama", "dense", "yes", "no", "fp8", "int8", "no", "yes"]
+    assert rows["GptOssForCausalLM"][1:] == ["gpt_oss", "experts", "yes", "yes", "no", "no", "no"]
+    windows = {model.architecture for model in supported_models() if model.windows}
+    assert windows >= {"MistralForCausalLM", "Qwen2ForCausalLM", "Gemma3ForCausalLM", "SmolLM3ForCausalLM"}
+
+
+def read(tmp_path, architecture, **fields):
+    """The spec of a config.json."""
+    (tmp_path / "config.json").write_text(json.dumps({**SIZES, "architectures": [architecture], **fields}))
+    return read_spec(ModelFiles("test", directory=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "field", "value"),
+    [
+        ("LlamaForCausalLM", "attn_logit_softcapping", 50.0),
+        ("GemmaForCausalLM", "residual_multiplier", 0.2),
+        ("Qwen3ForCausalLM", "kv_lora_rank", 512),
+        ("OlmoForCausalLM", "use_parallel_residual", None),
+        ("GraniteForCausalLM", "alibi", True),
+    ],
+)
+def test_a_field_that_changes_answers_and_is_not_read_is_refused(tmp_path, architecture, field, value) -> None:
+    if value is None or value is True:  # nothing is asked for
+        assert read(tmp_path, architecture, **{field: None}) == read(tmp_path, architecture)
+    if value is not None:
+        with pytest.raises(ModelLoadError, match=f"{field} {value} changes answers, and {architecture}"):
+            read(tmp_path, architecture, **{field: value})
+
+
+def test_a_family_may_state_what_has_no_effect_on_it(tmp_path) -> None:
+    stated = read(tmp_path, "Gemma3ForCausalLM", attn_logit_softcapping=50.0)
+    assert stated == read(tmp_path, "Gemma3ForCausalLM")
