@@ -2,10 +2,30 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="session")
+def smollm2_reference() -> Any:
+    """SmolLM2 as transformers computes it, in float32."""
+    import torch
+    import transformers
+
+    from octavo_engine.model.source import resolve_model
+
+    path = resolve_model("smollm2", None, lambda *_: None).gguf
+    assert path is not None
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent,
+        gguf_file=path.name,
+        dtype=torch.float32,
+        quantization_config=transformers.GgufConfig(dequantize=True),
+    )
+    return model.eval()
 
 
 @pytest.fixture(scope="session")

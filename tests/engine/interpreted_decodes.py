@@ -1,9 +1,13 @@
 """Runs padded decode steps with the Triton kernels in Triton's interpreter; test_graphs.py starts it.
 
-Triton decides when it is first imported whether it interprets, so this file needs a process of its own.
+Its argument is the folder of a checkpoint. Triton decides when it is first imported whether it interprets, so this file
+needs a process of its own.
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import pytest
 from test_graphs import begin, load_tiny, make_worker
@@ -20,10 +24,12 @@ class Again:
         return list(works)
 
 
-def test_decodes_padded_to_a_rung_say_the_same(tiny_model):
+def main(folder: Path) -> None:
+    """Compare every token and its log probability with those of PyTorch, step by step."""
     assert interpreted()
-    model = load_tiny(tiny_model)
-    eager, graphed = make_worker(model, None, TorchAttention()), make_worker(model, Again(), TritonAttention())
+    model = load_tiny(folder)
+    eager = make_worker(model, None, TorchAttention())
+    graphed = make_worker(model, Again(), TritonAttention(), rungs=(1, 4))
     lengths = [9, 1, 16]
     for row, length in enumerate(lengths):
         plan = begin(row, list(range(length)))
@@ -36,3 +42,8 @@ def test_decodes_padded_to_a_rung_say_the_same(tiny_model):
         assert got.token_ids == expected.token_ids
         for index, (logprobs,) in expected.logprobs.items():
             assert got.logprobs[index][0].logprob == pytest.approx(logprobs.logprob, abs=1e-4)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    print("the same")

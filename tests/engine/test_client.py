@@ -7,10 +7,12 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
@@ -22,18 +24,40 @@ from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError, ModelLoadError
 
 PROMPT = list(range(40))
+SHARED = pytest.mark.asyncio(loop_scope="module")
+"""For tests with the engine that they share, which is in the event loop of the module."""
 
 
-@pytest.fixture
-async def client(tiny_model: Path) -> AsyncIterator[EngineClient]:
+@asynccontextmanager
+async def started(tiny_model: Path, watchdog_timeout: float) -> AsyncIterator[EngineClient]:
     config = EngineConfig(
-        model=str(tiny_model), device="cpu", dtype="float32", num_kv_blocks=64, max_model_len=1000, watchdog_timeout=10
+        model=str(tiny_model),
+        device="cpu",
+        dtype="float32",
+        num_kv_blocks=64,
+        max_model_len=1000,
+        watchdog_timeout=watchdog_timeout,
     )
     client = EngineClient(config)
     await client.start()
+    await client.wait_ready()
     yield client
     await client.stop()
     assert client._process.returncode is not None
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tiny_model: Path) -> AsyncIterator[EngineClient]:
+    """One engine for all tests that do it no harm."""
+    async with started(tiny_model, watchdog_timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+async def doomed(tiny_model: Path) -> AsyncIterator[EngineClient]:
+    """An engine of the test's own, which it may kill; that it stands still is noticed within seconds."""
+    async with started(tiny_model, watchdog_timeout=3) as client:
+        yield client
 
 
 def request(name: str, max_tokens: int = 8, **kwargs: object) -> Request:
@@ -54,6 +78,7 @@ async def until_idle(client: EngineClient) -> None:
             await asyncio.sleep(0.02)
 
 
+@SHARED
 async def test_many_requests_at_once_are_each_answered(client: EngineClient) -> None:
     ready = await client.wait_ready()
     assert (ready.max_model_len, ready.vocab_size, ready.num_kv_blocks) == (1000, 64, 64)
@@ -65,8 +90,8 @@ async def test_many_requests_at_once_are_each_answered(client: EngineClient) -> 
     await until_idle(client)
 
 
+@SHARED
 async def test_leaving_a_stream_early_frees_its_blocks(client: EngineClient) -> None:
-    await client.wait_ready()
     asked, outputs = [request("long", max_tokens=900), request("short")], OutputStream(["long", "short"])
     async with client.generate(asked, outputs):
         while outputs.unfinished != {"long"}:
@@ -75,8 +100,8 @@ async def test_leaving_a_stream_early_frees_its_blocks(client: EngineClient) -> 
     assert not client._streams
 
 
+@SHARED
 async def test_one_of_several_requests_is_aborted_alone(client: EngineClient) -> None:
-    await client.wait_ready()
     outputs = OutputStream(["a", "b", "c"])
     lengths: Counter[str] = Counter()
     async with client.generate([request(name, max_tokens=400) for name in "abc"], outputs):
@@ -96,15 +121,15 @@ async def test_a_stream_that_has_ended_does_not_hear_of_a_dead_engine() -> None:
     assert [output.token_ids async for output in outputs] == [(5,)]
 
 
+@SHARED
 async def test_a_deadline_ends_an_answer(client: EngineClient) -> None:
-    await client.wait_ready()
     outputs = await collect(client, request("slow", max_tokens=900, timeout=0.2))
     assert outputs[-1].finish_reason == "timeout"
     await until_idle(client)
 
 
+@SHARED
 async def test_a_request_that_cannot_run_gets_an_error_and_harms_nobody(client: EngineClient) -> None:
-    await client.wait_ready()
     other = asyncio.create_task(collect(client, request("other", max_tokens=200)))
     (too_long,) = await collect(client, request("long", max_tokens=5000))
     strange = Request(request_id="strange", prompt_token_ids=(1, 64), sampling=SamplingParams(max_tokens=2))
@@ -115,14 +140,14 @@ async def test_a_request_that_cannot_run_gets_an_error_and_harms_nobody(client: 
     assert sum(len(output.token_ids) for output in await other) == 200
 
 
+@SHARED
 async def test_garbage_on_the_socket_is_ignored(client: EngineClient) -> None:
-    await client.wait_ready()
     await client._socket.send(b"\x80\x04\x95 not ours")
     assert (await collect(client, request("after")))[-1].finish_reason == "length"
 
 
-async def test_every_open_stream_hears_of_a_killed_engine(client: EngineClient) -> None:
-    await client.wait_ready()
+async def test_every_open_stream_hears_of_a_killed_engine(doomed: EngineClient) -> None:
+    client = doomed
     streams = [asyncio.create_task(collect(client, request(f"r{i}", max_tokens=900))) for i in range(5)]
     await asyncio.sleep(0.3)
     os.kill(client._process.pid, signal.SIGKILL)
@@ -136,8 +161,8 @@ async def test_every_open_stream_hears_of_a_killed_engine(client: EngineClient) 
         await collect(client, request("late"))
 
 
-async def test_a_stalled_engine_is_found_and_ended(client: EngineClient) -> None:
-    await client.wait_ready()
+async def test_a_stalled_engine_is_found_and_ended(doomed: EngineClient) -> None:
+    client = doomed
     stream = asyncio.create_task(collect(client, request("r", max_tokens=900)))
     await asyncio.sleep(0.3)
     os.kill(client._process.pid, signal.SIGSTOP)

@@ -137,25 +137,16 @@ def test_heads_are_normalised_as_qwen3_does():
     assert_same(logits, reference_logits(model, tokens))
 
 
-def test_smollm2_has_the_logits_of_transformers():
-    from transformers import AutoModelForCausalLM, GgufConfig
-
+def test_smollm2_has_the_logits_of_transformers(smollm2_reference):
     files = resolve_model("smollm2", None, quiet)
     spec = read_spec(files)
     decoder = load_model(files, spec, CPU, torch.float32, quiet)
-    assert files.gguf is not None
-    model = AutoModelForCausalLM.from_pretrained(
-        str(files.gguf.parent),
-        gguf_file=files.gguf.name,
-        dtype=torch.float32,
-        quantization_config=GgufConfig(dequantize=True),
-    )
-    assert torch.equal(decoder.embedding.weight, model.get_input_embeddings().weight)
+    assert torch.equal(decoder.embedding.weight, smollm2_reference.get_input_embeddings().weight)
     sequences = [Sequence(random_tokens(n, n, spec.vocab_size)) for n in (1, 16, 90)]
     stepper = Stepper(decoder)
     whole = stepper.step([(s, len(s.tokens)) for s in sequences])
     for sequence, logits in zip(sequences, whole, strict=True):
-        reference = reference_logits(model, sequence.tokens)
+        reference = reference_logits(smollm2_reference, sequence.tokens)
         difference = (logits.log_softmax(-1) - reference.log_softmax(-1)).abs().max()
         assert difference < 1e-3
         assert torch.equal(logits.argmax(-1), reference.argmax(-1))

@@ -1,4 +1,9 @@
-"""What goes wrong at the start: the contract's exit code, one readable message, no traceback. Real processes."""
+"""What goes wrong at the start: the contract's exit code, one readable message, no traceback.
+
+Each way from an error to the exit code is taken by a real process, at several seconds each: an error of the command
+line, of the server, of the engine's process while it plans and while it loads. What else is wrong with a model or a
+command line is told by the same classes of errors, which are caught in this process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from octavo_engine.cli import main
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine.startup import start_engine
+from octavo_engine.errors import DoesNotFitError, ModelLoadError
 from octavo_engine.model.source import resolve_model
+from octavo_engine.text.tokenizer import load_tokenizer
 
 ENGINE = Path(sys.executable).parent / "octavo-engine"
 
@@ -101,50 +111,87 @@ BROKEN: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
 }
 
 
+IN_PROCESSES = ("safetensors header lies about offsets", "no tokenizer")
+"""Found by the engine's process while it loads, and by the server."""
+
+
+def assert_not_loaded(model: Path, *words: str) -> None:
+    """Loading the model or its tokenizer ends with an error of exit code 3 and one line, which holds all `words`."""
+    with pytest.raises(ModelLoadError) as caught:
+        load_tokenizer(resolve_model(str(model), None, lambda *_: None, weights=False))
+        start_engine(EngineConfig(model=str(model), device="cpu"), lambda *_: None)
+    assert caught.value.exit_code == 3
+    said = str(caught.value)
+    assert "\n" not in said
+    assert all(word.lower() in said.lower() for word in words), f"expected {words} in: {said}"
+
+
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_model_is_told_with_exit_code_3(fault: str, tiny_model: Path, tmp_path: Path) -> None:
+def test_a_broken_model_is_told(fault: str, tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
     break_it, words = BROKEN[fault]
     break_it(folder)
-    assert_fails([str(folder)], 3, *words)
+    assert_not_loaded(folder, *words)
+    if fault in IN_PROCESSES:
+        assert_fails([str(folder)], 3, *words)
 
 
-def test_a_wrong_path_and_an_empty_folder_are_told_with_exit_code_3(tmp_path: Path) -> None:
+def test_a_wrong_path_and_an_empty_folder_are_told(tmp_path: Path) -> None:
     assert_fails([str(tmp_path / "nowhere")], 3, "no such file or directory")
-    assert_fails([str(tmp_path)], 3, "the directory is empty")
+    assert_not_loaded(tmp_path, "the directory is empty")
 
 
 @pytest.mark.parametrize("kind", ["cut", "random"])
-def test_a_cut_or_random_gguf_is_told_with_exit_code_3(kind: str, tmp_path: Path) -> None:
+def test_a_cut_or_random_gguf_is_told(kind: str, tmp_path: Path) -> None:
     demo = resolve_model("smollm2", None, lambda *_: None).gguf
     assert demo is not None
     path = tmp_path / "model.gguf"
     with demo.open("rb") as file:
         beginning = file.read(3_000_000)
     path.write_bytes(beginning if kind == "cut" else b"GGUF" + os.urandom(100_000))
-    assert_fails([str(path)], 3, "model.gguf")
+    assert_not_loaded(path, "model.gguf")
 
 
 def test_what_does_not_fit_is_told_before_loading_with_exit_code_4() -> None:
     arguments = ["smollm2", "--gpu-memory-utilization=0.9", "--kv-cache-memory=900GiB"]
     assert_fails(arguments, 4, "does not fit", "needs", "there are", "--kv-cache-memory", "(fits)")
-    assert_fails(
-        ["smollm2", "--num-kv-blocks=4", "--max-model-len=1000"], 4, "--num-kv-blocks 4", "raise the first to 63"
-    )
+    with pytest.raises(DoesNotFitError, match=r"--num-kv-blocks 4.* raise the first to 63"):
+        start_engine(EngineConfig(model="smollm2", device="cpu", num_kv_blocks=4, max_model_len=1000), lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--max-num-seq=4", ("--max-num-seq", "did you mean --max-num-seqs?")),
+        ("--max-num-seqs=0", ("--max-num-seqs", "smallest allowed value, 1")),
+        ("--max-num-seqs=many", ("--max-num-seqs", "whole number")),
+        ("--dtype=int3", ("--dtype", "bfloat16")),
+        ("--enable-lora", ("--enable-lora", "not supported")),
+    ],
+)
+def test_usage_is_told(
+    argument: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo_engine.server.run.serve", lambda *_: pytest.fail("it serves"))
+    try:
+        code = main(["serve", "smollm2", "--device=cpu", argument])
+    except SystemExit as end:
+        code = end.code
+    said = capsys.readouterr().err
+    assert code == 2
+    assert len(said.splitlines()) == 1 and said.startswith("octavo-engine")
+    assert all(word.lower() in said.lower() for word in words), f"expected {words} in: {said}"
 
 
 def test_usage_is_told_with_exit_code_2(tmp_path: Path) -> None:
+    """What argparse finds, what the settings find, and what the engine finds when it knows the model."""
     config = tmp_path / "octavo.yaml"
     config.write_text("max-num-seq: 4\n")
     assert_fails(["smollm2", "--max-num-seq=4"], 2, "--max-num-seq", "did you mean --max-num-seqs?")
-    assert_fails(["smollm2", "--max-num-seqs=0"], 2, "--max-num-seqs", "smallest allowed value, 1")
-    assert_fails(["smollm2", "--max-num-seqs=many"], 2, "--max-num-seqs", "whole number")
-    assert_fails(["smollm2", "--dtype=int3"], 2, "--dtype", "bfloat16")
-    assert_fails(["smollm2", "--max-model-len=9000"], 2, "--max-model-len 9000", "8192")
-    assert_fails(["smollm2", "--enable-lora"], 2, "--enable-lora", "not supported")
     assert_fails(["smollm2"], 2, "--kv-cache-memory", "size", env={"OCTAVO_KV_CACHE_MEMORY": "lots"})
     assert_fails(["smollm2", f"--config={config}"], 2, "max-num-seq", "did you mean max-num-seqs?")
+    assert_fails(["smollm2", "--max-model-len=9000"], 2, "--max-model-len 9000", "8192")
 
 
 def test_a_taken_port_is_told_with_exit_code_2() -> None:

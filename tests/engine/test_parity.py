@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ import transformers
 from reference import assert_same
 
 from octavo_engine import LLM, SamplingParams
-from octavo_engine.model.source import resolve_model
 
 GREEDY = SamplingParams(max_tokens=64, temperature=0.0, logprobs=20, ignore_eos=True)
+SHORT = replace(GREEDY, max_tokens=32)
 PROMPTS = [
     "The capital of France is",
     "Once upon a time there was a small dragon who",
@@ -48,19 +49,6 @@ def settings(tmp: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def smollm2_reference() -> Any:
-    path = resolve_model("smollm2", None, lambda *_: None).gguf
-    assert path is not None
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        dtype=torch.float32,
-        quantization_config=transformers.GgufConfig(dequantize=True),
-    )
-    return model.eval()
-
-
-@pytest.fixture(scope="module")
 def smollm2() -> Iterator[LLM]:
     llm = LLM("smollm2", **settings({}))
     yield llm
@@ -68,12 +56,12 @@ def smollm2() -> Iterator[LLM]:
 
 
 def test_alone(smollm2: LLM, smollm2_reference: Any) -> None:
-    answers = [smollm2.generate([prompt], GREEDY)[0] for prompt in PROMPTS]
+    answers = [smollm2.generate([prompt], GREEDY)[0] for prompt in PROMPTS[:4]]
     assert_same(smollm2_reference, answers)
 
 
 def test_in_a_crowd_of_sixteen_mixed_requests(smollm2: LLM, smollm2_reference: Any) -> None:
-    """The others sample with every filter and penalty; what they say must not change what the greedy ones say."""
+    """Ten are greedy. The others sample with every filter and penalty, and must not change what the greedy ones say."""
     rng = random.Random(4)
     others = [
         SamplingParams(
@@ -86,13 +74,11 @@ def test_in_a_crowd_of_sixteen_mixed_requests(smollm2: LLM, smollm2_reference: A
             presence_penalty=rng.choice([0.0, 0.5]),
             seed=rng.randint(0, 99),
         )
-        for _ in PROMPTS
+        for _ in range(6)
     ]
-    for first in range(0, len(PROMPTS), 8):
-        greedy = PROMPTS[first : first + 8]
-        crowd = [PROMPTS[(first + 9 + i) % 20] * rng.randint(1, 12) for i in range(16 - len(greedy))]
-        answers = smollm2.generate([*greedy, *crowd], [GREEDY] * len(greedy) + others[: len(crowd)])
-        assert_same(smollm2_reference, answers[: len(greedy)])
+    crowd = [prompt * rng.randint(1, 12) for prompt in PROMPTS[14:]]
+    answers = smollm2.generate([*PROMPTS[4:14], *crowd], [GREEDY] * 10 + others)
+    assert_same(smollm2_reference, answers[:10])
 
 
 def test_with_so_few_blocks_that_requests_are_preempted(smollm2_reference: Any) -> None:
@@ -100,8 +86,8 @@ def test_with_so_few_blocks_that_requests_are_preempted(smollm2_reference: Any) 
         "smollm2",
         **settings({"num_kv_blocks": 14, "max_model_len": 160, "max_num_batched_tokens": 16, "max_num_seqs": 8}),
     )
-    answers = llm.generate(PROMPTS, GREEDY)
-    assert llm.report().preemptions >= 5
+    answers = llm.generate(PROMPTS[12:], GREEDY)
+    assert llm.report().preemptions >= 4
     assert_same(smollm2_reference, answers)
     llm.close()
 
@@ -175,9 +161,9 @@ def test_random_models(name: str, tmp_path: Path) -> None:
     )
     rng = random.Random(1)
     prompts = [[rng.randrange(config.vocab_size) for _ in range(rng.randint(1, 60))] for _ in range(12)]
-    answers = llm.generate(prompts, GREEDY)
+    answers = llm.generate(prompts, SHORT)
     assert len({tuple(answer.token_ids) for answer in answers}) == 12, "the answers should differ"
-    assert_same(model, answers)
+    assert_same(model, answers, SHORT.max_tokens)
     llm.close()
 
 
