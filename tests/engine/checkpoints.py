@@ -51,17 +51,21 @@ UNEVEN: dict[str, Any] = {
 
 
 def reference_model(family: str = "Llama", **changes: Any) -> Any:
-    """A LlamaForCausalLM, or of another family, in float32 whose every weight matters: norms and biases are random."""
+    """A LlamaForCausalLM, or of another family, in float32 whose every weight matters: norms and biases are random.
+
+    Older families call their class LMHeadModel.
+    """
     import transformers
 
     torch.manual_seed(1234)
-    model_class = getattr(transformers, f"{family}ForCausalLM")
+    kind = "ForCausalLM" if hasattr(transformers, f"{family}ForCausalLM") else "LMHeadModel"
+    model_class = getattr(transformers, f"{family}{kind}")
     model = model_class(model_class.config_class(**{**SIZES, **changes})).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(std=0.3)
-            elif "norm" in name:
+            elif "norm" in name or ".ln_" in name:
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(std=0.25)

@@ -141,7 +141,7 @@ def test_smollm2_has_the_logits_of_transformers(smollm2_reference):
     files = resolve_model("smollm2", None, quiet)
     spec = read_spec(files)
     decoder = load_model(files, spec, CPU, torch.float32, quiet)
-    assert torch.equal(decoder.embedding.weight, smollm2_reference.get_input_embeddings().weight)
+    assert torch.equal(decoder.input.tokens.weight, smollm2_reference.get_input_embeddings().weight)
     sequences = [Sequence(random_tokens(n, n, spec.vocab_size)) for n in (1, 16, 90)]
     stepper = Stepper(decoder)
     whole = stepper.step([(s, len(s.tokens)) for s in sequences])

@@ -117,7 +117,7 @@ def test_logits_are_sampled_as_they_are_multiplied(monkeypatch: pytest.MonkeyPat
     """No pass makes them float32, and a graph's product writes them where they are sampled."""
     monkeypatch.setattr(decoder_module, "choose_compute", lambda *_: triton_compute())
     decoder = Decoder(make_decoder(torch.float32, **SIZES).spec, dtype=torch.bfloat16, device=CPU)
-    torch.nn.init.normal_(decoder.embedding.weight)
+    torch.nn.init.normal_(decoder.input.tokens.weight)
     hidden, exact = torch.randn(3, 64).bfloat16(), torch.zeros(3, 300, dtype=torch.float64)
     out = torch.full((3, 300), torch.nan, dtype=decoder.logits_dtype)
     torch.mm(hidden.double(), decoder.head.weight.double().T, out=exact)

@@ -65,7 +65,7 @@ def test_every_tensor_arrives_where_it_belongs(sharded):
     assert set(targets) | {"lm_head.weight"} == set(state)
     for name, target in targets.items():
         assert torch.equal(target, state[name]), name
-    assert decoder.head.weight is decoder.embedding.weight
+    assert decoder.head.weight is decoder.input.tokens.weight
 
 
 def test_progress_goes_from_nothing_to_all_by_bytes(sharded):

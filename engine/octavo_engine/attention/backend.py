@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from octavo_engine.attention.alibi import ALiBi
 from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 
@@ -45,7 +46,7 @@ class AttentionTask:
     num_heads: int
     """Query heads."""
     plain: bool = True
-    """Whether every layer's AttentionVariant has neither softcap nor sinks."""
+    """Whether every layer's AttentionVariant is `plain`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,13 @@ class AttentionVariant:
     """Scores become softcap * tanh(score / softcap) (Gemma 2)."""
     sinks: Tensor | None = None
     """[H], one logit a head more in the softmax, without a value (gpt-oss)."""
+    alibi: ALiBi | None = None
+    """Added to the scores after the softcap (BLOOM)."""
 
     @property
     def plain(self) -> bool:
         """Whether it is scaled dot product attention and nothing else."""
-        return self.softcap is None and self.sinks is None
+        return self.softcap is None and self.sinks is None and self.alibi is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,8 +270,9 @@ def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, variant: Att
         output = F.scaled_dot_product_attention(stacked, key, value, attn_mask=bucket.mask, scale=variant.scale)
     else:
         sinks = None if variant.sinks is None else variant.sinks.view(kv_heads, -1, 1)
+        bias = None if variant.alibi is None else variant.alibi.bias(key.shape[2]).view(kv_heads, heads // kv_heads, -1)
         sequences = zip(stacked, key, value, bucket.mask, strict=True)
-        output = torch.stack([_attend_exactly(q, k, v, mask, variant, sinks) for q, k, v, mask in sequences])
+        output = torch.stack([_attend_exactly(q, k, v, mask, variant, sinks, bias) for q, k, v, mask in sequences])
     return output.reshape(count, heads, head_dim)
 
 
@@ -288,10 +289,12 @@ def _attend_tile(
     mask = None if causal else _tile_mask(tile, count, length, window, query.device)
     if mask is not None and not variant.plain:
         output = torch.empty_like(query)
+        biases = None if variant.alibi is None else variant.alibi.bias(length)
         for head in range(heads):
             sinks = None if variant.sinks is None else variant.sinks[head].view(1, 1)
             k, v = key[head * kv_heads // heads], value[head * kv_heads // heads]
-            output[:, head] = _attend_exactly(query[:, head], k, v, mask, variant, sinks)
+            bias = None if biases is None else biases[head]
+            output[:, head] = _attend_exactly(query[:, head], k, v, mask, variant, sinks, bias)
         return output
     attended = F.scaled_dot_product_attention(
         query.transpose(0, 1)[None],
@@ -306,12 +309,23 @@ def _attend_tile(
 
 
 def _attend_exactly(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, variant: AttentionVariant, sinks: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    variant: AttentionVariant,
+    sinks: Tensor | None,
+    bias: Tensor | None,
 ) -> Tensor:
-    """Queries [..., Q, D] over [..., L, D] where `mask` [..., Q, L] is True, in float32; sinks [..., Q or 1, 1]."""
+    """Queries [..., Q, D] over [..., L, D] where `mask` [..., Q, L] is True, in float32; sinks [..., Q or 1, 1].
+
+    `bias` [..., Q or 1, L] is added to the scores.
+    """
     scores = (query.float() @ key.float().transpose(-1, -2)).mul_(variant.scale)
     if variant.softcap is not None:
         scores.div_(variant.softcap).tanh_().mul_(variant.softcap)
+    if bias is not None:
+        scores.add_(bias)
     scores.masked_fill_(~mask, -torch.inf)
     if sinks is not None:
         scores = torch.cat((scores, sinks.float().expand(*scores.shape[:-1], 1)), dim=-1)

@@ -35,7 +35,7 @@ def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
     if device.type != "cuda":
         return f"needs a GPU, and the device is {device.type}"
     if task is not None and not task.plain:
-        return "it has neither softcap nor sinks"
+        return "it has neither softcap nor sinks nor ALiBi"
     try:
         varlen: Any = importlib.import_module("torch.nn.attention.varlen")
     except ImportError:

@@ -67,9 +67,13 @@ class Piece:
     fill: Fill = write
     order: Tensor | None = None
     """Which row of the target each row of the part is, int64; None: the same one."""
+    transposed: bool = False
+    """Whether columns of the target are what is stored as rows."""
 
     def put(self, values: Tensor, first: int = 0) -> None:
         """Fill the target's rows from `first` on with so many of the part's; a number alone is one row."""
+        if self.transposed:
+            values = values.t()
         rows: Rows = slice(first, first + (len(values) if values.dim() else 1))
         if self.order is not None:
             rows = self.order[rows].to(self.target.device)
@@ -92,6 +96,12 @@ class CheckpointTensor:
     """Whether it changes what other tensors have filled, so that it is read after all of those."""
     squeezed: bool = False
     """Whether dimensions of size 1 do not count in its shape."""
+
+
+def transposed(tensor: CheckpointTensor) -> CheckpointTensor:
+    """The same matrix, stored as its transpose."""
+    pieces = (replace(piece, part=piece.part[::-1], transposed=True) for piece in tensor.pieces)
+    return replace(tensor, shape=None if tensor.shape is None else tensor.shape[::-1], pieces=tuple(pieces))
 
 
 def plain(name: str, target: Tensor, *spans: Span, order: Tensor | None = None) -> CheckpointTensor:

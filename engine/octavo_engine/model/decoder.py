@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
-from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.decoder_layer import DecoderLayer
-from octavo_engine.model.layers.embedding import Embedding, Head
+from octavo_engine.model.layers.embedding import Head, Input
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import Norm
@@ -49,10 +49,7 @@ class Decoder(nn.Module):
         fp8_products = multiplies_fp8(device) if fp8_products is None else fp8_products
         options = LayerOptions(ranks, self.compute, dtype, device, spec.names, fp8_products)
         self.kv_groups = ranks.shard.kv_groups(spec)
-        self.embedding = Embedding(spec.vocab_size, spec.hidden_size, spec.embedding_scale, options)
-        self.embedding_norm = (
-            None if spec.embedding_norm is None else Norm(spec.hidden_size, spec.embedding_norm, options)
-        )
+        self.input = Input(spec, options)
         wanted = [(mixer.rope, mixer.head_dim, mixer.query_scaling) for mixer in (layer.mixer for layer in spec.layers)]
         rotations = list(dict.fromkeys(wanted))
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
@@ -67,19 +64,17 @@ class Decoder(nn.Module):
             )
             for index, layer in enumerate(spec.layers)
         )
-        self.norm = Norm(spec.hidden_size, spec.norm, options)
-        self.head = Head(spec.head, self.embedding, options)
+        self.norm = None if spec.norm is None else Norm(spec.hidden_size, spec.norm, options)
+        self.head = Head(spec.head, spec.hidden_size, self.input.tokens, options)
 
     def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
         """The normalised hidden states of the rows that are sampled, [R, hidden]."""
-        x = self.embedding(inputs.token_ids)
-        if self.embedding_norm is not None:
-            x = self.embedding_norm(x)[0]
+        x = self.input(inputs.token_ids, inputs.positions)
         different = [rope(inputs.positions) for rope in self.ropes]
         ropes = [different[index] for index in self._rope_of_layer]
         x = self.compute.run(self.decoder_layers, x, ropes, attention)
-        hidden: Tensor = self.norm(x[inputs.token_indices])[0]
-        return hidden
+        hidden = x[inputs.token_indices]
+        return hidden if self.norm is None else cast("Tensor", self.norm(hidden)[0])
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits of the next token [R, vocab] in `logits_dtype` from hidden states [R, hidden]; on the first rank only.
@@ -106,12 +101,12 @@ class Decoder(nn.Module):
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint of the model has, and where in this decoder it belongs."""
         names = self.spec.names
-        yield from self.embedding.tensors(names.embedding)
-        if self.embedding_norm is not None:
-            yield from self.embedding_norm.tensors(names.embedding_norm)
+        yield from self.input.tensors()
         for layer in self.decoder_layers:
             yield from layer.tensors()
-        yield from self.norm.tensors(names.norm)
+            yield from (ignored(name.replace("{layer}", str(layer.layer))) for name in names.buffers)
+        if self.norm is not None:
+            yield from self.norm.tensors(names.norm)
         yield from self.head.tensors(names.head)
 
     def linears(self) -> list[Linear]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
@@ -85,6 +85,10 @@ class Fields:
         shown = repr(value)
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         return ModelLoadError(f"{self.origin}: {self.prefix}{name} {shown} {why}")
+
+    def without(self, *names: str) -> Fields:
+        """The same without some fields, which are another model's."""
+        return replace(self, values={name: value for name, value in self.values.items() if name not in names})
 
     def _get(self, name: str, default: Any) -> Any:
         self.read.add(name)

@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True, slots=True)
+class QKVLayout:
+    """How the rows of query, key and value lie in one tensor: `groups` times some heads of each, in this order."""
+
+    groups: int = 1
+    """Each has as many of the query's heads as any other, and of the KV heads."""
+    order: tuple[int, int, int] = (0, 1, 2)
+    """0 is the query, 1 the key, 2 the value."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorNames:
     """Names without `.weight` and `.bias`, as transformers' Llama has them unless a family says otherwise.
@@ -14,8 +24,20 @@ class TensorNames:
     bundled: one tensor holds all experts of a layer, transposed, with the columns of gate and up in turn (gpt-oss).
     """
 
+    qkv_layout: QKVLayout = QKVLayout()
+    """Where the roles `query`, `key` and `value` share a name."""
+    transposed: bool = False
+    """Whether the weights of layers' linears are stored as [in, out]."""
+    buffers: tuple[str, ...] = ()
+    """Whole names of what old checkpoints hold of each layer and nothing reads, such as masks."""
+
     embedding: str = "model.embed_tokens"
+    positions: str = "model.embed_positions"
     embedding_norm: str = "model.embed_norm"
+    embedding_in: str = "model.project_in"
+    """The projection of tokens' vectors to the hidden size."""
+    embedding_out: str = "model.project_out"
+    """The projection of hidden states to the size of those vectors."""
     norm: str = "model.norm"
     head: str = "lm_head"
 

@@ -96,6 +96,19 @@ class QueryScaling:
     shift: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ALiBiSpec:
+    """Attention with linear biases (arXiv 2108.12409): a head's scores grow with a key's position times its slope."""
+
+    max_bias: float = 8.0
+    """The slopes of n heads are 2 ** (-max_bias * i / n), i = 1 ... n; of other numbers than powers of two, every
+    second one of the next power's follows."""
+    factor: float = 1.0
+    """Slopes are multiplied with it."""
+    rounded: bool = False
+    """Whether slopes, positions and their products are rounded to bfloat16 first (Falcon)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
     """Grouped-query attention (arXiv 2305.13245)."""
@@ -119,6 +132,8 @@ class AttentionSpec:
     """Scores become softcap * tanh(score / softcap)."""
     sinks: bool = False
     """Whether each query head has one logit more in the softmax, without a value."""
+    alibi: ALiBiSpec | None = None
+    """What is added to scaled scores for the distance of a key."""
 
 
 Mixer = AttentionSpec
@@ -177,6 +192,9 @@ class LayerNorms:
     after_mixer: NormSpec | None = None
     before_feed_forward: NormSpec | None = None
     after_feed_forward: NormSpec | None = None
+    after_adding: bool = False
+    """Whether norms after a part normalise the residual stream with the part's result added to it, and so what the
+    stream is from there on (the Transformer of 2017), instead of the result alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +212,16 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PositionSpec:
+    """Vectors that are added to the embeddings of tokens, one for each position."""
+
+    offset: int = 0
+    """Position p has row p + offset of the table."""
+    sinusoidal: bool = False
+    """Whether rows are computed, sines before cosines (arXiv 1706.03762), instead of stored."""
+
+
+@dataclass(frozen=True, slots=True)
 class HeadSpec:
     """What makes logits of the last hidden states: times `scale`, then softcap * tanh(logit / softcap)."""
 
@@ -201,6 +229,8 @@ class HeadSpec:
     """Whether its weight is the embedding's."""
     scale: float = 1.0
     softcap: float | None = None
+    bias: bool = False
+    """Added to the product, before it is scaled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,12 +247,17 @@ class ModelSpec:
     """The checkpoint's own type: what `--dtype auto` means."""
     eos_token_ids: tuple[int, ...]
     layers: tuple[LayerSpec, ...]
-    norm: NormSpec
+    norm: NormSpec | None
     """After the last layer."""
     head: HeadSpec
     embedding_scale: float = 1.0
+    embedding_size: int | None = None
+    """Of the vectors that stand for tokens, if it is not `hidden_size`: they are projected to that, and the last hidden
+    states back, without biases."""
     embedding_norm: NormSpec | None = None
-    """Before the first layer, after `embedding_scale`."""
+    """Of what the first layer reads."""
+    positions: PositionSpec | None = None
+    """None: positions are the attention's business alone."""
     names: TensorNames = LLAMA_NAMES
     quantization: LinearMethod | None = None
     """How the weights of layers' linears are stored; None: in the type that is computed in."""

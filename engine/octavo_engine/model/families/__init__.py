@@ -12,7 +12,11 @@ from octavo_engine.model.families.gemma import GEMMA
 from octavo_engine.model.families.gemma2 import GEMMA2, VAULTGEMMA
 from octavo_engine.model.families.gemma3 import GEMMA3
 from octavo_engine.model.families.glm import GLM, GLM4
+from octavo_engine.model.families.gpt2 import GPT2
+from octavo_engine.model.families.gpt_bigcode import GPT_BIGCODE
+from octavo_engine.model.families.gpt_neo import GPT_NEO
 from octavo_engine.model.families.gpt_oss import GPT_OSS
+from octavo_engine.model.families.gptj import CODEGEN, GPTJ
 from octavo_engine.model.families.granite import GRANITE, GRANITE_SWA
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
@@ -73,6 +77,11 @@ _ALL = (
     STARCODER2,
     VAULTGEMMA,
     GRANITE_SWA,
+    GPT2,
+    GPT_BIGCODE,
+    GPT_NEO,
+    GPTJ,
+    CODEGEN,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}

@@ -21,6 +21,8 @@ class Family:
     """What a config.json, or a GGUF header in its words, says; ModelLoadError if that is not computed here."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Fields that config.json may omit, with the values the family's own configuration class gives them."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """The family's own names of fields, and what most families call them."""
     nullable: frozenset[str] = frozenset()
     """Fields in which null is a value of its own, not the default."""
     without_effect: frozenset[str] = frozenset()
@@ -32,6 +34,7 @@ class Family:
 
     def fields(self, origin: str, config: Mapping[str, Any]) -> Fields:
         """`config` with the family's defaults for what it omits."""
+        config = {**config, **{common: config[own] for own, common in self.aliases.items() if own in config}}
         given = {name: value for name, value in config.items() if value is not None}
         defaults = {
             name: value

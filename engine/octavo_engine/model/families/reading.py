@@ -101,14 +101,21 @@ def intermediate_size(fields: Fields, name: str = "intermediate_size") -> int:
 
 
 def attention(
-    fields: Fields, *, partial_rotary: bool = False, layer_type: str | None = None, **values: Any
+    fields: Fields,
+    *,
+    partial_rotary: bool = False,
+    layer_type: str | None = None,
+    grouped: bool = True,
+    **values: Any,
 ) -> AttentionSpec:
     """Grouped-query attention with RoPE, scores divided by the root of a head's size.
 
     `partial_rotary`: whether the family may rotate only a part of each head. `layer_type`: of the layer, where each
-    type may have a RoPE of its own. `values` add to what fields say or take its place.
+    type may have a RoPE of its own. `grouped`: whether fields may say how many KV heads there are and how large heads
+    are; else each head has a key and a value of its own, and all together are as wide as the residual stream. `values`
+    add to what fields say or take its place.
     """
-    heads, kv_heads, head_dim = _heads(fields)
+    heads, kv_heads, head_dim = _heads(fields if grouped else fields.without("num_key_value_heads", "head_dim"))
     values.setdefault("scale", head_dim**-0.5)
     if "rope" not in values:
         values["rope"] = rope(fields, max_position(fields), head_dim, partial=partial_rotary, layer_type=layer_type)
@@ -151,6 +158,12 @@ def mlp(fields: Fields, **values: Any) -> MLPSpec:
     values.setdefault("activation", None)
     values["activation"] = values["activation"] or activation(fields)
     return MLPSpec(intermediate_size=intermediate_size(fields), **values)
+
+
+def plain_mlp(fields: Fields, *, bias: bool) -> MLPSpec:
+    """A feed-forward without a gate, four times as wide as the residual stream unless its width is given."""
+    size = fields.integer("intermediate_size", 1, 1 << 22, default=4 * hidden_size(fields))
+    return MLPSpec(intermediate_size=size, activation=activation(fields), gated=False, bias=bias, output_bias=bias)
 
 
 def activation(fields: Fields, name: str = "hidden_act") -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.attention.alibi import ALiBi, alibi_slopes
 from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.qk_norm import QKNorm, WholeProjection
@@ -22,7 +23,7 @@ from octavo_engine.model.layers.rope import head_order, row_order
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
-from octavo_engine.model.spec import AttentionSpec, QKNormSpec
+from octavo_engine.model.spec import ALiBiSpec, AttentionSpec, QKNormSpec
 
 _FLOAT32_BYTES = 4
 
@@ -48,12 +49,21 @@ class Attention(nn.Module):
         query, key, hidden = self.heads.times(size), self.kv_heads.times(size), unsharded(hidden_size, "hidden_size")
         self.order = head_order(spec.rope, size)
         orders = (*(row_order(spec.rope, size, heads.size) for heads in (self.heads, self.kv_heads)), None)
-        self.qkv = Linear(hidden, (query, key, key), bias=spec.qkv_bias, options=options, method=method, orders=orders)
+        layout = options.names.qkv_layout
+        self.qkv = Linear(
+            hidden,
+            (query, key, key),
+            bias=spec.qkv_bias,
+            options=options,
+            method=method,
+            orders=orders,
+            layout=layout,
+        )
         self.output = Linear(query, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
         self.query_norm = self._norm(spec.qk_norm, self.heads)
         self.key_norm = self._norm(spec.qk_norm, self.kv_heads)
         self.sinks = parameter(self.heads.size, dtype=options.dtype, device=options.device) if spec.sinks else None
-        self.variant = AttentionVariant(spec.scale, spec.softcap, self.sinks)
+        self.variant = AttentionVariant(spec.scale, spec.softcap, self.sinks, self._alibi(spec.alibi))
 
     def _norm(self, spec: QKNormSpec | None, heads: Span) -> Norm | None:
         """The norm of the query's heads or of the key's."""
@@ -61,6 +71,13 @@ class Attention(nn.Module):
             return None
         size, shared = self.spec.head_dim, spec.per_head and not spec.own_weights
         return Norm(size if shared else (heads.size, size), spec.norm, self.options)
+
+    def _alibi(self, spec: ALiBiSpec | None) -> ALiBi | None:
+        """The slopes of this rank's heads."""
+        if spec is None:
+            return None
+        slopes = alibi_slopes(self.heads.total, spec.max_bias)[self.heads.slice] * spec.factor
+        return ALiBi(slopes.to(self.options.device), spec.rounded)
 
     @property
     def qk_norm(self) -> QKNorm | None:

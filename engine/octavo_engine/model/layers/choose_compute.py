@@ -94,7 +94,7 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
         most_tokens = _FEW_BESIDE_WIDE
         product = by_tokens(product, most_tokens, wide_product)
     runner: LayerRunner = one_by_one
-    if fused is not None:
+    if fused is not None and fused.norm is not None:
         runner = FusedLayers(kernels, fused.norm.eps, fused.layers[0].mixer.scale, most_tokens)
     return Compute(
         product=product,

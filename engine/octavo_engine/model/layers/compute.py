@@ -74,14 +74,17 @@ class Compute:
         weight: Tensor,
         out: Tensor | None = None,
         *,
+        bias: Tensor | None = None,
         scale: float = 1.0,
         softcap: float | None = None,
     ) -> Tensor:
-        """x [T, in] weight [vocabulary, in]^T in `logits_dtype`, into `out` if it is given.
+        """x [T, in] weight [vocabulary, in]^T + bias [vocabulary] in `logits_dtype`, into `out` if it is given.
 
         Times `scale`; with a softcap they become softcap * tanh(logits / softcap) after that (Gemma 2).
         """
         logits = self.logits_product(x, weight, out)
+        if bias is not None:
+            logits.add_(bias)
         if scale != 1:
             logits.mul_(scale)
         return logits if softcap is None else logits.div_(softcap).tanh_().mul_(softcap)

@@ -63,6 +63,8 @@ class DecoderLayer(nn.Module):
         """[T, hidden] to the same."""
         if self.spec.parallel:
             return self._parallel(stream, rope, attention)
+        if self.spec.norms.after_adding:
+            return self._normalised_after(summed(stream), rope, attention)
         normed, x = _before(self.before_mixer, stream, self.mixer)
         stream = self._added(
             self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
@@ -73,6 +75,13 @@ class DecoderLayer(nn.Module):
         return self._added(
             self.feed_forward(normed, self._residual(self.after_feed_forward, x)), self.after_feed_forward, x
         )
+
+    def _normalised_after(self, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
+        """Each part's result is added to x, and the sum is normalised."""
+        x = _normalised(self.after_mixer, summed(self.mixer(x, x, rope, attention)))
+        if self.feed_forward is None:
+            return x
+        return _normalised(self.after_feed_forward, summed(self.feed_forward(x, x)))
 
     def _parallel(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
         """Both parts of the same x; a norm that both share quantizes for neither."""
@@ -133,6 +142,10 @@ class DecoderLayer(nn.Module):
         parts = [self.mixer.step_bytes(), *([self.feed_forward.step_bytes()] if self.feed_forward else [])]
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
         return (3 + 3 * apart) * hidden * size + max(norm, *parts)
+
+
+def _normalised(norm: Norm | None, x: Tensor) -> Tensor:
+    return x if norm is None else cast("Tensor", norm(x)[0])
 
 
 def _before(norm: Norm | None, stream: ResidualStream, part: Part | None) -> tuple[Tensor | Quantized, Tensor]:

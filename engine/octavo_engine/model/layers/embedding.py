@@ -1,18 +1,22 @@
-"""What stands before the layers and after them: embeddings of tokens, and the head that gives logits."""
+"""What stands before the layers and after them: embeddings of tokens and positions, and the head that gives logits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.positions import PositionTable
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
-from octavo_engine.model.spec import HeadSpec
+from octavo_engine.model.spec import HeadSpec, ModelSpec
 
 
 class VocabularyWeight(nn.Module):
@@ -38,8 +42,45 @@ class VocabularyWeight(nn.Module):
         yield plain(f"{name}.weight", self.weight[: self.tokens.size], self.tokens)
 
 
+class Input(nn.Module):
+    """What the first layer reads: tokens' vectors, projected to the hidden size and normalised where the spec says so,
+    and those of their positions."""
+
+    def __init__(self, spec: ModelSpec, options: LayerOptions) -> None:
+        super().__init__()
+        self.names, hidden, size = options.names, spec.hidden_size, spec.embedding_size or spec.hidden_size
+        self.tokens = Embedding(spec.vocab_size, size, spec.embedding_scale, options)
+        self.projection = projection(size, hidden, options)
+        self.positions = None if spec.positions is None else PositionTable(spec, options)
+        self.norm = None if spec.embedding_norm is None else Norm(hidden, spec.embedding_norm, options)
+
+    def forward(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """[T] and their positions [T] to [T, hidden]."""
+        x: Tensor = self.tokens(token_ids)
+        if self.projection is not None:
+            x = self.projection(x)
+        if self.positions is not None:
+            x = x + self.positions(positions)
+        return x if self.norm is None else cast("Tensor", self.norm(x)[0])
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        yield from self.tokens.tensors(self.names.embedding)
+        if self.projection is not None:
+            yield from self.projection.tensors(self.names.embedding_in)
+        if self.positions is not None:
+            yield from self.positions.tensors(self.names.positions)
+        if self.norm is not None:
+            yield from self.norm.tensors(self.names.embedding_norm)
+
+
+def projection(columns: int, rows: int, options: LayerOptions) -> Linear | None:
+    """Between vectors of tokens and hidden states, unsharded; None where they have one size."""
+    return None if columns == rows else Linear(unsharded(columns), (unsharded(rows),), bias=False, options=options)
+
+
 class Embedding(VocabularyWeight):
-    """Token ids to hidden states, times a scale."""
+    """Token ids to vectors, times a scale."""
 
     def __init__(self, vocab_size: int, hidden_size: int, scale: float, options: LayerOptions) -> None:
         super().__init__(vocab_size, hidden_size, options)
@@ -65,14 +106,19 @@ class Embedding(VocabularyWeight):
 class Head(VocabularyWeight):
     """Hidden states to logits."""
 
-    def __init__(self, spec: HeadSpec, embedding: Embedding, options: LayerOptions) -> None:
-        vocab_size, hidden_size = embedding.tokens.total, embedding.weight.shape[1]
-        super().__init__(vocab_size, hidden_size, options, embedding.weight if spec.tied else None)
+    def __init__(self, spec: HeadSpec, hidden_size: int, embedding: Embedding, options: LayerOptions) -> None:
+        vocab_size, size = embedding.tokens.total, embedding.weight.shape[1]
+        super().__init__(vocab_size, size, options, embedding.weight if spec.tied else None)
         self.spec = spec
+        self.projection = projection(hidden_size, size, options)
+        rows = len(self.weight)
+        self.bias = parameter(rows, dtype=options.dtype, device=options.device) if spec.bias else None
 
     def forward(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits [R, vocabulary] of hidden states [R, hidden], into `out` if it is given; on the first rank only."""
         ranks = self.options.ranks
+        if self.projection is not None:
+            hidden = self.projection(hidden)
         if ranks.alone:
             return self._logits(hidden, out)
         product = ranks.gather(self._logits(hidden))
@@ -84,10 +130,14 @@ class Head(VocabularyWeight):
     def _logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Those of this rank's part of the vocabulary."""
         scale, softcap = self.spec.scale, self.spec.softcap
-        return self.options.compute.logits(hidden, self.weight, out, scale=scale, softcap=softcap)
+        return self.options.compute.logits(hidden, self.weight, out, bias=self.bias, scale=scale, softcap=softcap)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it: where it is tied, perhaps a copy of the embedding, which is not read."""
+        if self.projection is not None:
+            yield from self.projection.tensors(self.options.names.embedding_out)
+        if self.bias is not None:
+            yield plain(f"{name}.bias", self.bias[: self.tokens.size], self.tokens)
         if self.spec.tied:
             yield ignored(f"{name}.weight")
         else:

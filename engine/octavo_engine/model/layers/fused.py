@@ -21,7 +21,7 @@ def kernels_know(spec: ModelSpec) -> bool:
     know, leaves them.
     """
     mixer, mlp = spec.layers[0].mixer, spec.layers[0].feed_forward
-    if not isinstance(mlp, MLPSpec) or spec.quantization is not None:
+    if not isinstance(mlp, MLPSpec) or spec.norm is None or spec.quantization is not None:
         return False
     norm = NormSpec(spec.norm.eps)
     return all(

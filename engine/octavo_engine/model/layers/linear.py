@@ -8,9 +8,10 @@ from itertools import accumulate
 from torch import Tensor, nn
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, plain
+from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, plain, transposed
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
+from octavo_engine.model.names import QKVLayout
 from octavo_engine.model.quantization.linear_method import LinearMethod, Projection
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 
@@ -31,16 +32,19 @@ class Linear(nn.Module):
         method: LinearMethod | None = None,
         orders: Sequence[Tensor | None] | None = None,
         summed: bool = False,
+        layout: QKVLayout | None = None,
     ) -> None:
         """`columns` and each of `parts` are what this rank has of a projection's.
 
         `orders`: for each part which of its rows a checkpoint's are, None: the same. `summed`: ranks have columns, and
-        their results are summed; the bias is the first rank's alone.
+        their results are summed; the bias is the first rank's alone. `layout`: how parts that share a tensor lie in it;
+        None: one after another.
         """
         super().__init__()
         self.columns, self.spans, self.options = columns, tuple(parts), options
         self.method = method or UNQUANTIZED
         self.orders = orders or (None,) * len(parts)
+        self.layout = layout
         rows, dtype, device = sum(self.parts), options.dtype, options.device
         self.weights = self.method.create(rows, columns.size, dtype, device, fp8_products=options.fp8_products)
         self.has_bias = bias
@@ -84,17 +88,32 @@ class Linear(nn.Module):
 
     def tensors(self, *names: str) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it; for each part the name of its projection. Parts of one name are one tensor."""
-        yield from joined(self._tensors(names))
+        for tensor in joined(self._tensors(names)):
+            as_columns = self.options.names.transposed and tensor.name.endswith(".weight")
+            yield transposed(tensor) if as_columns else tensor
 
     def _tensors(self, names: Sequence[str]) -> Iterator[CheckpointTensor]:
-        ends = accumulate(self.parts)
-        for name, span, end, order in zip(names, self.spans, ends, self.orders, strict=True):
-            rows = slice(end - span.size, end)
-            yield from self.method.tensors(self.weights, Projection(name, rows, span, self.columns, order))
+        for projection in self._projections(names):
+            yield from self.method.tensors(self.weights, projection)
+            name, stored = projection.name, projection.stored_rows
             if self.bias is not None:
-                yield plain(f"{name}.bias", self.bias[rows], span, order=order)
+                yield plain(f"{name}.bias", self.bias[projection.rows], stored, order=projection.order)
             elif self.has_bias:
-                yield CheckpointTensor(name=f"{name}.bias", shape=(span.total,), pieces=())
+                yield CheckpointTensor(name=f"{name}.bias", shape=(stored.total,), pieces=())
+
+    def _projections(self, names: Sequence[str]) -> Iterator[Projection]:
+        """In the order in which their rows are stored."""
+        ends = accumulate(self.parts)
+        parts = [
+            Projection(name, slice(end - span.size, end), span, self.columns, order)
+            for name, span, end, order in zip(names, self.spans, ends, self.orders, strict=True)
+        ]
+        if self.layout is None or len(set(names)) > 1:
+            yield from parts
+            return
+        for group in range(self.layout.groups):
+            for part in self.layout.order:
+                yield parts[part].share(group, self.layout.groups)
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """The dimensions that the method cannot have in such sizes, and of what they should be multiples."""

@@ -46,6 +46,18 @@ class Projection:
     order: Tensor | None = None
     """Which of its own rows each stored row is; None: the same one."""
 
+    def share(self, index: int, count: int) -> Projection:
+        """Of `count` equal parts of the stored rows one, and the rank's rows of it, perhaps none."""
+        stored = self.stored_rows
+        size = stored.total // count
+        start = max(stored.start, index * size)
+        own = max(0, min(stored.start + stored.size, (index + 1) * size) - start)
+        first = min(start - stored.start, stored.size)
+        rows = slice(self.rows.start + first, self.rows.start + first + own)
+        order = None if self.order is None else self.order[first : first + own] - first
+        span = Span(start - index * size if own else 0, own, size, stored.what)
+        return Projection(self.name, rows, span, self.columns, order)
+
 
 class Products(Protocol):
     """How matrices are multiplied on a device (layers/compute.py)."""

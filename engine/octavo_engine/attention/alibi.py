@@ -1,0 +1,40 @@
+"""Attention with linear biases (arXiv 2108.12409): what is added to scores instead of rotating query and key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ALiBi:
+    """The scores of head h with the key at position p get slopes[h] * p more."""
+
+    slopes: Tensor
+    """[H] float32"""
+    rounded: bool = False
+    """Whether slopes, positions and their products are rounded to bfloat16 first."""
+
+    def bias(self, length: int) -> Tensor:
+        """What is added for keys at the positions 0 ... length - 1, float32 [H, length].
+
+        Positions may be counted from any key on: the softmax does not change if all scores grow alike.
+        """
+        positions = torch.arange(length, device=self.slopes.device)
+        if self.rounded:
+            return (self.slopes.bfloat16()[:, None] * positions.bfloat16()).float()
+        return self.slopes[:, None] * positions.float()
+
+
+def alibi_slopes(heads: int, max_bias: float) -> Tensor:
+    """One for each head, float32 [heads], on the CPU: 2 ** (-max_bias * i / n) for a power of two n."""
+    closest = 1 << (heads.bit_length() - 1)
+    slopes = _geometric(closest, max_bias)
+    return torch.cat((slopes, _geometric(2 * closest, max_bias)[::2]))[:heads]
+
+
+def _geometric(count: int, max_bias: float) -> Tensor:
+    steps = torch.arange(1, count + 1, dtype=torch.float32, device="cpu")
+    return torch.pow(2.0, -max_bias / count * steps)

@@ -1,0 +1,54 @@
+"""Vectors of positions, which are added to those of tokens: learned ones, or sines and cosines (arXiv 1706.03762)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.spec import ModelSpec, PositionSpec
+
+
+class PositionTable(nn.Module):
+    """A row for each position up to the model's longest context, which no request exceeds; every rank has all rows."""
+
+    weight: Tensor
+
+    def __init__(self, spec: ModelSpec, options: LayerOptions) -> None:
+        super().__init__()
+        self.spec = spec.positions or PositionSpec()
+        rows = spec.max_position + self.spec.offset
+        if self.spec.sinusoidal:
+            table = sinusoids(rows, spec.hidden_size).to(options.device, options.dtype)
+            self.register_buffer("weight", table, persistent=False)
+        else:
+            self.weight = parameter(rows, spec.hidden_size, dtype=options.dtype, device=options.device)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """[T] int64 to [T, hidden]."""
+        return F.embedding(positions + self.spec.offset, self.weight)
+
+    def tensors(self, name: str) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it; computed ones were stored by some and are not read."""
+        if self.spec.sinusoidal:
+            yield ignored(f"{name}.weights")
+        else:
+            yield plain(f"{name}.weight", self.weight, unsharded(len(self.weight)))
+
+
+def sinusoids(rows: int, size: int) -> Tensor:
+    """float32 [rows, size] on the CPU: sines of falling frequencies, then their cosines, and a zero if `size` is odd.
+
+    Frequencies fall from 1 to 1 / 10000, as in tensor2tensor and fairseq.
+    """
+    half = size // 2
+    steps = torch.arange(half, dtype=torch.float32, device="cpu")
+    frequencies = torch.exp(steps * -(math.log(10000) / (half - 1)))
+    angles = torch.arange(rows, dtype=torch.float32, device="cpu")[:, None] * frequencies
+    return F.pad(torch.cat((angles.sin(), angles.cos()), dim=1), (0, size % 2))
