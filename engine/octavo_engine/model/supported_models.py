@@ -27,6 +27,8 @@ _SMALL = {
     "num_experts": 8,
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
+    "rotary_dim": 16,
+    "attention_types": [[["global", "local"], 4]],
 }
 """Fields enough for any family; it has defaults for those that only it has."""
 
