@@ -11,6 +11,7 @@ from octavo_engine.cli import main
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.families import FAMILIES
+from octavo_engine.model.families.multimodal import WRAPPERS
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.supported_models import supported_models
 
@@ -29,7 +30,7 @@ def test_every_family_is_listed_with_what_of_it_runs(capsys: pytest.CaptureFixtu
         "GGUF",
     ]
     rows = {line.split()[0]: line.split() for line in lines}
-    assert list(rows) == sorted(FAMILIES)
+    assert list(rows) == [*sorted(FAMILIES), *sorted(WRAPPERS)]
     assert rows["LlamaForCausalLM"][1:] == ["llama", "dense", "yes", "no", "fp8", "int8", "no", "yes"]
     assert rows["GptOssForCausalLM"][1:] == ["gpt_oss", "experts", "yes", "yes", "no", "no", "no"]
     windows = {model.architecture for model in supported_models() if model.windows}

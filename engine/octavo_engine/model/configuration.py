@@ -14,11 +14,12 @@ import torch
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.families import FAMILIES, Family
+from octavo_engine.model.families.multimodal import STORED_NAMES, WRAPPERS, language_model
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.spec import HeadSpec, ModelSpec
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _MAX_CONFIG_BYTES = 16 << 20
@@ -59,6 +60,15 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         config["eos_token_id"] = _all_ends(files.directory, config)
     if config.get("dtype") is None and config.get("torch_dtype") is None:
         config["dtype"] = _most_common_dtype(files.directory)
+    part = language_model(config)
+    if part is None:
+        return _read(config, path)
+    spec = _read(part, path)
+    # Such models compute logits without the scales and softcaps that their language models have alone.
+    return replace(spec, stored_names=STORED_NAMES, head=HeadSpec(spec.head.tied))
+
+
+def _read(config: dict[str, Any], path: Path) -> ModelSpec:
     family = find_family(config.get("architectures"), path)
     fields = family.fields(str(path), config)
     spec = family.read(fields)
@@ -127,10 +137,10 @@ def find_family(architectures: Any, path: Path) -> Family:
     for name in names:
         if name in FAMILIES:
             return FAMILIES[name]
-    supported = ", ".join(FAMILIES)
+    supported = ", ".join((*FAMILIES, *WRAPPERS))
     if not names:
         raise ModelLoadError(f"{path}: architectures is missing or no list of names; supported: {supported}")
-    nearest = difflib.get_close_matches(names[0], FAMILIES, n=1, cutoff=0.0)[0]
+    nearest = difflib.get_close_matches(names[0], (*FAMILIES, *WRAPPERS), n=1, cutoff=0.0)[0]
     raise ModelLoadError(
         f"{path}: the architecture {names[0]!r} is not supported; the nearest supported is {nearest} (all: {supported})"
     )

@@ -77,4 +77,22 @@ class TensorNames:
         return name.replace("{layer}", str(layer))
 
 
+@dataclass(frozen=True, slots=True)
+class StoredNames:
+    """How the tensors of a language model are called in the files of a larger model that holds it."""
+
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Prefixes there, and what stands in their place here; the first that fits."""
+    ignored: tuple[str, ...] = ()
+    """Prefixes of tensors that are not read."""
+
+    def own(self, name: str) -> str | None:
+        """The name here of a tensor in the files; None: it is not read."""
+        for prefix, replacement in self.renamed:
+            if name.startswith(prefix):
+                return replacement + name.removeprefix(prefix)
+        return None if name.startswith(self.ignored) else name
+
+
 LLAMA_NAMES = TensorNames()
+SAME_NAMES = StoredNames()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.checkpoint_source import Meter
+from octavo_engine.model.names import SAME_NAMES, StoredNames
 from octavo_engine.model.safetensors_file import SafetensorsHeader, read_headers
 from octavo_engine.model.source import Progress
 
@@ -18,23 +20,28 @@ from octavo_engine.model.source import Progress
 class SafetensorsSource:
     """The files of one folder."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, names: StoredNames = SAME_NAMES) -> None:
+        """`names`: how the files call the tensors."""
         self.where = directory
         self._headers = read_headers(directory)
+        self._own = names.own
 
     def shapes(self, expected: Mapping[str, CheckpointTensor]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
-        """By the names that are stored."""
-        return {name: tensor.shape for header in self._headers for name, tensor in header.tensors.items()}
+        """Of all tensors that are not ignored."""
+        found = ((self._own(name), tensor) for header in self._headers for name, tensor in header.tensors.items())
+        return {name: tensor.shape for name, tensor in found if name is not None}
 
     def load(self, tensors: Mapping[str, CheckpointTensor], progress: Progress) -> None:
         """File by file; tensors that come late in a second round."""
-        meter = Meter(sum(t.num_bytes for header in self._headers for t in header.tensors.values()), progress)
+        read = (tensor for header in self._headers for name, tensor in header.tensors.items() if self._own(name))
+        meter = Meter(sum(tensor.num_bytes for tensor in read), progress)
         meter.add(0)
         for late in (False, True):
             for header in self._headers:
-                names = [name for name in header.tensors if tensors[name].late == late]
-                if names:
-                    _load_file(header, [tensors[name] for name in names], meter)
+                own = {stored: name for stored in header.tensors if (name := self._own(stored)) is not None}
+                wanted = {stored: tensors[name] for stored, name in own.items() if tensors[name].late == late}
+                if wanted:
+                    _load_file(header, [replace(tensor, name=stored) for stored, tensor in wanted.items()], meter)
 
 
 def _load_file(header: SafetensorsHeader, tensors: list[CheckpointTensor], meter: Meter) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from octavo_engine.attention.backend import KVGroupSpec
-from octavo_engine.model.names import LLAMA_NAMES, TensorNames
+from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.mxfp4 import MXFP4
 
@@ -259,6 +259,8 @@ class ModelSpec:
     positions: PositionSpec | None = None
     """None: positions are the attention's business alone."""
     names: TensorNames = LLAMA_NAMES
+    stored_names: StoredNames = SAME_NAMES
+    """Where the files hold a larger model, of which this is a part."""
     quantization: LinearMethod | None = None
     """How the weights of layers' linears are stored; None: in the type that is computed in."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration import quantized_online
 from octavo_engine.model.families import FAMILIES, Family
+from octavo_engine.model.families.multimodal import WRAPPERS
 from octavo_engine.model.quantization.registry import SCHEMES
 from octavo_engine.model.spec import ModelSpec
 
@@ -53,9 +54,12 @@ class SupportedModel:
 
 
 def supported_models() -> Iterator[SupportedModel]:
-    """One for each family, by the architecture's name."""
+    """One for each family, by the architecture's name, then models that see images, of which the text runs."""
     for name in sorted(FAMILIES):
         yield _describe(FAMILIES[name])
+    for name in sorted(WRAPPERS):
+        text = _describe(FAMILIES[WRAPPERS[name] or "LlamaForCausalLM"])
+        yield replace(text, architecture=name, model_type="text_config", gguf=False)
 
 
 def small_spec(family: Family) -> ModelSpec:

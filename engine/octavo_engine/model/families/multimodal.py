@@ -1,0 +1,73 @@
+"""Models that see images besides: their language models alone, which are those of other families.
+
+config.json has the language model's fields in `text_config`, in older files of Qwen2-VL beside the others. Checkpoints
+name its tensors with a prefix, by version of transformers another one; tensors of images are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from octavo_engine.model.names import StoredNames
+
+WRAPPERS: Mapping[str, str] = {
+    "AyaVisionForConditionalGeneration": "",
+    "Cohere2VisionForConditionalGeneration": "",
+    "FastVlmForConditionalGeneration": "",
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Idefics3ForConditionalGeneration": "",
+    "InternVLForConditionalGeneration": "",
+    "LlavaForConditionalGeneration": "",
+    "LlavaNextForConditionalGeneration": "",
+    "LlavaOnevisionForConditionalGeneration": "",
+    "Mistral3ForConditionalGeneration": "",
+    "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
+    "SmolVLMForConditionalGeneration": "",
+}
+"""The architecture of the language model within each; empty: as `text_config` says, by its `model_type`."""
+_BY_MODEL_TYPE = {
+    "cohere2": "Cohere2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+_OF_THE_WHOLE = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
+"""Fields that stand beside `text_config`, not in it, or count there more."""
+
+_OF_IMAGES = ("vision_tower", "vision_model", "visual", "multi_modal_projector", "connector")
+STORED_NAMES = StoredNames(
+    renamed=(
+        ("language_model.model.", "model."),
+        ("language_model.lm_head.", "lm_head."),
+        ("model.language_model.", "model."),
+        ("model.text_model.", "model."),
+    ),
+    ignored=(
+        *(f"{part}." for part in _OF_IMAGES),
+        *(f"model.{part}." for part in _OF_IMAGES),
+        "image_newline",
+        "model.image_newline",
+    ),
+)
+
+
+def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The config.json that the language model would have alone; None if the model is no wrapper that is known.
+
+    `architectures` then names its class, or what says that it is not known.
+    """
+    names = config.get("architectures")
+    wrapper = names[0] if isinstance(names, list) and names else None
+    if not isinstance(wrapper, str) or wrapper not in WRAPPERS:
+        return None
+    text = config.get("text_config")
+    fields = dict(text) if isinstance(text, Mapping) else dict(config)
+    fields |= {name: config[name] for name in _OF_THE_WHOLE if config.get(name) is not None}
+    architecture = WRAPPERS[wrapper] or _BY_MODEL_TYPE.get(str(fields.get("model_type")), "")
+    fields["architectures"] = [architecture or f"{wrapper} of text_config.model_type {fields.get('model_type')}"]
+    return fields

@@ -1,0 +1,104 @@
+"""Models that see images answer text as in transformers, from files of the hub's older names as well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import SIZES, save
+from rank_logits import TOKENS, logits_of
+from safetensors.torch import load_file, save_file
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.loader import load_model
+from octavo_engine.model.source import ModelFiles
+
+SMALL = {**SIZES, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+IMAGES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+QWEN_IMAGES = {"depth": 2, "hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48, "num_heads": 2}
+MROPE = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 3, 3]}
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Gemma3": ({"head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 2}, IMAGES),
+    "Mistral3": (
+        {"model_type": "mistral", "sliding_window": None, "head_dim": 16},
+        {**IMAGES, "model_type": "pixtral"},
+    ),
+    "AyaVision": (
+        {"model_type": "cohere2", "sliding_window": 8, "logit_scale": 0.3},
+        {**IMAGES, "model_type": "siglip_vision_model"},
+    ),
+    "Qwen2_5_VL": (
+        {"head_dim": 16, "hidden_size": 128, "rope_parameters": MROPE},
+        {**QWEN_IMAGES, "out_hidden_size": 128, "fullatt_block_indexes": [1]},
+    ),
+    "Qwen3VL": ({"head_dim": 16, "rope_parameters": MROPE}, {**QWEN_IMAGES, "deepstack_visual_indexes": [0]}),
+    "SmolVLM": ({"model_type": "llama"}, {**IMAGES, "model_type": "smolvlm_vision"}),
+}
+
+
+def make(name: str) -> Any:
+    """The model with random weights."""
+    import transformers
+
+    torch.manual_seed(1234)
+    text, images = MODELS[name]
+    model_class = getattr(transformers, f"{name}ForConditionalGeneration")
+    config = model_class.config_class(text_config={**SMALL, **text}, vision_config=images, image_token_id=120)
+    model = model_class(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.25)
+    return model
+
+
+def load(directory: Path) -> Any:
+    files = ModelFiles("test", directory=directory)
+    return load_model(files, read_spec(files), torch.device("cpu"), torch.float32, lambda *_: None)
+
+
+def rename(directory: Path, *renames: tuple[str, str]) -> None:
+    """Write the tensors under other names."""
+    file = directory / "model.safetensors"
+    tensors = load_file(file)
+    for old, new in renames:
+        tensors = {name.replace(old, new, 1) if name.startswith(old) else name: t for name, t in tensors.items()}
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_text_is_answered_as_in_transformers(name: str, tmp_path: Path) -> None:
+    model = make(name)
+    save(model, tmp_path)
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+    if any(key.startswith("language_model.model.") for key in load_file(tmp_path / "model.safetensors")):
+        rename(tmp_path, ("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head."))
+    else:
+        rename(tmp_path, ("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."))
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
+def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
+    config = {"architectures": ["LlavaForConditionalGeneration"], "text_config": {**SIZES, "model_type": "opt"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=r"LlavaForConditionalGeneration of text_config\.model_type opt"):
+        read_spec(ModelFiles("test", directory=tmp_path))
+
+
+def test_a_tensor_that_belongs_to_no_known_part_is_refused(tmp_path: Path) -> None:
+    save(make("SmolVLM"), tmp_path)
+    rename(tmp_path, ("model.connector.", "model.audio."))
+    with pytest.raises(ModelLoadError, match=r"model\.audio\."):
+        load(tmp_path)
