@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.simulation.replay import Recording, Timeline
-from octavo_engine.core.step import SchedulerStats
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from octavo_engine.core.request import Request
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
-from octavo_engine.core.step import SchedulerStats, StepOutputs, StepPlan, StepResult
+from octavo_engine.core.step import StepOutputs, StepPlan, StepResult
+from octavo_engine.engine.scheduler_stats import SchedulerStats, StatsReader
 
 DEPTH = 2
 _SAMPLES = 600
@@ -200,7 +201,7 @@ class Replay:
 
         The scheduler itself updates that number only now and then.
         """
-        state = self._scheduler.report()
+        state = StatsReader(self._scheduler).read()
         holding = (timeline.state for timeline in self._open.values() if timeline.state.block_tables)
         state.kv_wasted_slots = self._scheduler.memory.wasted_slots(holding)
         return state

@@ -36,5 +36,9 @@ class EngineDeadError(OctavoError):
     exit_code = 5
 
 
+class NotAdmissibleError(ValueError):
+    """A request can never run as asked; the message says what would run. It ends that request alone."""
+
+
 BY_EXIT_CODE = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}
 """What a process that ended with such a code died of."""

@@ -15,7 +15,8 @@ from typing import Any
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request, TokenLogprobs
 from octavo_engine.core.sampling_params import SamplingParams
-from octavo_engine.core.step import RequestOutput, SchedulerStats
+from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup import LoadProgress, start_engine
 from octavo_engine.model.source import resolve_model
 from octavo_engine.text.detokenizer import Detokenizer

@@ -12,15 +12,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo_engine.core.admission import check_sampling
 from octavo_engine.core.request import Request, TokenLogprobs
-from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs
+from octavo_engine.core.step import RequestOutput, StepOutputs
 from octavo_engine.engine.client import EngineState, error_of
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import Failed, Loading, Outputs
 from octavo_engine.engine.output_stream import OutputStream
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import EngineDeadError
+from octavo_engine.request_checks import check_sampling
 
 EOS = 2
 READY = EngineInfo(

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from octavo_engine.core.step import SchedulerStats
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.budget import Budget
 from octavo_engine.server.limits import Admission, AdmittedRequest, QueueLimits

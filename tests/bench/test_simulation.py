@@ -15,7 +15,8 @@ from bench.simulation.measures import by_tenant, kv_waste, measures, ttft
 from bench.simulation.plots import draw
 from bench.simulation.setup import Setup
 from bench.simulation.traces import END, SHAREGPT, SINGLE_TURN, TRACES, Lengths, Load
-from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, SchedulerStats, StepPlan
+from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, StepPlan
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 
 SMALL = Setup(requests=200, max_num_seqs=64, blocks=8000)
 

@@ -13,6 +13,7 @@ from octavo_engine.core.request import FinishReason
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine.scheduler_stats import StatsReader
 
 
 def find(scheduler: Scheduler, state: str) -> RequestState | None:
@@ -74,7 +75,7 @@ def test_a_request_can_be_ended_in_every_state_and_gives_everything_back(
     told = answer_of(outputs, gone)
     whole = next(expected(request) for request in requests if request.request_id == gone)
     assert told == whole[: len(told)]
-    assert scheduler.report().kv_blocks_used == 0
+    assert StatsReader(scheduler).read().kv_blocks_used == 0
     assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap.pools)
 
 
@@ -105,7 +106,7 @@ def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way
         assert answer == expected(request)[: len(answer)]
         assert (answer == expected(request)) == (request.request_id != failed)
     assert not scheduler.has_work
-    assert scheduler.report().kv_blocks_used == 0
+    assert StatsReader(scheduler).read().kv_blocks_used == 0
     assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap.pools)
 
 

@@ -13,6 +13,7 @@ from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.waiting_queue import WaitingQueue
+from octavo_engine.engine.scheduler_stats import StatsReader
 
 # The queue by itself.
 
@@ -256,7 +257,7 @@ def test_a_key_beyond_its_share_of_seats_yields_and_they_are_not_taken_back() ->
     for _ in range(40):
         step(scheduler, device)
     assert held(scheduler) == {"a": 2, "b": 2}
-    assert scheduler.report().preemptions == 2, "one for each seat of b's share, and no more"
+    assert StatsReader(scheduler).read().preemptions == 2, "one for each seat of b's share, and no more"
     finish(scheduler, device, ours + theirs)
 
 
@@ -266,12 +267,12 @@ def test_a_key_beyond_its_share_of_memory_yields_too() -> None:
     step(scheduler, device)
     step(scheduler, device)
     assert held(scheduler)["a"] >= 3
-    before = scheduler.stats.preemptions
+    before = scheduler.counters.preemptions
     other = add(scheduler, "b", 40, max_tokens=10, tenant="b", arrival=9.0)
     for _ in range(3):
         step(scheduler, device)
     assert other.status is Status.RUNNING
-    assert scheduler.stats.preemptions > before
+    assert scheduler.counters.preemptions > before
     finish(scheduler, device, [*ours, other])
     assert all(request.preemptions <= 3 for request in ours)
 
@@ -286,7 +287,7 @@ def test_a_key_within_its_share_does_not_yield() -> None:
     for _ in range(10):
         step(scheduler, device)
     assert more.status is Status.WAITING
-    assert scheduler.report().preemptions == 0
+    assert StatsReader(scheduler).read().preemptions == 0
 
 
 @pytest.mark.parametrize(("policy", "displaces"), [("priority", True), ("fcfs", False)])
@@ -308,7 +309,7 @@ def test_equals_do_not_displace_each_other() -> None:
     step(scheduler, device)
     second = add(scheduler, "second", 10, max_tokens=5, arrival=0.0)
     assert finish(scheduler, device, [first, second]) == ["first", "second"]
-    assert scheduler.report().preemptions == 0
+    assert StatsReader(scheduler).read().preemptions == 0
 
 
 def test_no_request_is_overtaken_by_one_that_came_more_than_its_ageing_later() -> None:

@@ -12,6 +12,7 @@ from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.request import FinishReason
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.engine.scheduler_stats import StatsReader
 
 FULL = [KVGroup(32)]
 GROUPS = {
@@ -57,10 +58,10 @@ def test_three_choices_share_their_prompt_and_never_see_each_other(prefix: bool,
     assert len({table[0] for table in tables}) == 1
     assert len({table[1] for table in tables}) == 3
     assert scheduler.memory.blocks_used == 1 + 3
-    assert scheduler.report().copied_blocks == 2
+    assert StatsReader(scheduler).read().copied_blocks == 2
     cached = finish(scheduler, device, requests, ahead)
     assert cached == {"c0": 0, "c1": 19, "c2": 19}
-    assert scheduler.report().copied_blocks == 2
+    assert StatsReader(scheduler).read().copied_blocks == 2
     assert len({tuple(expected(request)) for request in requests}) == 3
 
 
@@ -75,7 +76,7 @@ def test_forks_that_begin_at_a_block_boundary_copy_nothing(prompt: int) -> None:
     assert [chunk.start for chunk in plan.chunks] == [prompt - 1] * 2
     assert scheduler.memory.blocks_used == (prompt - 1) // 16 + 3
     assert finish(scheduler, device, requests) == {"c0": 0, "c1": prompt - 1, "c2": prompt - 1}
-    assert scheduler.report().copied_blocks == 0
+    assert StatsReader(scheduler).read().copied_blocks == 0
 
 
 @pytest.mark.parametrize("kinds", GROUPS)
@@ -126,7 +127,7 @@ def test_forks_of_a_preempted_parent_wait_until_it_is_computed_again() -> None:
     step(scheduler, device)
     assert (parent.status, fork.status) == (Status.PREEMPTED, Status.FORKING)
     finish(scheduler, device, [parent, fork, urgent])
-    assert scheduler.report().preemptions >= 1
+    assert StatsReader(scheduler).read().preemptions >= 1
 
 
 def test_a_parent_preempted_after_its_forks_began_takes_nothing_from_them() -> None:

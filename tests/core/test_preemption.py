@@ -11,6 +11,7 @@ from octavo_engine.core.request import FinishReason
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import BlockOpKind, StepPlan
+from octavo_engine.engine.scheduler_stats import StatsReader
 
 GROUPS = {
     "full": [KVGroup(8)],
@@ -102,7 +103,7 @@ def test_without_blocks_the_youngest_is_preempted_and_still_answered_in_full(ahe
     scheduler, device = make_engine(blocks=8, tokens=64)
     requests = crowd(scheduler)
     ends = finish(scheduler, device, requests, ahead)
-    assert scheduler.report().preemptions > 0
+    assert StatsReader(scheduler).read().preemptions > 0
     assert ends[0] == "r0", "the oldest must not be held back by younger ones"
 
 
@@ -149,7 +150,7 @@ def test_reserved_blocks_are_taken_by_no_other() -> None:
     assert pool.available - pool.reserved == 0
     assert [request.request_id for request in scheduler._planner.running] == ["first", "third"]
     finish(scheduler, device, [first, second, third])
-    assert scheduler.report().preemptions == 0
+    assert StatsReader(scheduler).read().preemptions == 0
 
 
 # Computed anew.
@@ -165,7 +166,7 @@ def test_the_recompute_tax_is_counted_to_the_token() -> None:
     step(scheduler, device)
     assert (slow.status, slow.preemptions) == (Status.PREEMPTED, 1)
     finish(scheduler, device, [slow, urgent])
-    stats = scheduler.report()
+    stats = StatsReader(scheduler).read()
     assert (stats.preemptions, stats.recomputed_tokens) == (1, 32)
 
 
@@ -179,7 +180,7 @@ def test_what_the_prefix_cache_still_has_is_not_computed_again() -> None:
     step(scheduler, device)
     assert slow.status is Status.PREEMPTED
     finish(scheduler, device, [slow, urgent])
-    assert scheduler.report().recomputed_tokens == 41 - 32
+    assert StatsReader(scheduler).read().recomputed_tokens == 41 - 32
     assert slow.cached_tokens == 0, "what is found again after a preemption is no hit of the client's"
 
 
@@ -195,7 +196,7 @@ def test_what_was_swapped_out_comes_back_as_it_was(kinds: str, prefix: bool, ahe
     )
     requests = crowd(scheduler, 6)
     finish(scheduler, device, requests, ahead)
-    stats = scheduler.report()
+    stats = StatsReader(scheduler).read()
     assert stats.swapped_out_blocks >= stats.swapped_in_blocks > 0
     if not prefix:
         assert stats.swapped_in_blocks == stats.swapped_out_blocks
@@ -223,7 +224,7 @@ def test_blocks_that_are_swapped_are_counted_to_the_block() -> None:
     assert scheduler.memory.swap.pools[0].available == 0
     outputs = run(scheduler, device=device)
     assert answer_of(outputs, "slow") == expected(slow)[2:]
-    stats = scheduler.report()
+    stats = StatsReader(scheduler).read()
     assert (stats.swapped_out_blocks, stats.swapped_in_blocks, stats.recomputed_tokens) == (3, 3, 0)
     assert scheduler.memory.swap.pools[0].available == 3
 
@@ -233,7 +234,7 @@ def test_without_room_in_the_swap_space_it_is_computed_again() -> None:
     assert plan.block_ops == ()
     assert slow.swapped is None
     run(scheduler, device=device)
-    assert scheduler.report().recomputed_tokens == 41
+    assert StatsReader(scheduler).read().recomputed_tokens == 41
 
 
 def test_the_cheaper_way_is_taken_by_the_stated_estimate() -> None:
@@ -245,7 +246,7 @@ def test_the_cheaper_way_is_taken_by_the_stated_estimate() -> None:
     assert not swap_is_cheaper(3, 0.0035, 41, 0.01 / 40)
     for seconds, swaps in ((0.0034, 3), (0.0035, 0)):
         scheduler, *_ = displaced(swap_blocks=8, swap_block_seconds=seconds)
-        assert scheduler.report().swapped_out_blocks == swaps
+        assert StatsReader(scheduler).read().swapped_out_blocks == swaps
 
 
 @pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.TIMEOUT])
@@ -275,7 +276,7 @@ def test_what_the_prefix_cache_still_has_is_not_moved() -> None:
     step(scheduler, device)
     assert slow.swapped is not None
     finish(scheduler, device, [slow, urgent])
-    stats = scheduler.report()
+    stats = StatsReader(scheduler).read()
     assert (stats.swapped_out_blocks, stats.swapped_in_blocks, stats.recomputed_tokens) == (3, 0, 0)
 
 
@@ -315,6 +316,6 @@ def test_what_others_computed_meanwhile_is_better_than_what_was_swapped_out() ->
         plan, _ = step(scheduler, device)
     assert [chunk.start for chunk in plan.chunks] == [48]
     finish(scheduler, device, [slow, urgent])
-    stats = scheduler.report()
+    stats = StatsReader(scheduler).read()
     assert (stats.swapped_out_blocks, stats.swapped_in_blocks, stats.recomputed_tokens) == (2, 0, 0)
     assert scheduler.memory.swap.pools[0].available == 8

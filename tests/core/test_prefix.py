@@ -7,6 +7,7 @@ from simulation import add, answer_of, expected, make_engine, make_request, run,
 
 from octavo_engine.core.kv_groups import NO_BLOCK, KVGroup
 from octavo_engine.core.prefix_cache import chain_hash, root_hash
+from octavo_engine.engine.scheduler_stats import StatsReader
 
 GROUPS = {
     "full": [KVGroup(32)],
@@ -26,7 +27,7 @@ def test_a_prefix_is_computed_once_and_its_hits_are_counted(kinds: str) -> None:
         assert answer_of(outputs, name) == expected(request)
         cached = {output.cached_tokens for output in outputs if len(output.token_ids) and output.finish_reason}
         assert cached == {0 if name == "a" else 48}
-    stats = scheduler.report()
+    stats = StatsReader(scheduler).read()
     assert (stats.prefix_queried_tokens, stats.prefix_hit_tokens) == (98, 48)
 
 
@@ -187,7 +188,7 @@ def test_a_prompt_dropped_from_its_step_is_not_remembered_as_computed() -> None:
     outputs = run(scheduler, device=device)
     for request in requests:
         assert answer_of(outputs, request.request_id) == expected(request)
-    assert scheduler.stats.preemptions > 0
+    assert scheduler.counters.preemptions > 0
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:

@@ -24,7 +24,6 @@ from simulation import (
     step,
 )
 
-from octavo_engine.core.admission import NotAdmissibleError
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import FinishReason, TokenLogprobs
@@ -34,6 +33,8 @@ from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step_builder import StepBuilder
 from octavo_engine.core.step_cost import FIRST_TOKENS
 from octavo_engine.engine.adaptive import AdaptiveLimits
+from octavo_engine.engine.scheduler_stats import StatsReader
+from octavo_engine.errors import NotAdmissibleError
 
 # Steps.
 
@@ -45,7 +46,7 @@ def test_one_request_is_answered_in_full(ahead: int) -> None:
     outputs = run(scheduler, ahead=ahead)
     assert answer_of(outputs, "a") == expected(request)
     assert outputs[-1].finish_reason == FinishReason.LENGTH
-    assert scheduler.report().kv_blocks_used == 0
+    assert StatsReader(scheduler).read().kv_blocks_used == 0
 
 
 def test_long_prompts_are_cut_and_mixed_with_decodes() -> None:
@@ -205,7 +206,7 @@ def test_blocks_and_wasted_slots_are_counted_exactly() -> None:
     add(scheduler, "a", 20, max_tokens=9)
     step(scheduler, device)  # up to the block boundary, where a recurrent group leaves a checkpoint
     step(scheduler, device)
-    stats = scheduler.report()
+    stats = StatsReader(scheduler).read()
     assert stats.kv_blocks_total == 24
     assert stats.kv_usage == 2 / 8
     assert stats.kv_blocks_used == 2 + 2 + 1
@@ -219,10 +220,10 @@ def test_waiting_requests_and_their_prompts_are_counted() -> None:
     add(scheduler, "b", 30)
     add(scheduler, "c", 7)
     step(scheduler, device)
-    stats = scheduler.report()
+    stats = StatsReader(scheduler).read()
     assert (stats.running, stats.waiting, stats.waiting_tokens) == (1, 2, 37)
     scheduler.abort("b")
-    assert scheduler.report().waiting_tokens == 7
+    assert StatsReader(scheduler).read().waiting_tokens == 7
 
 
 def test_step_durations_are_reported_once() -> None:
@@ -230,8 +231,8 @@ def test_step_durations_are_reported_once() -> None:
     add(scheduler, "a", 5, max_tokens=2)
     step(scheduler, device)
     step(scheduler, device)
-    assert scheduler.report().step_seconds == [0.01, 0.01]
-    assert scheduler.report().step_seconds == []
+    assert StatsReader(scheduler).read().step_seconds == [0.01, 0.01]
+    assert StatsReader(scheduler).read().step_seconds == []
 
 
 def test_recomputation_is_not_counted_as_prefix_queries() -> None:
@@ -239,13 +240,13 @@ def test_recomputation_is_not_counted_as_prefix_queries() -> None:
     for n in range(4):
         add(scheduler, f"r{n}", 20, max_tokens=40, arrival=n)
     run(scheduler)
-    assert scheduler.stats.preemptions > 0
-    assert (scheduler.stats.prefix_queried_tokens, scheduler.stats.prefix_hit_tokens) == (80, 0)
+    assert scheduler.counters.preemptions > 0
+    assert (scheduler.counters.prefix_queried_tokens, scheduler.counters.prefix_hit_tokens) == (80, 0)
 
 
 def test_limits_that_move_bound_who_runs_and_how_much_prompt_a_step_holds() -> None:
     limits = AdaptiveLimits(8, 64)
-    limits._running.value, limits._chunk.value = 3, 16
+    limits.running_limit, limits.chunk_limit = 3, 16
     memory = KVMemory([KVGroup(64)], 16, prefix_caching=True)
     scheduler = Scheduler(
         SchedulerSettings(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=512), memory, limits
@@ -260,7 +261,7 @@ def test_limits_that_move_bound_who_runs_and_how_much_prompt_a_step_holds() -> N
         chunks.append(sum(chunk.num_tokens for chunk in plan.chunks))
     assert max(running) == 3
     assert max(chunks) == 16
-    stats = scheduler.report()
+    stats = StatsReader(scheduler).read()
     assert (stats.running_limit, stats.chunk_limit, stats.target_met) == (3, 16, True)
 
 

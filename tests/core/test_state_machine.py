@@ -19,11 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from simulation import Device, PretendedProposer, check_plan, expected_answer, make_request, news
 from worlds import WORLDS, World
 
-from octavo_engine.core.admission import NotAdmissibleError
 from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import RequestOutput, StepPlan, StepResult
+from octavo_engine.engine.scheduler_stats import StatsReader
+from octavo_engine.errors import NotAdmissibleError
 
 LONGEST = 160
 """Tokens of the longest sequence: the histories are to have many, not long ones."""
@@ -307,11 +308,11 @@ class Histories(RuleBasedStateMachine):
         assert all(asked.end is not None for asked in self.asked.values())
         assert memory.blocks_used == 0, "blocks are lost"
         assert all(swap.available == swap.num_blocks for swap in memory.swap.pools), "swap space is lost"
-        assert scheduler.report().waiting_tokens == 0
+        assert StatsReader(scheduler).read().waiting_tokens == 0
         self._count()
 
     def _count(self) -> None:
-        stats = self.scheduler.report()
+        stats = StatsReader(self.scheduler).read()
         for name in ("copied_blocks", "swapped_out_blocks", "swapped_in_blocks", "recomputed_tokens"):
             FIGURES[name] += getattr(stats, name)
         FIGURES["prefix_hit_tokens"] += stats.prefix_hit_tokens

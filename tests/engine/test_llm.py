@@ -16,10 +16,11 @@ import torch
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.cli import main
-from octavo_engine.core.admission import NotAdmissibleError, check_sampling
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.llm import Completion, _Running
+from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import worker
 from octavo_engine.runner.cores import usable_cores
 from octavo_engine.runner.sampler import Sampled

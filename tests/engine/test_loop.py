@@ -21,12 +21,13 @@ from octavo_engine.core.request import Request
 from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
-from octavo_engine.core.step import SchedulerStats, StepOutputs, StepPlan, StepResult
+from octavo_engine.core.step import StepOutputs, StepPlan, StepResult
 from octavo_engine.engine import process
 from octavo_engine.engine.adaptive import AdaptiveLimits
 from octavo_engine.engine.info import EngineInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.messages import Shutdown
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup import start_engine
 from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.structured.mask_provider import MaskRow

@@ -31,6 +31,7 @@ from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import Chunk, NewRow, RequestOutput, StepPlan, StepResult, TableChange
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.loop import EngineLoop
+from octavo_engine.engine.scheduler_stats import StatsReader
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.loader import load_model
@@ -401,7 +402,7 @@ class Schedule:
         self.now += 0.01
 
     def _count(self, figures: Counter[str]) -> None:
-        stats = self.scheduler.report()
+        stats = StatsReader(self.scheduler).read()
         for name in ("preemptions", "swapped_out_blocks", "swapped_in_blocks", "copied_blocks", "recomputed_tokens"):
             figures[name] += getattr(stats, name)
         figures["schedules"] += 1

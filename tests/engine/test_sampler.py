@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from octavo_engine.core.admission import check_sampling
 from octavo_engine.core.sampling_params import SamplingParams
+from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import logits_processors, sampler, sampling_table, state_table
 from octavo_engine.runner.inverse_cdf import uniform
 from octavo_engine.runner.logits_processors import process_logits

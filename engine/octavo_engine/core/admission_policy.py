@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from octavo_engine.core.fairness import Accounts
-from octavo_engine.core.preemption import yielding_to
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step_cost import StepCost
@@ -101,17 +100,23 @@ class AdmissionPolicy:
         return state.preemptions < self._settings.max_preemptions
 
     def yielding_to(self, waiting: RequestState, running: Iterable[RequestState], step: int) -> list[RequestState]:
-        """The running requests that give way to a waiting one. One that was rejected asks for it now and then only."""
+        """The running requests that give way to a waiting one: less important ones, and those of tenants over their share.
+
+        The waiting one must stay within its own tenant's share, so that what was taken this way is not taken back. One
+        that was rejected asks for it now and then only.
+        """
         if not (self._settings.policy == "priority" or self.accounts.several):
             return []
         if waiting.rejected and step % _TRY_EVERY:
             return []
-        candidates = [state for state in running if self.preemptible(state)]
-        return yielding_to(waiting, candidates, self.waiting.lane, self.accounts, self._share_of)
-
-    def _share_of(self, state: RequestState) -> float:
-        """What part of the engine a request takes: of the memory or of the seats, whichever is more."""
-        return max(state.known / self._memory_tokens, 1 / self._settings.max_num_seqs)
+        requests = [state for state in running if self.preemptible(state)]
+        held = dict.fromkeys((waiting.tenant, *(state.tenant for state in requests)), 0.0)
+        for state in (waiting, *requests):  # what part of the engine each takes: of memory or of seats
+            held[state.tenant] += max(state.known / self._memory_tokens, 1 / self._settings.max_num_seqs)
+        over = {tenant for tenant, share in held.items() if share > self.accounts.share(tenant)}
+        lane, ours = self.waiting.lane, self.waiting.lane(waiting)
+        may_take = waiting.tenant not in over
+        return [r for r in requests if ours < lane(r) or (ours == lane(r) and may_take and r.tenant in over)]
 
 
 class AdmissionRound:

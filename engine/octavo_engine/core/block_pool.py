@@ -15,8 +15,9 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
+        """Without a `cache` no block's content stays known."""
         self.num_blocks = num_blocks
-        self.cache = cache
+        self.cache = cache or PrefixCache()
         self.reserved = 0
         """Available blocks that are kept for requests which must not be preempted again."""
         self.now = 0.0
@@ -26,12 +27,12 @@ class BlockPool:
     @property
     def available(self) -> int:
         """Blocks that `take` can give now, reserved ones included."""
-        return len(self._free) + (self.cache.num_unused if self.cache else 0)
+        return len(self._free) + self.cache.num_unused
 
     @property
     def unreserved(self) -> int:
         """Available blocks that no request has reserved."""
-        return len(self._free) + (self.cache.num_unused if self.cache else 0) - self.reserved
+        return len(self._free) + self.cache.num_unused - self.reserved
 
     @property
     def used(self) -> int:
@@ -42,28 +43,27 @@ class BlockPool:
         """`count` blocks with one reference each. The caller has looked at `available`."""
         blocks = []
         for _ in range(count):
-            block = self._free.pop() if self._free else self._evict()
+            block = self._free.pop() if self._free else self.cache.evict()
             self._references[block] = 1
             blocks.append(block)
         return blocks
 
     def share(self, block: int) -> None:
         """One more reference to a block that is used or cached."""
-        if self._references[block] == 0 and self.cache is not None:
+        if self._references[block] == 0:
             self.cache.touch(block)
         self._references[block] += 1
 
     def share_cached(self, digest: bytes) -> int:
         """The cached block under `digest`, with one more reference; RuntimeError if there is none."""
-        block = self.cache.get(digest) if self.cache is not None else None
-        if block is None:
+        if (block := self.cache.get(digest)) is None:
             raise RuntimeError("the prefix cache lost a block between looking and taking")
         self.share(block)
         return block
 
     def must_copy(self, block: int) -> bool:
         """Whether writing into the block would be seen by another request, or spoil what the cache knows."""
-        return self._references[block] > 1 or (self.cache is not None and self.cache.knows(block))
+        return self._references[block] > 1 or self.cache.knows(block)
 
     def references(self, block: int) -> int:
         """How many requests hold the block."""
@@ -78,14 +78,14 @@ class BlockPool:
             self._references[block] -= 1
             if self._references[block] > 0:
                 continue
-            if self.cache is not None and self.cache.knows(block):
+            if self.cache.knows(block):
                 self.cache.release(block, self.now, cold=cold)
             else:
                 self._free.append(block)
 
     def forget(self, digest: bytes, owner: str) -> None:
         """Make the block under `digest` unfindable if the request `owner` computed it, even while others use it."""
-        if self.cache is None or (block := self.cache.get(digest)) is None or self.cache.owner(block) != owner:
+        if (block := self.cache.get(digest)) is None or self.cache.owner(block) != owner:
             return
         if self._references[block] == 0:
             self.cache.touch(block)
@@ -95,13 +95,7 @@ class BlockPool:
     def tick(self, now: float) -> None:
         """Time passes: cached blocks that were unused for too long become free."""
         self.now = now
-        if self.cache is not None:
-            self._free += self.cache.expire(now)
-
-    def _evict(self) -> int:
-        if self.cache is None:
-            raise RuntimeError("no block is available: look at `available` before `take`")
-        return self.cache.evict()
+        self._free += self.cache.expire(now)
 
     def check_integrity(self, held: Sequence[int]) -> None:
         """RuntimeError unless free + cached + used = all, and references are those of `held` (with repetitions)."""
@@ -111,7 +105,7 @@ class BlockPool:
         if counts != self._references:
             wrong = [block for block in range(self.num_blocks) if counts[block] != self._references[block]]
             raise RuntimeError(f"blocks {wrong[:8]} have other reference counts than requests hold")
-        unused = self.cache.unused() if self.cache else set()
+        unused = self.cache.unused()
         free = set(self._free)
         used = {block for block, count in enumerate(counts) if count}
         if len(free) != len(self._free) or free & used or free & unused or unused & used:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from octavo_engine.core.admission import NotAdmissibleError
 from octavo_engine.core.block_pool import BlockPool
-from octavo_engine.core.kv_groups import NO_BLOCK, KVGroup, group_memory, held
+from octavo_engine.core.kv_groups import NO_BLOCK, Copies, KVGroup, group_memory, held
 from octavo_engine.core.prefix_cache import PrefixCache, extend_hashes
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.step import BlockOp, BlockOpKind, TableChange
 from octavo_engine.core.swap_space import SwapSpace
+from octavo_engine.errors import NotAdmissibleError
 
 
 class KVMemory:
@@ -128,10 +128,9 @@ class KVMemory:
     def count_hits(self, state: RequestState) -> None:
         """A matched request begins to run: only now was what it found of use."""
         for pool, table in zip(self.pools, state.block_tables, strict=True):
-            if pool.cache is not None:
-                for block in table:
-                    if pool.cache.knows(block):
-                        pool.cache.found(block, state.request.priority)
+            for block in table:
+                if pool.cache.knows(block):
+                    pool.cache.found(block, state.request.priority)
 
     def shortage(self, state: RequestState, tokens: int, spare: float = 0.0) -> list[int]:
         """Blocks of each group that a matched request lacks to grow to `tokens` tokens; 0 or less where none.
@@ -168,16 +167,16 @@ class KVMemory:
         for index, group in enumerate(self.groups):
             table = tables[index]
             before = held(table) if reserved else 0
-            growth = group.grow(table, start, tokens)
+            copies: Copies = []
+            changed = group.grow(table, start, tokens, copies)
             if reserved:
                 taken = min(held(table) - before, reserved[index])
                 reserved[index] -= taken
                 group.pool.reserved -= taken
-            if growth is not None:
-                changes.append(TableChange(state.row, index, growth.index, growth.blocks))
-                if growth.copied is not None:
-                    self.copied_blocks += 1
-                    self._operations.append(BlockOp(BlockOpKind.COPY, index, *growth.copied))
+            if changed < len(table):
+                changes.append(TableChange(state.row, index, changed, tuple(table[changed:])))
+            self.copied_blocks += len(copies)
+            self._operations += [BlockOp(BlockOpKind.COPY, index, *copy) for copy in copies]
             capacity = min(capacity, group.capacity(table, tokens))
         state.capacity = capacity
         return changes

@@ -15,7 +15,7 @@ from octavo_engine.core.preemption import choose_victim, choose_victims, swap_is
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.running import RunningRequests
 from octavo_engine.core.settings import SchedulerSettings, StepLimits
-from octavo_engine.core.step import NewRow, SchedulerStats, TableChange
+from octavo_engine.core.step import Counters, NewRow, TableChange
 from octavo_engine.core.step_builder import StepBuilder
 from octavo_engine.core.step_cost import StepCost
 
@@ -29,9 +29,8 @@ class Planner:
         memory: KVMemory,
         limits: StepLimits,
         requests: Mapping[str, RequestState],
-        stats: SchedulerStats,
     ) -> None:
-        """`requests` are all requests by id; counters of `stats` grow as steps are planned."""
+        """`requests` are all requests by id."""
         self.settings = settings
         self.memory = memory
         self.limits = limits
@@ -39,7 +38,7 @@ class Planner:
         self.policy = AdmissionPolicy(settings, self.cost, memory.tokens)
         self.running = RunningRequests(settings.max_num_seqs)
         self._requests = requests
-        self._stats = stats
+        self.counters = Counters()
         self._steps = 0
 
     @property
@@ -74,17 +73,13 @@ class Planner:
 
     def _decode(self, builder: StepBuilder) -> None:
         """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
-        decoding, rows, starts = builder.decoding, builder.decode_rows, builder.decode_starts
-        to_look_at = []
+        decoding, to_look_at = builder.decoding, []
         for state in self.running.decoding:
-            start = state.computed
-            if start >= state.capacity:
+            if state.computed >= state.capacity:
                 to_look_at.append(state)
                 continue
             decoding.append(state)
-            rows.append(state.row)
-            starts.append(start)
-            state.computed = start + 1
+            state.computed += 1
             state.in_flight += 1
         builder.budget -= len(decoding)
         for_drafts = max(0, builder.budget - len(to_look_at)) // 2  # prompts have the other half
@@ -198,9 +193,9 @@ class Planner:
         if state.scheduled_at is None:  # what is computed again after a preemption is no question of a client's
             state.scheduled_at = now
             state.cached_tokens = state.computed
-            self._stats.prefix_queried_tokens += state.prompt_len
-            self._stats.prefix_hit_tokens += state.computed
-        self._stats.recomputed_tokens += max(0, state.computed_before - state.computed)
+            self.counters.prefix_queried_tokens += state.prompt_len
+            self.counters.prefix_hit_tokens += state.computed
+        self.counters.recomputed_tokens += max(0, state.computed_before - state.computed)
         state.computed_before = 0
         self.running.add(state)
         builder.new_rows[state] = NewRow(
@@ -216,7 +211,7 @@ class Planner:
         """Take a running request's row and blocks; what it had computed is swapped out, or computed again later."""
         builder.drop(victim)
         builder.preempted = True
-        self._stats.preemptions += 1
+        self.counters.preemptions += 1
         victim.preemptions += 1
         victim.computed_before = victim.computed
         if self.memory.swap.has_room(victim) and swap_is_cheaper(

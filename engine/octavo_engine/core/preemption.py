@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from octavo_engine.core.fairness import Accounts
 from octavo_engine.core.request_state import RequestState
 
 Importance = Callable[[RequestState], int]
@@ -37,29 +36,6 @@ def choose_victims(
         if max(needed) <= 0:
             return victims
     return []
-
-
-def yielding_to(
-    waiting: RequestState,
-    running: Iterable[RequestState],
-    importance: Importance,
-    accounts: Accounts,
-    share_of: Callable[[RequestState], float],
-) -> list[RequestState]:
-    """The requests that give way to a waiting one: less important ones, and those of tenants beyond their share.
-
-    The waiting one must stay within its own tenant's share, so that what was taken this way is not taken back.
-    """
-    requests, ours = list(running), importance(waiting)
-    held = {waiting.tenant: share_of(waiting)}
-    for state in requests:
-        held[state.tenant] = held.get(state.tenant, 0.0) + share_of(state)
-    over = {tenant for tenant, share in held.items() if share > accounts.share(tenant)}
-    if waiting.tenant in over:
-        over = set()
-    return [
-        state for state in requests if ours < importance(state) or (ours == importance(state) and state.tenant in over)
-    ]
 
 
 def _loss(state: RequestState) -> tuple[int, float, str]:

@@ -58,8 +58,6 @@ class PrefixCache:
         self._block_of: dict[bytes, int] = {}
         self._known: dict[int, _Known] = {}
         self._unused = POLICIES[policy]()
-        self._cold: OrderedDict[int, None] = OrderedDict()
-        """Unused, and given away before all others, the oldest first."""
         self._ttl = ttl
         self._unused_since: OrderedDict[int, float] = OrderedDict()
         """Oldest first; empty without a time to live."""
@@ -67,11 +65,11 @@ class PrefixCache:
     @property
     def num_unused(self) -> int:
         """Known blocks that no request uses."""
-        return len(self._unused) + len(self._cold)
+        return len(self._unused)
 
     def unused(self) -> set[int]:
         """The ids of the known blocks that no request uses."""
-        return {*self._unused, *self._cold}
+        return set(self._unused)
 
     def get(self, digest: bytes) -> int | None:
         """The block under `digest`."""
@@ -99,19 +97,13 @@ class PrefixCache:
 
     def touch(self, block: int) -> None:
         """A known, unused block is used again."""
-        if block in self._cold:
-            del self._cold[block]
-        else:
-            self._unused.remove(block)
+        self._unused.remove(block)
         self._unused_since.pop(block, None)
 
     def release(self, block: int, now: float, *, cold: bool = False) -> None:
         """The last request lets go of a known block; a `cold` one is of little use, unless it was of use before."""
         known = self._known[block]
-        if cold and not known.uses:
-            self._cold[block] = None
-        else:
-            self._unused.release(block, known.uses, known.priority)
+        self._unused.release(block, known.uses, known.priority, cold=cold and not known.uses)
         if self._ttl is not None:
             self._unused_since[block] = now
 
@@ -122,7 +114,7 @@ class PrefixCache:
 
     def evict(self) -> int:
         """Forget the unused block whose turn it is; it is the caller's now."""
-        block = self._cold.popitem(last=False)[0] if self._cold else self._unused.evict()
+        block = self._unused.evict()
         self._unused_since.pop(block, None)
         self.forget(block)
         return block

@@ -16,16 +16,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.parallel_sampling import WaitingForks, begins_as
+from octavo_engine.core.parallel_sampling import begins_as, take_ready
 from octavo_engine.core.planner import Planner
 from octavo_engine.core.proposer import Proposer
 from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.settings import SchedulerSettings, StepLimits
-from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs, StepPlan, StepResult
-
-_WASTE_EVERY = 16
-"""Reports between two counts of wasted slots: a count looks at every running request."""
+from octavo_engine.core.step import RequestOutput, StepOutputs, StepPlan, StepResult
 
 
 class Scheduler:
@@ -44,15 +41,16 @@ class Scheduler:
         self.proposer = proposer
         self.memory = memory
         self.limits = limits or StepLimits(settings.max_num_seqs, settings.max_num_batched_tokens)
-        self.stats = SchedulerStats(kv_blocks_total=memory.blocks_total)
         self._requests: dict[str, RequestState] = {}
-        self._forks = WaitingForks()
-        self._planner = Planner(settings, memory, self.limits, self._requests, self.stats)
+        self._forks: list[RequestState] = []
+        """Requests that wait for another's prompt rather than for a seat."""
+        self._planner = Planner(settings, memory, self.limits, self._requests)
         self._policy = self._planner.policy
+        self.counters = self._planner.counters
+        self.running, self.waiting = self._planner.running, self._policy.waiting
         self._launched: deque[list[RequestState]] = deque()
         """The sampling requests of each plan whose results are not in yet."""
         self._next_step = 0
-        self._reports = 0
         self._updated_at: float | None = None
 
     @property
@@ -70,10 +68,11 @@ class Scheduler:
         self._requests[state.request_id] = state
         self._policy.accounts.open(request.tenant, request.weight)
         if begins_as(state, self._requests.get(request.fork_of or "")):
-            self._forks.add(state)
+            state.status = Status.FORKING
+            self._forks.append(state)
         else:
             state.fork_of = None
-            self._policy.waiting.add(state)
+            self.waiting.add(state)
         return state
 
     def abort(
@@ -111,10 +110,10 @@ class Scheduler:
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None if there is nothing to compute before a launched step's results are in."""
         self.memory.tick(now)
-        self._policy.tick(now, self._planner.running)
-        for fork in self._forks.take_ready(self._requests):
+        self._policy.tick(now, self.running)
+        for fork in reversed(take_ready(self._forks, self._requests)) if self._forks else ():
             fork.status = Status.WAITING
-            self._policy.waiting.add(fork, first=True)
+            self.waiting.add(fork, first=True)
         builder = self._planner.plan(now)
         if builder.empty:
             return None
@@ -176,7 +175,7 @@ class Scheduler:
         elif state.status is Status.FORKING:
             self._forks.remove(state)
         else:
-            self._policy.waiting.remove(state)
+            self.waiting.remove(state)
         if reason is FinishReason.ERROR:
             self.memory.forget(state)
         self.memory.swap.drop(state)
@@ -196,37 +195,22 @@ class Scheduler:
 
     def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Learn from a step how long things take."""
-        self.stats.step_seconds.append(result.seconds)
+        self.counters.step_seconds.append(result.seconds)
         self._planner.cost.observe(plan.num_tokens - len(plan.decode_rows), result.seconds)
         if self._updated_at is not None and plan.decode_rows:
             self.limits.on_token_gap(now - self._updated_at, len(plan.decode_rows))
         self.limits.update(now)
         self._updated_at = now if self._launched or self._requests else None
 
-    # The state.
-
-    def report(self) -> SchedulerStats:
-        """The state now; step durations are handed over once."""
-        stats, memory, running = self.stats, self.memory, self._planner.running
-        if self._reports % _WASTE_EVERY == 0:
-            stats.kv_wasted_slots = memory.wasted_slots(running)
-        self._reports += 1
-        stats.running = len(running)
-        stats.waiting, stats.waiting_tokens = len(self._policy.waiting), self._policy.waiting.tokens
-        stats.kv_blocks_used, stats.kv_usage = memory.blocks_used, memory.usage
-        stats.copied_blocks = memory.copied_blocks
-        stats.swapped_out_blocks, stats.swapped_in_blocks = memory.swap.blocks_out, memory.swap.blocks_in
-        stats.running_limit, stats.chunk_limit = self.limits.running_limit, self._planner.chunk_limit
-        stats.target_met = self.limits.target_met
-        reported = replace(stats)
-        stats.step_seconds = []
-        return reported
+    @property
+    def chunk_limit(self) -> int:
+        """Prompt tokens that a step may hold now."""
+        return self._planner.chunk_limit
 
     def check_integrity(self) -> None:
         """RuntimeError unless requests, rows and blocks are all accounted for. Cheap enough for every idle moment."""
-        running, waiting = self._planner.running, self._policy.waiting
         self.memory.check_integrity(list(self._requests.values()))
-        if len(running) + len(waiting) + len(self._forks) != len(self._requests):
+        if len(self.running) + len(self.waiting) + len(self._forks) != len(self._requests):
             raise RuntimeError("a request is neither waiting nor running")
         self._policy.accounts.check_integrity(len(self._requests))
-        running.check_integrity(self.settings.max_preemptions)
+        self.running.check_integrity(self.settings.max_preemptions)

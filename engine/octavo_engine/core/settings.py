@@ -37,29 +37,21 @@ class SchedulerSettings:
             raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
 
 
+@dataclass
 class StepLimits:
     """How many requests may run and how much prefill a step may hold: always what the settings allow.
 
     `engine.adaptive` has limits that move, by the latencies that the scheduler reports to them.
     """
 
-    target_met = True
+    running_limit: int
+    """Requests that may run at once. Those that already run may go on."""
+    chunk_limit: int
+    """Prefill tokens that a step may hold."""
+    target_met: bool = True
     """False while no limit can hold a latency at its target."""
-    message = ""
+    message: str = ""
     """While `target_met` is False: which target, what was measured, what would help."""
-
-    def __init__(self, max_running: int, max_chunk: int) -> None:
-        self._max_running, self._max_chunk = max_running, max_chunk
-
-    @property
-    def running_limit(self) -> int:
-        """Requests that may run at once. Those that already run may go on."""
-        return self._max_running
-
-    @property
-    def chunk_limit(self) -> int:
-        """Prefill tokens that a step may hold."""
-        return self._max_chunk
 
     def on_first_token(self, seconds: float) -> None:
         """A request's first token reached the host `seconds` after its arrival."""

@@ -160,33 +160,12 @@ class StepOutputs:
 
 
 @dataclass(slots=True)
-class SchedulerStats:
-    """The scheduler's state after a step; counters grow from the start of the process."""
+class Counters:
+    """What the scheduler counts from its start."""
 
-    running: int = 0
-    waiting: int = 0
-    waiting_tokens: int = 0
-    """Prompt tokens of the requests that wait for their first step."""
-    kv_blocks_used: int = 0
-    kv_blocks_total: int = 0
-    kv_usage: float = 0.0
-    """Share of the blocks that are used, in the KV group that is fullest: there preemptions begin."""
-    kv_wasted_slots: int = 0
-    """Slots of used blocks that hold no token."""
     preemptions: int = 0
     recomputed_tokens: int = 0
-    """Tokens computed once more after a preemption: the recompute tax."""
-    swapped_out_blocks: int = 0
-    swapped_in_blocks: int = 0
-    copied_blocks: int = 0
-    """By copy-on-write."""
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
-    running_limit: int = 0
-    """Requests that may run at once now; the controller of --target-* moves it."""
-    chunk_limit: int = 0
-    """Prefill tokens that a step may hold now; likewise."""
-    target_met: bool = True
-    """False while the controller cannot hold --target-ttft-p90 or --target-itl-p90 even at its lowest limits."""
     step_seconds: list[float] = field(default_factory=list)
-    """Durations of the steps since the last report."""
+    """Durations of steps; the reader empties the list."""

@@ -17,8 +17,6 @@ class StepBuilder:
     new_rows: dict[RequestState, NewRow] = field(default_factory=dict)
     changes: list[TableChange] = field(default_factory=list)
     decoding: list[RequestState] = field(default_factory=list)
-    decode_rows: list[int] = field(default_factory=list)
-    decode_starts: list[int] = field(default_factory=list)
     drafts: dict[RequestState, tuple[int, ...]] = field(default_factory=dict)
     """Of requests that decode: the tokens guessed to follow their last one."""
     chunks: dict[RequestState, Chunk] = field(default_factory=dict)
@@ -32,8 +30,6 @@ class StepBuilder:
         if drafts:
             self.drafts[request] = drafts
         self.decoding.append(request)
-        self.decode_rows.append(request.row)
-        self.decode_starts.append(request.computed)
         self.budget -= 1 + len(drafts)
         request.computed += 1
         request.in_flight += 1
@@ -59,9 +55,7 @@ class StepBuilder:
             request.computed = chunk.start
             request.in_flight -= chunk.samples
         elif request in self.decoding:
-            index = self.decoding.index(request)
-            for column in (self.decoding, self.decode_rows, self.decode_starts):
-                column.pop(index)
+            self.decoding.remove(request)
             self.budget += 1 + len(self.drafts.pop(request, ()))
             request.computed -= 1
             request.in_flight -= 1
@@ -92,8 +86,8 @@ class StepBuilder:
             tuple(self.new_rows.values()),
             tuple(self.changes),
             operations,
-            self.decode_rows,
-            self.decode_starts,
+            [request.row for request in self.decoding],
+            [request.computed - 1 for request in self.decoding],
             drafts,
             tuple(self.chunks.values()),
         )

@@ -111,16 +111,12 @@ class AdaptiveLimits(StepLimits):
         self, max_running: int, max_chunk: int, *, ttft_p90: float | None = None, itl_p90: float | None = None
     ) -> None:
         """`ttft_p90` and `itl_p90` are targets in seconds. Both limits begin at their most."""
-        super().__init__(max_running, max_chunk)
+        super().__init__(running_limit=max_running, chunk_limit=max_chunk)
         self.ttft_target, self.itl_target = ttft_p90, itl_p90
         self.ttft_p90: float | None = None
         """Seconds, as measured for the last decision; None without enough samples."""
         self.itl_p90: float | None = None
         """Likewise."""
-        self.target_met = True
-        """False once a target has been missed for a while and no limit may move that would help."""
-        self.message = ""
-        """While `target_met` is False: which target, what was measured, what would help."""
         self._running = _Limit(max_running, 1, max_running, 1)
         self._chunk = _Limit(max_chunk, min(_BLOCK, max_chunk), max_chunk, _BLOCK)
         self._first_tokens = _Samples(_MIN_FIRST_TOKENS, _MAX_FIRST_TOKENS)
@@ -131,16 +127,6 @@ class AdaptiveLimits(StepLimits):
         self._next_decision = float("-inf")
         self._missed = False
         self._since = float("-inf")
-
-    @property
-    def running_limit(self) -> int:
-        """Requests that may run at once. Those that already run may go on."""
-        return self._running.value
-
-    @property
-    def chunk_limit(self) -> int:
-        """Prefill tokens that a step may hold."""
-        return self._chunk.value
 
     def on_first_token(self, seconds: float) -> None:
         """A request's first token reached the host `seconds` after its arrival."""
@@ -173,6 +159,7 @@ class AdaptiveLimits(StepLimits):
         elif itl < (_ROOM_WANTED if ttft > 1 else _ROOM):
             grown = self._grow(2 if ttft > 1 else 1, room=1 / itl - 1 if itl > 0 else 1.0)
         if shrunk or grown:
+            self.running_limit, self.chunk_limit = self._running.value, self._chunk.value
             self._gaps.clear()
             self._stale_steps = _STALE_STEPS
         self._judge(now, itl_stuck=itl > 1 and not shrunk, ttft_stuck=ttft > 1 and not grown, missed=max(itl, ttft) > 1)

@@ -21,7 +21,6 @@ import zmq.asyncio
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
-from octavo_engine.core.step import SchedulerStats
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import (
     AbortRequests,
@@ -39,6 +38,7 @@ from octavo_engine.engine.messages import (
     encode,
 )
 from octavo_engine.engine.output_stream import OutputStream
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.watchdog import Watchdog
 from octavo_engine.errors import BY_EXIT_CODE, ConfigurationError, EngineDeadError, OctavoError
 

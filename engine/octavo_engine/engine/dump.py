@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields
 
-from octavo_engine.core.step import SchedulerStats, StepPlan
+from octavo_engine.core.step import StepPlan
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 
 
 def describe(launched: Iterable[StepPlan], stats: SchedulerStats) -> str:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from octavo_engine.core.admission import NotAdmissibleError, check_length, check_sampling, check_tokens
 from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
-from octavo_engine.core.step import RequestOutput, SchedulerStats, StepOutputs, StepPlan
+from octavo_engine.core.step import RequestOutput, StepOutputs, StepPlan
 from octavo_engine.engine.dump import describe
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.scheduler_stats import SchedulerStats, StatsReader
+from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.request_checks import check_length, check_sampling, check_tokens
 from octavo_engine.runner.executor import Executor
 from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.structured.mask_provider import MaskProvider, MaskRow
@@ -45,6 +47,7 @@ class EngineLoop:
     ) -> None:
         self.info = info
         self._scheduler = scheduler
+        self._stats = StatsReader(scheduler)
         self._executor = executor
         self._clock = clock
         self._depth = depth
@@ -106,7 +109,7 @@ class EngineLoop:
         try:
             outputs = self._step()
         except Exception:
-            log.error("the step failed: %s", describe(self._launched, self._scheduler.report()))
+            log.error("the step failed: %s", describe(self._launched, self._stats.read()))
             raise
         if self.mask_provider is not None:
             for output in outputs.events:
@@ -214,7 +217,7 @@ class EngineLoop:
 
     def report(self) -> SchedulerStats:
         """The scheduler's state."""
-        return self._scheduler.report()
+        return self._stats.read()
 
     def check_integrity(self) -> None:
         """RuntimeError unless every request, row and block is accounted for."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from octavo_engine.core.request import Request
-from octavo_engine.core.step import SchedulerStats, StepOutputs
+from octavo_engine.core.step import StepOutputs
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 
 
 class AddRequest(msgspec.Struct, tag="add", frozen=True):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
-from octavo_engine.core.sampling_params import sampling_params
+from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, TableChange
 
 
@@ -40,3 +42,19 @@ def decode_plan(data: bytes) -> StepPlan:
         {index: tuple(tokens) for index, tokens in drafts},
         tuple(Chunk(*chunk) for chunk in chunks),
     )
+
+
+def sampling_params(values: Mapping[str, Any]) -> SamplingParams:
+    """The parameters with these names and values, as JSON has them; TypeError for a name that there is not.
+
+    Lists become tuples, and objects, whose keys are token ids, tuples of pairs.
+    """
+    return SamplingParams(**{name: _frozen(value) for name, value in values.items()})
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return tuple((int(token), number) for token, number in value.items())
+    return value

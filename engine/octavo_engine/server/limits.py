@@ -18,8 +18,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
-from octavo_engine.core.step import SchedulerStats
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.server.auth import Key
 from octavo_engine.server.budget import Budget
 from octavo_engine.server.key_limits import KeyLimits, KeyMeter

@@ -7,10 +7,10 @@ behind what is popular now, and cannot fill the cache for ever.
 
 from __future__ import annotations
 
-from octavo_engine.core.eviction.ranked import RankedBlocks
+from octavo_engine.core.eviction.policy import EvictionPolicy
 
 
-class LeastFrequentlyUsed(RankedBlocks):
+class LeastFrequentlyUsed(EvictionPolicy):
     """The block that was found least often goes first."""
 
     def rank(self, uses: int, priority: int) -> float:

@@ -1,23 +1,52 @@
-"""What an eviction policy is: an order of the blocks that are cached and in no request's use."""
+"""What an eviction policy is: a rank for each block that is cached and in no request's use."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Protocol
+
+_COLD = float("-inf")
 
 
-class EvictionPolicy(Protocol):
-    """The unused blocks, in the order in which they go."""
+class EvictionPolicy(ABC):
+    """The unused blocks by rank: the smallest rank goes first, among equals the block that was unused for longest."""
 
-    def release(self, block: int, uses: int, priority: int) -> None:
-        """A block is unused from now on. It was found `uses` times; its most important user had `priority`."""
+    def __init__(self) -> None:
+        self._ranks: dict[int, float] = {}
+        self._blocks: dict[float, OrderedDict[int, None]] = {}
+        """By rank; there are few ranks, as blocks that were used as often, or by as important requests, share one."""
+        self.last_rank = 0.0
+        """Of the block that was evicted last, cold ones aside."""
+
+    @abstractmethod
+    def rank(self, uses: int, priority: int) -> float:
+        """The rank of a block that was found `uses` times and whose most important user had `priority`."""
+
+    def release(self, block: int, uses: int, priority: int, *, cold: bool = False) -> None:
+        """A block is unused from now on. A `cold` one goes before all others."""
+        rank = _COLD if cold else self.rank(uses, priority)
+        self._ranks[block] = rank
+        self._blocks.setdefault(rank, OrderedDict())[block] = None
 
     def remove(self, block: int) -> None:
         """An unused block is used again, or forgotten."""
+        rank = self._ranks.pop(block)
+        del self._blocks[rank][block]
+        if not self._blocks[rank]:
+            del self._blocks[rank]
 
     def evict(self) -> int:
         """Remove the block that goes first, and return it."""
+        rank = min(self._blocks)
+        block = next(iter(self._blocks[rank]))
+        self.remove(block)
+        if rank != _COLD:
+            self.last_rank = rank
+        return block
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._ranks)
 
-    def __iter__(self) -> Iterator[int]: ...
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ranks)

@@ -6,10 +6,10 @@ Nothing ages: a priority is an order, no amount that time could be weighed again
 
 from __future__ import annotations
 
-from octavo_engine.core.eviction.ranked import RankedBlocks
+from octavo_engine.core.eviction.policy import EvictionPolicy
 
 
-class LeastImportant(RankedBlocks):
+class LeastImportant(EvictionPolicy):
     """The block whose most important user mattered least goes first; a low priority number is an important user."""
 
     def rank(self, uses: int, priority: int) -> float:

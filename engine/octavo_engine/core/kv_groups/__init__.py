@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from octavo_engine.core.block_pool import BlockPool
-from octavo_engine.core.kv_groups.memory import NO_BLOCK, GroupMemory, Growth, held
+from octavo_engine.core.kv_groups.memory import NO_BLOCK, Copies, GroupMemory, held
 from octavo_engine.core.kv_groups.recurrent import RecurrentMemory
 from octavo_engine.core.kv_groups.sliding import SlidingMemory
 
-__all__ = ["NO_BLOCK", "GroupMemory", "Growth", "KVGroup", "group_memory", "held"]
+__all__ = ["NO_BLOCK", "Copies", "GroupMemory", "KVGroup", "group_memory", "held"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.request import Request
@@ -13,13 +12,8 @@ NO_BLOCK = -1
 """A place of a table whose block is not held (any more)."""
 
 
-@dataclass(slots=True)
-class Growth:
-    """How a table has changed: `blocks` stand in it from `index` on; `copied` was (source, target)."""
-
-    index: int
-    blocks: tuple[int, ...]
-    copied: tuple[int, int] | None = None
+Copies = list[tuple[int, int]]
+"""(source, target) of blocks that are copied before a step computes."""
 
 
 def held(table: Sequence[int]) -> int:
@@ -45,17 +39,16 @@ class GroupMemory:
         """Blocks to take before the tokens at `start` to `end` can be computed, less those that are freed."""
         return max(0, -(-end // self.block_size) - len(table)) + self._copies(table, start)
 
-    def grow(self, table: list[int], start: int, end: int) -> Growth | None:
-        """Take them; None if nothing changes. The caller has looked at `missing`."""
-        copied = None
+    def grow(self, table: list[int], start: int, end: int, copies: Copies) -> int:
+        """Take them; the place from which on the table is another. The caller has looked at `missing`."""
         index = len(table)
         if self._copies(table, start):
             index = start // self.block_size  # blocks after it hold nothing but rejected drafts
-            copied = (table[index], self.pool.take(1)[0])
+            copies.append((table[index], self.pool.take(1)[0]))
             self.pool.free(table[index : index + 1])
-            table[index] = copied[1]
+            table[index] = copies[-1][1]
         table += self.pool.take(max(0, -(-end // self.block_size) - len(table)))
-        return Growth(index, tuple(table[index:]), copied) if index < len(table) else None
+        return index
 
     def capacity(self, table: list[int], computed: int) -> int:
         """Tokens that can be computed before the table must be looked at again."""
@@ -63,12 +56,9 @@ class GroupMemory:
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
         """The numbers of leading blocks after which a sequence could go on with what the prefix cache has."""
-        cache = self.pool.cache
-        if cache is None:
-            return range(1)
         known = 0
         for digest in hashes:
-            if cache.get(digest) is None:
+            if self.pool.cache.get(digest) is None:
                 break
             known += 1
         return range(known + 1)
@@ -81,10 +71,9 @@ class GroupMemory:
         self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request
     ) -> None:
         """Make the full blocks from `first` on, which `owner` computed, findable under their hashes."""
-        if self.pool.cache is not None:
-            for index in range(first, len(hashes)):
-                if table[index] != NO_BLOCK:
-                    self.pool.cache.insert(hashes[index], table[index], owner)
+        for index in range(first, len(hashes)):
+            if table[index] != NO_BLOCK:
+                self.pool.cache.insert(hashes[index], table[index], owner)
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
         """Whether a fork could go on after `computed` tokens with the blocks of its parent's table."""
@@ -110,7 +99,7 @@ class GroupMemory:
 
     def unused_slots(self, table: list[int], computed: int) -> int:
         """Slots that are held and hold no token."""
-        return len(table) * self.block_size - computed
+        return max(0, len(table) * self.block_size - computed)
 
     def _copies(self, table: list[int], start: int) -> int:
         """1 if the block of the token at `start` is there and must be copied before it is written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from octavo_engine.core.kv_groups.memory import GroupMemory, Growth
+from octavo_engine.core.kv_groups.memory import Copies, GroupMemory
 from octavo_engine.core.request import Request
 
 
@@ -21,15 +21,15 @@ class RecurrentMemory(GroupMemory):
     def missing(self, table: list[int], start: int, end: int) -> int:
         return int(not table or self.pool.must_copy(table[0]))
 
-    def grow(self, table: list[int], start: int, end: int) -> Growth | None:
+    def grow(self, table: list[int], start: int, end: int, copies: Copies) -> int:
         """Take a first state, or a copy of one that must stay as it is."""
         if not self.missing(table, start, end):
-            return None
+            return len(table)
         new = self.pool.take(1)
-        copied = (table[0], new[0]) if table else None
+        copies += [(block, new[0]) for block in table]
         self.pool.free(table)
         table[:] = new
-        return Growth(0, tuple(new), copied)
+        return 0
 
     def capacity(self, table: list[int], computed: int) -> int:
         """Tokens up to the next block boundary, where a checkpoint may be left."""
@@ -39,10 +39,7 @@ class RecurrentMemory(GroupMemory):
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
         """The numbers of blocks after which there is a checkpoint."""
-        cache = self.pool.cache
-        if cache is None:
-            return range(1)
-        return {0} | {number for number, digest in enumerate(hashes, 1) if cache.get(digest) is not None}
+        return {0} | {number for number, digest in enumerate(hashes, 1) if self.pool.cache.get(digest) is not None}
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         return [self.pool.share_cached(hashes[-1])] if hashes else []
@@ -51,7 +48,7 @@ class RecurrentMemory(GroupMemory):
         self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request
     ) -> None:
         """Make the state findable, if it is that of a block boundary."""
-        if self.pool.cache is not None and table and computed == len(hashes) * self.block_size:
+        if table and computed == len(hashes) * self.block_size:
             self.pool.cache.insert(hashes[-1], table[0], owner)
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from octavo_engine.core.block_pool import BlockPool
-from octavo_engine.core.kv_groups.memory import NO_BLOCK, GroupMemory, Growth
+from octavo_engine.core.kv_groups.memory import NO_BLOCK, Copies, GroupMemory
 
 
 class SlidingMemory(GroupMemory):
@@ -30,7 +30,7 @@ class SlidingMemory(GroupMemory):
         left = sum(block != NO_BLOCK and self.pool.references(block) == 1 for block in table[: self._kept(start)])
         return super().missing(table, start, end) - left
 
-    def grow(self, table: list[int], start: int, end: int) -> Growth | None:
+    def grow(self, table: list[int], start: int, end: int, copies: Copies) -> int:
         """Free what no query sees any more, then take.
 
         A request that goes on from a sequence's end asks for the window of its last whole block alone, which is kept
@@ -39,16 +39,13 @@ class SlidingMemory(GroupMemory):
         first = min(self._kept(start), len(table))
         self.pool.free((block for block in table[:first] if block != NO_BLOCK), cold=True)
         table[:first] = [NO_BLOCK] * first
-        return super().grow(table, start, end)
+        return super().grow(table, start, end, copies)
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
         """The numbers of blocks before which the whole window is known."""
-        cache = self.pool.cache
-        if cache is None:
-            return range(1)
         found, run = {0}, 0
         for number, digest in enumerate(hashes, 1):
-            run = run + 1 if cache.get(digest) is not None else 0
+            run = run + 1 if self.pool.cache.get(digest) is not None else 0
             if number - run <= self._first(number * self.block_size):
                 found.add(number)
         return found
@@ -61,10 +58,6 @@ class SlidingMemory(GroupMemory):
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
         """Whether the parent still holds what the fork sees."""
         return all(block != NO_BLOCK for block in table[self._first(computed) : -(-computed // self.block_size)])
-
-    def unused_slots(self, table: list[int], computed: int) -> int:
-        """Slots of the last block that hold no token."""
-        return max(0, len(table) * self.block_size - computed)
 
     def _first(self, position: int) -> int:
         """The first block that a query at `position` sees."""

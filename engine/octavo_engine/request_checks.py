@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
+from typing import get_type_hints
 
 from octavo_engine.core.sampling_params import Range, SamplingParams
+from octavo_engine.errors import NotAdmissibleError
 
 
-class NotAdmissibleError(ValueError):
-    """The request can never run as asked; the message says what would."""
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """What a number of `SamplingParams` may be, by its annotation."""
+
+    range: Range
+    whole: bool
+    optional: bool
 
 
-_RANGES: dict[str, Range] = {f.name: f.metadata["range"] for f in fields(SamplingParams) if "range" in f.metadata}
+_NUMBERS = {
+    name: _Number(annotation.__metadata__[0], annotation.__origin__ is not float, annotation.__origin__ == int | None)
+    for name, annotation in get_type_hints(SamplingParams, include_extras=True).items()
+    if hasattr(annotation, "__metadata__")
+}
 
 
 def check_length(prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
@@ -32,13 +43,14 @@ def check_length(prompt_tokens: int, max_tokens: int, max_model_len: int) -> Non
 
 def check_sampling(params: SamplingParams) -> None:
     """NotAdmissibleError unless every parameter is of its type and within its range."""
-    for name, allowed in _RANGES.items():
+    for name, allowed in _NUMBERS.items():
         value = getattr(params, name)
         if value is None and allowed.optional:
             continue
-        if not _is_number(value, whole=allowed.whole) or not allowed.low <= value <= allowed.high:
+        low, high = allowed.range
+        if not _is_number(value, whole=allowed.whole) or not low <= value <= high:
             kind = "a whole number" if allowed.whole else "a number"
-            raise NotAdmissibleError(f"{name} must be {kind} from {allowed.low:g} to {allowed.high:g}, not {value!r}")
+            raise NotAdmissibleError(f"{name} must be {kind} from {low:g} to {high:g}, not {value!r}")
     if not isinstance(params.ignore_eos, bool):
         raise NotAdmissibleError(f"ignore_eos must be true or false, not {params.ignore_eos!r}")
     if not isinstance(params.stop_token_ids, Sequence):

@@ -1,0 +1,82 @@
+"""The scheduler's state as numbers: what metrics, logs and admission control read after a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from octavo_engine.core.scheduler import Scheduler
+
+_WASTE_EVERY = 16
+"""Readings between two counts of wasted slots, as a count looks at every running request."""
+
+
+@dataclass(slots=True)
+class SchedulerStats:
+    """The scheduler's state after a step; counters grow from the start of the process."""
+
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int = 0
+    """Prompt tokens of the requests that wait for their first step."""
+    kv_blocks_used: int = 0
+    kv_blocks_total: int = 0
+    kv_usage: float = 0.0
+    """Share of the blocks that are used, in the KV group that is fullest: there preemptions begin."""
+    kv_wasted_slots: int = 0
+    """Slots of used blocks that hold no token."""
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    """Tokens computed once more after a preemption: the recompute tax."""
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
+    copied_blocks: int = 0
+    """By copy-on-write."""
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    running_limit: int = 0
+    """Requests that may run at once now; the controller of --target-* moves it."""
+    chunk_limit: int = 0
+    """Prefill tokens that a step may hold now; likewise."""
+    target_met: bool = True
+    """False while the controller cannot hold --target-ttft-p90 or --target-itl-p90 even at its lowest limits."""
+    step_seconds: list[float] = field(default_factory=list)
+    """Durations of the steps since the last report."""
+
+
+class StatsReader:
+    """Reads the numbers of one scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._readings = 0
+        self._wasted_slots = 0
+
+    def read(self) -> SchedulerStats:
+        """The state now; each step's duration is read once."""
+        scheduler = self._scheduler
+        memory, counters = scheduler.memory, scheduler.counters
+        if self._readings % _WASTE_EVERY == 0:
+            self._wasted_slots = memory.wasted_slots(scheduler.running)
+        self._readings += 1
+        stats = SchedulerStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            waiting_tokens=scheduler.waiting.tokens,
+            kv_blocks_used=memory.blocks_used,
+            kv_blocks_total=memory.blocks_total,
+            kv_usage=memory.usage,
+            kv_wasted_slots=self._wasted_slots,
+            copied_blocks=memory.copied_blocks,
+            swapped_out_blocks=memory.swap.blocks_out,
+            swapped_in_blocks=memory.swap.blocks_in,
+            running_limit=scheduler.limits.running_limit,
+            chunk_limit=scheduler.chunk_limit,
+            target_met=scheduler.limits.target_met,
+            preemptions=counters.preemptions,
+            recomputed_tokens=counters.recomputed_tokens,
+            prefix_queried_tokens=counters.prefix_queried_tokens,
+            prefix_hit_tokens=counters.prefix_hit_tokens,
+            step_seconds=counters.step_seconds,
+        )
+        counters.step_seconds = []
+        return stats
