@@ -20,7 +20,7 @@ from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import StepOutputs, StepPlan, StepResult
-from octavo_engine.engine.scheduler_stats import SchedulerStats, StatsReader
+from octavo_engine.engine.scheduler_stats import SchedulerStats, StatsReader, wasted_slots
 
 DEPTH = 2
 _SAMPLES = 600
@@ -203,5 +203,5 @@ class Replay:
         """
         state = StatsReader(self._scheduler).read()
         holding = (timeline.state for timeline in self._open.values() if timeline.state.block_tables)
-        state.kv_wasted_slots = self._scheduler.memory.wasted_slots(holding)
+        state.kv_wasted_slots = wasted_slots(self._scheduler.memory, holding)
         return state

@@ -302,7 +302,7 @@ def check_plan(scheduler: Scheduler, plan: StepPlan) -> None:
     assert len(set(rows)) == len(rows)
     assert all(chunk.num_tokens > 0 for chunk in plan.chunks)
     named = {*rows, *(new.row for new in plan.new_rows), *(change.row for change in plan.table_changes)}
-    assert named <= {request.row for request in scheduler._planner.running}, "a plan names a row that nobody has"
+    assert named <= {request.row for request in scheduler.running}, "a plan names a row that nobody has"
 
 
 def answer_of(outputs: Sequence[RequestOutput], name: str) -> list[int]:

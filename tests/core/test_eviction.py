@@ -8,8 +8,9 @@ import pytest
 from simulation import add, make_engine, make_request, make_state, run, step
 
 from octavo_engine.core.block_pool import BlockPool
-from octavo_engine.core.eviction import POLICIES, EvictionPolicy
+from octavo_engine.core.eviction import POLICIES
 from octavo_engine.core.eviction.lfu import LeastFrequentlyUsed
+from octavo_engine.core.eviction.policy import EvictionPolicy
 from octavo_engine.core.prefix_cache import PrefixCache, extend_hashes
 
 

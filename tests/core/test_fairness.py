@@ -191,7 +191,7 @@ def flooded(light_every: int, prompt: int = 40) -> list[tuple[bool, int, int]]:
         if light_every and number % light_every == light_every - 1:
             add(scheduler, f"l{number}", prompt, max_tokens=2, tenant="light")
         heavy = scheduler._policy.accounts.heavy("flood")
-        tenants = {request.row: request.tenant for request in scheduler._planner.running}
+        tenants = {request.row: request.tenant for request in scheduler.running}
         plan = scheduler.plan(number * 0.01)
         if plan is None:
             break
@@ -245,7 +245,7 @@ def test_a_key_that_is_alone_is_never_heavy() -> None:
 
 
 def held(scheduler: Scheduler) -> Counter[str]:
-    return Counter(request.tenant for request in scheduler._planner.running)
+    return Counter(request.tenant for request in scheduler.running)
 
 
 def test_a_key_beyond_its_share_of_seats_yields_and_they_are_not_taken_back() -> None:

@@ -22,7 +22,7 @@ def healthy() -> Scheduler:
     add(scheduler, "b", [*range(16), 7], max_tokens=60, priority=-1)
     add(scheduler, "waits", 20, priority=9)
     step(scheduler, device)
-    assert sorted(request.request_id for request in scheduler._planner.running) == ["a", "b"]
+    assert sorted(request.request_id for request in scheduler.running) == ["a", "b"]
     assert scheduler._requests["a"].block_tables[0][0] == scheduler._requests["b"].block_tables[0][0]
     assert scheduler._requests["low"].swapped is not None
     cache = scheduler.memory.pools[0].cache
@@ -82,7 +82,7 @@ FAULTS: dict[str, tuple[Callable[[Scheduler], object], str]] = {
     "a reservation is not counted": (lambda s: setattr(s._requests["a"], "reserved", [1]), "were reserved"),
     "a swap block is lost": (lambda s: s.memory.swap.pools[0]._free.pop(), "swap space"),
     "a swap block is held twice": (swap_held_twice, "swap space"),
-    "a row is lost": (lambda s: setattr(s._planner.running, "_free_rows", [0]), "row"),
+    "a row is lost": (lambda s: setattr(s.running, "_free_rows", [0]), "row"),
     "a row is held twice": (lambda s: setattr(s._requests["a"], "row", s._requests["b"].row), "row"),
     "a request is nowhere": (lambda s: s._policy.waiting.remove(s._requests["waits"]), "neither waiting nor running"),
     "an account is left over": (lambda s: s._policy.accounts.open("ghost", 1.0), "account"),

@@ -119,7 +119,7 @@ def test_a_request_at_its_cap_is_never_preempted_again_and_ends(cap: int, kinds:
     reserved = []
 
     def look(_step: int) -> None:
-        for request in scheduler._planner.running:
+        for request in scheduler.running:
             if request.preemptions == cap:
                 assert request.reserved
                 reserved.append(request.request_id)
@@ -148,7 +148,7 @@ def test_reserved_blocks_are_taken_by_no_other() -> None:
     step(scheduler, device)
     assert (second.status, third.status) == (Status.WAITING, Status.RUNNING)
     assert pool.available - pool.reserved == 0
-    assert [request.request_id for request in scheduler._planner.running] == ["first", "third"]
+    assert [request.request_id for request in scheduler.running] == ["first", "third"]
     finish(scheduler, device, [first, second, third])
     assert StatsReader(scheduler).read().preemptions == 0
 

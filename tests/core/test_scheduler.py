@@ -326,7 +326,7 @@ def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_
     assert first is not None
     result = replace(device.execute(first), errors={0: "no"})
     builder = StepBuilder(64)
-    scheduler._planner.preempt(scheduler._requests["broken"], builder)
+    scheduler.planner.preempt(scheduler._requests["broken"], builder)
     assert news(scheduler.update(first, result, 0.0))[0].error == "no"
     scheduler.check_integrity()
     add(scheduler, "next", range(33), max_tokens=2)

@@ -234,7 +234,7 @@ class Histories(RuleBasedStateMachine):
         """One turn of the loop; False if there was nothing to do."""
         self.now += 0.01
         self._expire()
-        running = self.scheduler._planner.running
+        running = self.scheduler.running
         decoding = [request for request in running.decoding if request.known < request.final_len]
         plan = self.scheduler.plan(self.now)
         if plan is not None:

@@ -361,7 +361,7 @@ def test_one_step_ahead_gives_the_same_tokens(memory: str, engine: Callable[...,
         enable_prefix_caching=memory == "plenty",
     )
     if "swap" in memory:  # as if computing anew were dear
-        loop._scheduler._planner.settings = replace(loop._scheduler.settings, swap_block_seconds=1e-9)
+        loop._scheduler.planner.settings = replace(loop._scheduler.settings, swap_block_seconds=1e-9)
     for seed in range(3):
         said = {}
         for depth in (1, 2):

@@ -14,8 +14,7 @@ from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step_cost import StepCost
 from octavo_engine.core.waiting_queue import WaitingQueue
 
-_LOOK_AHEAD = 4
-"""Waiting requests whose blocks are not there that an admission round looks past."""
+_LOOK_AHEAD = 4  # waiting requests whose blocks are not there that an admission round looks past
 _TRY_EVERY = 8
 """Steps after which a blocked request is tried again though no blocks came back: its beginning may be known now."""
 
@@ -31,8 +30,6 @@ class AdmissionPolicy:
         self._cost = cost
         self._memory_tokens = memory_tokens
 
-    # What tenants have used.
-
     def charge(self, requests: Iterable[RequestState]) -> None:
         """Let tenants pay for what was generated since they last did."""
         for state in requests:
@@ -44,8 +41,6 @@ class AdmissionPolicy:
         if self.accounts.due(now):
             self.charge(running)
             self.accounts.decay(now)
-
-    # Prompts that have begun.
 
     def order_prompts(
         self, prefilling: Collection[RequestState], now: float
@@ -77,8 +72,6 @@ class AdmissionPolicy:
             cap = self.accounts.light_cap(tenant, budget)
         return cap - planned.get(tenant, 0)
 
-    # Admission.
-
     def has_seat(self, state: RequestState, running: int, limit: int) -> bool:
         """Whether a waiting request may run beside so many others, of which `limit` are allowed at once."""
         return running < max(1, int(limit * (1 - self.accounts.reserve(state.tenant))))
@@ -93,14 +86,12 @@ class AdmissionPolicy:
             return True
         return all(have >= want for have, want in zip(available, state.blocks_wanted, strict=True))
 
-    # Giving way.
-
     def preemptible(self, state: RequestState) -> bool:
         """Whether a request may still be preempted. One that may not runs to its end with all its blocks reserved."""
         return state.preemptions < self._settings.max_preemptions
 
     def yielding_to(self, waiting: RequestState, running: Iterable[RequestState], step: int) -> list[RequestState]:
-        """The running requests that give way to a waiting one: less important ones, and those of tenants over their share.
+        """The running requests that give way to a waiting one: less important ones, or of a tenant over its share.
 
         The waiting one must stay within its own tenant's share, so that what was taken this way is not taken back. One
         that was rejected asks for it now and then only.

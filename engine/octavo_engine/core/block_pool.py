@@ -18,8 +18,7 @@ class BlockPool:
         """Without a `cache` no block's content stays known."""
         self.num_blocks = num_blocks
         self.cache = cache or PrefixCache()
-        self.reserved = 0
-        """Available blocks that are kept for requests which must not be preempted again."""
+        self.reserved = 0  # available blocks that are kept for requests which must not be preempted again
         self.now = 0.0
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks

@@ -12,16 +12,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-QUANTUM = 512
-"""Tokens a round."""
-LEFTOVER = 8
-"""Prefill tokens that even a heavy tenant gets in every step. On a CPU 8 take little longer than one."""
-_HALF_LIFE = 5.0
-"""Seconds after which recent use counts half."""
-_FORGOTTEN = 10.0
-"""Seconds after its last request for which a tenant still counts."""
-_LITTLE = QUANTUM
-"""Tokens of recent use that make no tenant heavy."""
+QUANTUM = 512  # tokens a round
+LEFTOVER = 8  # prefill tokens that even a heavy tenant gets in every step. On a CPU 8 take little longer than one
+_HALF_LIFE = 5.0  # seconds after which recent use counts half
+_FORGOTTEN = 10.0  # seconds after its last request for which a tenant still counts
+_LITTLE = QUANTUM  # tokens of recent use that make no tenant heavy
 _RESERVE = 0.25
 
 
@@ -32,12 +27,9 @@ class Account:
     weight: float = 1.0
     deficit: float = 0.0
     """Tokens it may be served before it is the others' turn; negative after long answers."""
-    requests: int = 0
-    """Waiting and running."""
-    used: float = 0.0
-    """Tokens computed lately, decaying."""
-    left_at: float = 0.0
-    """When its last request ended, as of the last `decay`."""
+    requests: int = 0  # waiting and running
+    used: float = 0.0  # tokens computed lately, decaying
+    left_at: float = 0.0  # when its last request ended, as of the last `decay`
 
 
 class Accounts:

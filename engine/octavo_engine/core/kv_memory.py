@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.kv_groups import NO_BLOCK, Copies, KVGroup, group_memory, held
@@ -56,19 +56,6 @@ class KVMemory:
         """Blocks of all groups that requests hold."""
         return sum(pool.used for pool in self.pools)
 
-    @property
-    def usage(self) -> float:
-        """Share of its blocks that requests hold, in the group that is fullest."""
-        return max(pool.used / pool.num_blocks for pool in self.pools)
-
-    def wasted_slots(self, running: Iterable[RequestState]) -> int:
-        """Slots of used blocks that hold no token."""
-        return sum(
-            group.unused_slots(table, state.computed)
-            for state in running
-            for group, table in zip(self.groups, state.block_tables, strict=True)
-        )
-
     def tick(self, now: float) -> None:
         """Time passes: cached blocks may have been unused for too long."""
         for pool in self.pools:
@@ -88,8 +75,6 @@ class KVMemory:
                     f"{tokens} tokens need {group.peak(tokens)} KV blocks of {self.block_size}, and there are "
                     f"{group.pool.num_blocks}; ask for fewer tokens, or raise --kv-cache-memory"
                 )
-
-    # A request's beginning.
 
     def match(self, state: RequestState, *, private: bool = False) -> None:
         """Begin a request's block tables with what the prefix cache has; sets `computed`.
@@ -153,8 +138,6 @@ class KVMemory:
         for pool, count in zip(self.pools, state.reserved, strict=True):
             pool.reserved += count
 
-    # Its growth.
-
     def extend(self, state: RequestState, tokens: int) -> list[TableChange] | None:
         """Grow the tables to hold `tokens` tokens: what changes in them, or None if the blocks are not there."""
         start, tables, reserved = state.computed, state.block_tables, state.reserved
@@ -200,8 +183,6 @@ class KVMemory:
         for group, table in zip(self.groups, state.block_tables, strict=True):
             group.cache_blocks(table, hashes, state.num_cached_blocks, state.computed, state.request)
         state.num_cached_blocks = full
-
-    # Its end.
 
     def free(self, state: RequestState) -> None:
         """Free all that the request holds but what is in the swap space. It may hold nothing."""

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from octavo_engine.core.request import Request
 from octavo_engine.core.request_state import RequestState
 
 
 def begins_as(state: RequestState, parent: RequestState | None) -> bool:
     """Whether `parent` is still here, and `state` may share what it computes of its prompt."""
-    return (
-        parent is not None
-        and parent.token_ids[: state.prompt_len] == state.token_ids
-        and _cache_scope(parent.request) == _cache_scope(state.request)
-    )
-
-
-def _cache_scope(request: Request) -> tuple[str, str, str]:
-    return (request.tenant, request.cache_salt, request.adapter)
+    if parent is None or parent.token_ids[: state.prompt_len] != state.token_ids:
+        return False
+    ours, theirs = state.request, parent.request
+    return (ours.tenant, ours.cache_salt, ours.adapter) == (theirs.tenant, theirs.cache_salt, theirs.adapter)
 
 
 def take_ready(forks: list[RequestState], requests: Mapping[str, RequestState]) -> list[RequestState]:

@@ -24,11 +24,7 @@ class Planner:
     """Plans steps over the running and the waiting requests of one scheduler."""
 
     def __init__(
-        self,
-        settings: SchedulerSettings,
-        memory: KVMemory,
-        limits: StepLimits,
-        requests: Mapping[str, RequestState],
+        self, settings: SchedulerSettings, memory: KVMemory, limits: StepLimits, requests: Mapping[str, RequestState]
     ) -> None:
         """`requests` are all requests by id."""
         self.settings = settings
@@ -68,8 +64,6 @@ class Planner:
                 self._prefill(state, builder)
         self._steps += not builder.empty
         return builder
-
-    # Requests that run.
 
     def _decode(self, builder: StepBuilder) -> None:
         """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
@@ -133,8 +127,6 @@ class Planner:
                 return False
         builder.changes += changes
         return True
-
-    # Requests that wait.
 
     def _admit(self, builder: StepBuilder, now: float, over_share: set[str]) -> None:
         """Admit waiting requests for as long as there is room; tenants that are `over_share` get no more."""
@@ -204,8 +196,6 @@ class Planner:
         self._prefill(state, builder)
         builder.changes = [change for change in builder.changes if change.row != state.row]
         builder.changes += _full_tables(state)
-
-    # Requests that give way.
 
     def preempt(self, victim: RequestState, builder: StepBuilder) -> None:
         """Take a running request's row and blocks; what it had computed is swapped out, or computed again later."""

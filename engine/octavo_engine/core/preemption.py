@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from octavo_engine.core.request_state import RequestState
 
-Importance = Callable[[RequestState], int]
-"""Low numbers matter most."""
+Importance = Callable[[RequestState], int]  # low numbers matter most
 Gain = Callable[[RequestState], Sequence[int]]
 """Blocks of each KV group that others could have if the request freed its own."""
 
@@ -43,9 +42,8 @@ def _loss(state: RequestState) -> tuple[int, float, str]:
 
 
 def swap_is_cheaper(blocks: int, block_seconds: float, tokens: int, token_seconds: float) -> bool:
-    """Whether moving `blocks` out and in again takes less time than computing `tokens` again.
+    """Whether moving `blocks` out and in again takes less time than computing `tokens` again, by measured rates.
 
-    Both rates are measured: a block's copies when the engine starts, a token's share of a prefill step as steps run.
     That some of the tokens may be found in the prefix cache later is not counted.
     """
     return blocks * block_seconds < tokens * token_seconds

@@ -33,12 +33,9 @@ class _Known:
     """What is known of a block."""
 
     digest: bytes
-    owner: str
-    """Id of the request that computed it."""
-    priority: int
-    """Of its most important user."""
-    uses: int = 0
-    """How often it was found."""
+    owner: str  # id of the request that computed it
+    priority: int  # of its most important user
+    uses: int = 0  # how often it was found
 
 
 def extend_hashes(state: RequestState, count: int, block_size: int) -> list[bytes]:
@@ -59,8 +56,7 @@ class PrefixCache:
         self._known: dict[int, _Known] = {}
         self._unused = POLICIES[policy]()
         self._ttl = ttl
-        self._unused_since: OrderedDict[int, float] = OrderedDict()
-        """Oldest first; empty without a time to live."""
+        self._unused_since: OrderedDict[int, float] = OrderedDict()  # oldest first; empty without a time to live
 
     @property
     def num_unused(self) -> int:

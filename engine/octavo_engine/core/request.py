@@ -14,10 +14,8 @@ class TokenLogprobs:
 
     token_id: int
     logprob: float
-    rank: int
-    """1 for the likeliest token."""
-    top: tuple[tuple[int, float], ...]
-    """The likeliest tokens with their log probabilities, likeliest first."""
+    rank: int  # 1 for the likeliest token
+    top: tuple[tuple[int, float], ...]  # the likeliest tokens with their log probabilities, likeliest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +25,17 @@ class Request:
     What the scheduler notes about it while it waits and runs is in `core.request_state.RequestState`.
     """
 
-    request_id: str
-    """Made by the server or by `LLM`, never by a client."""
+    request_id: str  # made by the server or by `LLM`, never by a client
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
-    priority: int = 0
-    """The lowest number is the most important."""
-    tenant: str = ""
-    """The API key's name; tenants share the engine by their weights."""
-    weight: float = 1.0
-    """The tenant's share, beside those of others."""
-    cache_salt: str = ""
-    """Requests of different salts share nothing in the prefix cache."""
-    adapter: str = ""
-    """Digest of the LoRA adapter whose keys and values these are; empty for the model's own."""
+    priority: int = 0  # the lowest number is the most important
+    tenant: str = ""  # the API key's name; tenants share the engine by their weights
+    weight: float = 1.0  # the tenant's share, beside those of others
+    cache_salt: str = ""  # requests of different salts share nothing in the prefix cache
+    adapter: str = ""  # digest of the LoRA adapter whose keys and values these are; empty for the model's own
     timeout: float | None = None
     """Seconds from its arrival after which it ends with `FinishReason.TIMEOUT`; None for no limit."""
-    fork_of: str | None = None
-    """Id of a request with the same beginning whose blocks this one shares (n > 1)."""
+    fork_of: str | None = None  # id of a request with the same beginning whose blocks this one shares (n > 1)
 
 
 class FinishReason(StrEnum):

@@ -27,10 +27,8 @@ class Status(Enum):
 class SwappedTokens:
     """What a preempted request left in CPU memory."""
 
-    computed: int
-    """Tokens whose keys and values are there."""
-    tables: list[dict[int, int]]
-    """For each KV group: place in the block table -> block of the swap space."""
+    computed: int  # tokens whose keys and values are there
+    tables: list[dict[int, int]]  # for each KV group: place in the block table -> block of the swap space
 
 
 @dataclass(slots=True, eq=False)
@@ -42,28 +40,22 @@ class RequestState:
     """
 
     request: Request
-    arrival: float
-    """Seconds on the engine's clock."""
-    final_len: int
-    """Tokens of the prompt and the longest answer."""
+    arrival: float  # seconds on the engine's clock
+    final_len: int  # tokens of the prompt and the longest answer
 
     # What every step reads and writes stands together in memory.
     request_id: str = field(init=False)
     token_ids: list[int] = field(init=False)
     stop_token_ids: tuple[int, ...] = field(init=False)
-    computed: int = 0
-    """Tokens whose keys and values are in the cache, or will be once the launched steps end."""
+    computed: int = 0  # tokens whose keys and values are in the cache, or will be once the launched steps end
     in_flight: int = 0
-    capacity: int = 0
-    """Tokens that can be computed before its block tables must be looked at again."""
-    row: int = -1
-    """Its row in the workers' state table while it runs."""
+    capacity: int = 0  # tokens that can be computed before its block tables must be looked at again
+    row: int = -1  # its row in the workers' state table while it runs
     finish_reason: FinishReason | None = None
 
     tenant: str = field(init=False)
     prompt_len: int = field(init=False)
-    deadline: float | None = field(init=False)
-    """Seconds on the engine's clock; None without a timeout."""
+    deadline: float | None = field(init=False)  # seconds on the engine's clock; None without a timeout
     fork_of: str | None = field(init=False)
     """The request whose blocks this one shares; None once there is none to share with."""
     status: Status = Status.WAITING
@@ -77,23 +69,17 @@ class RequestState:
     """For each KV group the blocks that are kept for it beside those it holds; empty if none are."""
     block_hashes: list[bytes] = field(default_factory=list)
     """The prefix cache's chain over its full blocks, as far as it was needed."""
-    num_cached_blocks: int = 0
-    """Full blocks of its tables that were offered to the prefix cache."""
+    num_cached_blocks: int = 0  # full blocks of its tables that were offered to the prefix cache
     swapped: SwappedTokens | None = None
     preemptions: int = 0
-    computed_before: int = 0
-    """Tokens that were computed before its last preemption."""
-    skipped: int = 0
-    """Requests that were admitted before it because its blocks were not there."""
-    charged: int = 0
-    """Tokens of its answer that its tenant has paid for."""
-    rejected: bool = False
-    """Whether no running request gave way to it when it was first its turn."""
+    computed_before: int = 0  # tokens that were computed before its last preemption
+    skipped: int = 0  # requests that were admitted before it because its blocks were not there
+    charged: int = 0  # tokens of its answer that its tenant has paid for
+    rejected: bool = False  # whether no running request gave way to it when it was first its turn
     blocks_wanted: list[int] = field(default_factory=list)
     """Available blocks of each KV group below which admitting it would fail as it did before."""
     stop_token: int | None = None
-    scheduled_at: float | None = None
-    """When it first ran."""
+    scheduled_at: float | None = None  # when it first ran
 
     def __post_init__(self) -> None:
         request = self.request

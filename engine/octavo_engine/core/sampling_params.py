@@ -43,14 +43,3 @@ class SamplingParams:
     """None: none; n: the chosen token's and the n likeliest tokens'."""
     grammar: str | None = None
     """What the answer must be a sentence of, in llguidance's language (structured/grammar.py); None: any text."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """What a request's SamplingParams are where it says nothing: the model's own, or neutral."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0

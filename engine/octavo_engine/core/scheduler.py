@@ -38,27 +38,20 @@ class Scheduler:
         """Without `limits` a step is bounded by the settings alone; with a `proposer` it may have draft tokens."""
         if proposer is not None and memory.has_states:
             raise ValueError("layers with a recurrent state cannot take rejected drafts back")
+        self.settings = settings
         self.proposer = proposer
         self.memory = memory
         self.limits = limits or StepLimits(settings.max_num_seqs, settings.max_num_batched_tokens)
         self._requests: dict[str, RequestState] = {}
-        self._forks: list[RequestState] = []
-        """Requests that wait for another's prompt rather than for a seat."""
-        self._planner = Planner(settings, memory, self.limits, self._requests)
-        self._policy = self._planner.policy
-        self.counters = self._planner.counters
-        self.running, self.waiting = self._planner.running, self._policy.waiting
+        self._forks: list[RequestState] = []  # requests that wait for another's prompt rather than for a seat
+        self.planner = Planner(settings, memory, self.limits, self._requests)
+        self._policy = self.planner.policy
+        self.counters = self.planner.counters
+        self.running, self.waiting = self.planner.running, self._policy.waiting
         self._launched: deque[list[RequestState]] = deque()
         """The sampling requests of each plan whose results are not in yet."""
         self._next_step = 0
         self._updated_at: float | None = None
-
-    @property
-    def settings(self) -> SchedulerSettings:
-        """The bounds and rules of every step."""
-        return self._planner.settings
-
-    # Requests come and go.
 
     def add(self, request: Request, now: float) -> RequestState:
         """Let a request wait from `now` on; NotAdmissibleError if it would not fit even alone."""
@@ -105,8 +98,6 @@ class Scheduler:
         """The requests that sample in the newest plan, in the order of its result."""
         return self._launched[-1]
 
-    # Steps.
-
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None if there is nothing to compute before a launched step's results are in."""
         self.memory.tick(now)
@@ -114,7 +105,7 @@ class Scheduler:
         for fork in reversed(take_ready(self._forks, self._requests)) if self._forks else ():
             fork.status = Status.WAITING
             self.waiting.add(fork, first=True)
-        builder = self._planner.plan(now)
+        builder = self.planner.plan(now)
         if builder.empty:
             return None
         self._next_step += 1
@@ -171,7 +162,7 @@ class Scheduler:
 
     def _finish(self, state: RequestState, reason: FinishReason, *, error: str | None = None) -> RequestOutput:
         if state.status is Status.RUNNING:
-            self._planner.release(state)
+            self.planner.release(state)
         elif state.status is Status.FORKING:
             self._forks.remove(state)
         else:
@@ -187,25 +178,18 @@ class Scheduler:
         del self._requests[state.request_id]
         return state.output(error)
 
-    # What steps cost.
-
     def expected_seconds(self, plan: StepPlan) -> float:
         """How long a step will take, going by those before it; 0 while nothing is known. Drafts count as prompts."""
-        return self._planner.cost.expected_seconds(plan.num_tokens - len(plan.decode_rows))
+        return self.planner.cost.expected_seconds(plan.num_tokens - len(plan.decode_rows))
 
     def _observe(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """Learn from a step how long things take."""
         self.counters.step_seconds.append(result.seconds)
-        self._planner.cost.observe(plan.num_tokens - len(plan.decode_rows), result.seconds)
+        self.planner.cost.observe(plan.num_tokens - len(plan.decode_rows), result.seconds)
         if self._updated_at is not None and plan.decode_rows:
             self.limits.on_token_gap(now - self._updated_at, len(plan.decode_rows))
         self.limits.update(now)
         self._updated_at = now if self._launched or self._requests else None
-
-    @property
-    def chunk_limit(self) -> int:
-        """Prompt tokens that a step may hold now."""
-        return self._planner.chunk_limit
 
     def check_integrity(self) -> None:
         """RuntimeError unless requests, rows and blocks are all accounted for. Cheap enough for every idle moment."""

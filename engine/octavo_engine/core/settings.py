@@ -12,19 +12,16 @@ Policy = Literal["fcfs", "priority"]
 class SchedulerSettings:
     """Bounds and rules, the same for the life of the engine."""
 
-    max_num_seqs: int
-    """Requests that may run at once."""
+    max_num_seqs: int  # requests that may run at once
     max_num_batched_tokens: int
     """Tokens of one step. At least `max_num_seqs`, so that each running request can get a token in every step."""
     max_model_len: int
-    policy: Policy = "fcfs"
-    """`fcfs` ignores priorities; `priority` serves the lowest number first."""
+    policy: Policy = "fcfs"  # `fcfs` ignores priorities; `priority` serves the lowest number first
     ageing_seconds: float = 30.0
     """A request that has waited so long counts as one priority level more important, and so on."""
     max_preemptions: int = 3
     """How often a request may be preempted; after that it runs only with all its blocks reserved, to its end."""
-    max_skips: int = 32
-    """How many requests may be admitted before one whose blocks are not there."""
+    max_skips: int = 32  # how many requests may be admitted before one whose blocks are not there
     watermark: float = 0.03
     """Share of the blocks that is left for running requests to grow into when a new one is admitted."""
     max_step_seconds: float = float("inf")
@@ -44,14 +41,10 @@ class StepLimits:
     `engine.adaptive` has limits that move, by the latencies that the scheduler reports to them.
     """
 
-    running_limit: int
-    """Requests that may run at once. Those that already run may go on."""
-    chunk_limit: int
-    """Prefill tokens that a step may hold."""
-    target_met: bool = True
-    """False while no limit can hold a latency at its target."""
-    message: str = ""
-    """While `target_met` is False: which target, what was measured, what would help."""
+    running_limit: int  # requests that may run at once. Those that already run may go on
+    chunk_limit: int  # prefill tokens that a step may hold
+    target_met: bool = True  # false while no limit can hold a latency at its target
+    message: str = ""  # while `target_met` is False: which target, what was measured, what would help
 
     def on_first_token(self, seconds: float) -> None:
         """A request's first token reached the host `seconds` after its arrival."""

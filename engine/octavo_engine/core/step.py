@@ -21,8 +21,7 @@ class NewRow:
 
     row: int
     request_id: str
-    token_ids: tuple[int, ...]
-    """All tokens known of it, answers before a preemption included."""
+    token_ids: tuple[int, ...]  # all tokens known of it, answers before a preemption included
     prompt_len: int
     sampling: SamplingParams
 
@@ -43,12 +42,10 @@ class TableChange:
 class BlockOpKind(StrEnum):
     """What is done with a block before the step's forward pass."""
 
-    COPY = "copy"
-    """Within the device: a block that others still read is about to be written (copy-on-write)."""
+    COPY = "copy"  # within the device: a block that others still read is about to be written (copy-on-write)
     SWAP_OUT = "swap_out"
     """From the device to CPU memory: `source` is a device block, `target` a block of the swap space."""
-    SWAP_IN = "swap_in"
-    """From CPU memory to the device."""
+    SWAP_IN = "swap_in"  # from CPU memory to the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +63,9 @@ class Chunk:
     """Consecutive tokens of one row: a prompt, a part of it, or what is computed anew."""
 
     row: int
-    start: int
-    """Position of the first token computed in this step."""
+    start: int  # position of the first token computed in this step
     num_tokens: int
-    samples: bool
-    """Whether it ends at the last known token, so that its logits give the next one."""
+    samples: bool  # whether it ends at the last known token, so that its logits give the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +83,7 @@ class StepPlan:
     block_ops: tuple[BlockOp, ...] = ()
     decode_rows: list[int] = field(default_factory=list)
     """Rows that compute one token, their last known one, and sample."""
-    decode_starts: list[int] = field(default_factory=list)
-    """That token's position, for each of `decode_rows`."""
+    decode_starts: list[int] = field(default_factory=list)  # that token's position, for each of `decode_rows`
     drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """By index into `decode_rows`: tokens guessed to follow that token, which are computed and verified with it."""
     chunks: tuple[Chunk, ...] = ()
@@ -110,8 +104,7 @@ class StepResult:
     """What the sampling rows of one plan gave, in their order."""
 
     step: int
-    token_ids: list[int]
-    """The first token of each sampling row; meaningless where there is an error."""
+    token_ids: list[int]  # the first token of each sampling row; meaningless where there is an error
     more_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """By index into `token_ids`: the tokens after the first of a row whose drafts were accepted."""
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
@@ -131,8 +124,7 @@ class RequestOutput:
     finish_reason: str | None = None
     stop_token: int | None = None
     cached_tokens: int = 0
-    queue_seconds: float = 0.0
-    """From arrival in the loop to the first step."""
+    queue_seconds: float = 0.0  # from arrival in the loop to the first step
     error: str | None = None
 
 
@@ -140,10 +132,8 @@ class RequestOutput:
 class StepOutputs:
     """News of all requests after a step; each request is in one of the two places at most."""
 
-    request_ids: list[str] = field(default_factory=list)
-    """Requests that got one more token and no other news."""
-    token_ids: list[int] = field(default_factory=list)
-    """Those tokens."""
+    request_ids: list[str] = field(default_factory=list)  # requests that got one more token and no other news
+    token_ids: list[int] = field(default_factory=list)  # those tokens
     events: list[RequestOutput] = field(default_factory=list)
     """First tokens, last ones, several at once, and those with log probabilities or errors."""
 
@@ -167,5 +157,4 @@ class Counters:
     recomputed_tokens: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
-    step_seconds: list[float] = field(default_factory=list)
-    """Durations of steps; the reader empties the list."""
+    step_seconds: list[float] = field(default_factory=list)  # durations of steps; the reader empties the list

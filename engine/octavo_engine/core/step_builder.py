@@ -12,18 +12,15 @@ from octavo_engine.core.step import BlockOp, Chunk, NewRow, StepPlan, TableChang
 class StepBuilder:
     """The rows of one step so far."""
 
-    budget: int
-    """Tokens that may still be added."""
+    budget: int  # tokens that may still be added
     new_rows: dict[RequestState, NewRow] = field(default_factory=dict)
     changes: list[TableChange] = field(default_factory=list)
     decoding: list[RequestState] = field(default_factory=list)
     drafts: dict[RequestState, tuple[int, ...]] = field(default_factory=dict)
     """Of requests that decode: the tokens guessed to follow their last one."""
     chunks: dict[RequestState, Chunk] = field(default_factory=dict)
-    prompt_tokens: dict[str, int] = field(default_factory=dict)
-    """Tokens of chunks by tenant."""
-    preempted: bool = False
-    """Whether a request had to give up its blocks: then none is admitted in this step."""
+    prompt_tokens: dict[str, int] = field(default_factory=dict)  # tokens of chunks by tenant
+    preempted: bool = False  # whether a request had to give up its blocks: then none is admitted in this step
 
     def add_decode(self, request: RequestState, drafts: tuple[int, ...] = ()) -> None:
         """Add a request's last token and `drafts` behind it, which count as computed only once they are accepted."""

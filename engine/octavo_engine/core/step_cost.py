@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-FEW_TOKENS = 16
-"""Up to so many prompt tokens a step is as good as one without."""
-FIRST_TOKENS = 256
-"""Prompt tokens of a step that must not take too long, while it is not known what they cost."""
+FEW_TOKENS = 16  # up to so many prompt tokens a step is as good as one without
+FIRST_TOKENS = 256  # prompt tokens of a step that must not take too long, while it is not known what they cost
 _WEIGHT = 0.1
 _LATEST = 4
-_WEIGHTY_CHUNK = 128
-"""Prompt tokens from which a step counts in full for a token's time."""
+_WEIGHTY_CHUNK = 128  # prompt tokens from which a step counts in full for a token's time
 
 
 @dataclass(slots=True)
 class StepCost:
     """Moving averages; 0 until there is something to learn from."""
 
-    decode_seconds: float = 0.0
-    """A step without prompts."""
-    token_seconds: float = 0.0
-    """A prompt's token, in addition."""
+    decode_seconds: float = 0.0  # a step without prompts
+    token_seconds: float = 0.0  # a prompt's token, in addition
     _latest: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
     """Seconds of a token in each of the latest steps with prompts; where decodes beside it seem to have taken all
     of the step, the whole step's time is divided among its prompt tokens."""

@@ -16,8 +16,7 @@ class SwapSpace:
     def __init__(self, groups: Sequence[GroupMemory], sizes: Iterable[int], operations: list[BlockOp]) -> None:
         """`sizes` are the numbers of swap blocks, one for each of `groups`."""
         self.pools = [BlockPool(size) for size in sizes]
-        self.blocks_out = self.blocks_in = 0
-        """Blocks moved so far, out of the device and back."""
+        self.blocks_out = self.blocks_in = 0  # blocks moved so far, out of the device and back
         self._groups = groups
         self._operations = operations
 

@@ -23,12 +23,11 @@ class WaitingQueue:
         self._settings = settings
         self._accounts = accounts
         self._lanes: dict[int, dict[str, deque[RequestState]]] = {}
-        self._members: set[RequestState] = set()
-        self.tokens = 0
-        """Prompt tokens of the requests that have never run."""
+        self._length = 0
+        self.tokens = 0  # prompt tokens of the requests that have never run
 
     def __len__(self) -> int:
-        return len(self._members)
+        return self._length
 
     def lane(self, state: RequestState) -> int:
         """The lane a request belongs to; low numbers matter most."""
@@ -50,7 +49,7 @@ class WaitingQueue:
             requests.appendleft(state)
         else:
             requests.append(state)
-        self._members.add(state)
+        self._length += 1
         if state.scheduled_at is None:
             self.tokens += state.prompt_len
 
@@ -67,7 +66,7 @@ class WaitingQueue:
             account.deficit = min(0.0, account.deficit)
         if not lane:
             del self._lanes[number]
-        self._members.remove(state)
+        self._length -= 1
         if state.scheduled_at is None:
             self.tokens -= state.prompt_len
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from octavo_engine.core.sampling_params import SamplingDefaults
+from octavo_engine.sampling_defaults import SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

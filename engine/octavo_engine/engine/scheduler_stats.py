@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from octavo_engine.core.kv_memory import KVMemory
+from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 
 _WASTE_EVERY = 16
@@ -43,6 +46,15 @@ class SchedulerStats:
     """Durations of the steps since the last report."""
 
 
+def wasted_slots(memory: KVMemory, holding: Iterable[RequestState]) -> int:
+    """Slots of used blocks that hold no token."""
+    return sum(
+        group.unused_slots(table, state.computed)
+        for state in holding
+        for group, table in zip(memory.groups, state.block_tables, strict=True)
+    )
+
+
 class StatsReader:
     """Reads the numbers of one scheduler."""
 
@@ -56,7 +68,7 @@ class StatsReader:
         scheduler = self._scheduler
         memory, counters = scheduler.memory, scheduler.counters
         if self._readings % _WASTE_EVERY == 0:
-            self._wasted_slots = memory.wasted_slots(scheduler.running)
+            self._wasted_slots = wasted_slots(memory, scheduler.running)
         self._readings += 1
         stats = SchedulerStats(
             running=len(scheduler.running),
@@ -64,13 +76,13 @@ class StatsReader:
             waiting_tokens=scheduler.waiting.tokens,
             kv_blocks_used=memory.blocks_used,
             kv_blocks_total=memory.blocks_total,
-            kv_usage=memory.usage,
+            kv_usage=max(pool.used / pool.num_blocks for pool in memory.pools),
             kv_wasted_slots=self._wasted_slots,
             copied_blocks=memory.copied_blocks,
             swapped_out_blocks=memory.swap.blocks_out,
             swapped_in_blocks=memory.swap.blocks_in,
             running_limit=scheduler.limits.running_limit,
-            chunk_limit=scheduler.chunk_limit,
+            chunk_limit=scheduler.planner.chunk_limit,
             target_met=scheduler.limits.target_met,
             preemptions=counters.preemptions,
             recomputed_tokens=counters.recomputed_tokens,

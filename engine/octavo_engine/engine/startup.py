@@ -15,7 +15,6 @@ import torch
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
-from octavo_engine.core.sampling_params import SamplingDefaults
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.adaptive import AdaptiveLimits
@@ -27,8 +26,8 @@ from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_config
 from octavo_engine.engine.worker_setup import ReadyWorker, WorkerSetup, set_up_worker
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model import footprint
+from octavo_engine.model.generation_config import read_sampling_defaults
 from octavo_engine.model.origin import commit_of, size_of
-from octavo_engine.model.sampling_defaults import read_sampling_defaults
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec
@@ -48,6 +47,7 @@ from octavo_engine.runner.memory import (
     plan_memory,
 )
 from octavo_engine.runner.ranks import Ranks
+from octavo_engine.sampling_defaults import SamplingDefaults
 from octavo_engine.structured.mask_provider import MaskProvider
 from octavo_engine.text.tokenizer import load_tokenizer
 

@@ -15,5 +15,3 @@ POLICIES: dict[str, Callable[[], EvictionPolicy]] = {
     "priority": LeastImportant,
 }
 """By the name that --prefix-cache-policy takes."""
-
-__all__ = ["POLICIES", "EvictionPolicy"]

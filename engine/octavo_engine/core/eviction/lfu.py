@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002  (one interface for all kinds: not each needs every argument)
 """Least frequently used, with dynamic ageing (LFUDA: Arlitt, Cherkasova, Dilley, Friedrich, Jin, 1999).
 
 A block's rank is how often it was found, plus the rank of the last one that went. What was popular long ago thus falls

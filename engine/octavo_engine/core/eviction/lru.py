@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002  (one interface for all kinds: not each needs every argument)
 """Least recently used: the block that has been unused for longest goes first."""
 
 from __future__ import annotations

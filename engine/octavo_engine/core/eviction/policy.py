@@ -16,8 +16,7 @@ class EvictionPolicy(ABC):
         self._ranks: dict[int, float] = {}
         self._blocks: dict[float, OrderedDict[int, None]] = {}
         """By rank; there are few ranks, as blocks that were used as often, or by as important requests, share one."""
-        self.last_rank = 0.0
-        """Of the block that was evicted last, cold ones aside."""
+        self.last_rank = 0.0  # of the block that was evicted last, cold ones aside
 
     @abstractmethod
     def rank(self, uses: int, priority: int) -> float:

@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002  (one interface for all kinds: not each needs every argument)
 """Least important first: blocks stay the longer, the more important the requests that used them were.
 
 Nothing ages: a priority is an order, no amount that time could be weighed against. --prefix-cache-ttl ends what is old.

@@ -26,10 +26,8 @@ class KVGroup:
 
     num_blocks: int
     kind: Literal["full", "sliding", "recurrent"] = "full"
-    window: int | None = None
-    """Tokens that a query sees, its own included (sliding)."""
-    swap_blocks: int = 0
-    """Blocks in CPU memory."""
+    window: int | None = None  # tokens that a query sees, its own included (sliding)
+    swap_blocks: int = 0  # blocks in CPU memory
 
 
 def group_memory(group: KVGroup, pool: BlockPool, block_size: int, max_chunk: int) -> GroupMemory:

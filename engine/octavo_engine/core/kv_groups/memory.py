@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002  (one interface for all kinds: not each needs every argument)
 """What a KV group answers about a request's block table; full attention's answers, which other kinds override."""
 
 from __future__ import annotations
@@ -8,12 +7,10 @@ from collections.abc import Collection, Sequence
 from octavo_engine.core.block_pool import BlockPool
 from octavo_engine.core.request import Request
 
-NO_BLOCK = -1
-"""A place of a table whose block is not held (any more)."""
+NO_BLOCK = -1  # a place of a table whose block is not held (any more)
 
 
-Copies = list[tuple[int, int]]
-"""(source, target) of blocks that are copied before a step computes."""
+Copies = list[tuple[int, int]]  # (source, target) of blocks that are copied before a step computes
 
 
 def held(table: Sequence[int]) -> int:

@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002  (one interface for all kinds: not each needs every argument)
 """Recurrent layers: one state is kept, and checkpoints of it at block boundaries."""
 
 from __future__ import annotations

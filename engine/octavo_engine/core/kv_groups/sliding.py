@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002  (one interface for all kinds: not each needs every argument)
 """Sliding-window attention: the last tokens are kept."""
 
 from __future__ import annotations
