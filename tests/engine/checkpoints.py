@@ -69,7 +69,16 @@ def reference_model(family: str = "Llama", **changes: Any) -> Any:
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(std=0.25)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.normal_(std=0.2)
     return model
+
+
+def num_parameters(model: Any) -> int:
+    """How many numbers the model has learnt: those that correct a router's choice are buffers in some families."""
+    corrections = (buffer for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
+    return sum(tensor.numel() for tensor in (*model.parameters(), *corrections))
 
 
 def save(model: Any, directory: Path, *, shard_size: str = "5GB", dtype: torch.dtype = torch.float32) -> Path:

@@ -34,12 +34,14 @@ class QKNorm:
     """None: each head by itself. Else weights are [H, D] and [K, D], and both norms are root mean squares."""
     after_rope: bool = False
     """Whether query and key are rotated before they are normalised."""
+    clip: float | None = None
+    """Query, key and value are clamped to [-clip, clip] after that (OLMoE)."""
 
     @property
     def is_plain_rms(self) -> bool:
         """Whether every head is divided by its root mean square and multiplied with weights that all heads share."""
         plain = self.query.is_plain_rms and self.key.is_plain_rms and self.query.eps == self.key.eps
-        return plain and self.projection is None
+        return plain and self.projection is None and self.clip is None
 
 
 def normalise(heads: Tensor, kv_heads: int, norm: QKNorm | None) -> Tensor:
@@ -48,8 +50,10 @@ def normalise(heads: Tensor, kv_heads: int, norm: QKNorm | None) -> Tensor:
         return heads
     query, key, value = split_heads(heads, kv_heads)
     if norm.projection is None:
-        return torch.cat((norm.query.apply(query), norm.key.apply(key), value), dim=1)
-    return torch.cat((*_over_projections(query, key, norm, norm.projection), value), dim=1)
+        normed = torch.cat((norm.query.apply(query), norm.key.apply(key), value), dim=1)
+    else:
+        normed = torch.cat((*_over_projections(query, key, norm, norm.projection), value), dim=1)
+    return normed if norm.clip is None else normed.clamp_(-norm.clip, norm.clip)
 
 
 def _over_projections(query: Tensor, key: Tensor, norm: QKNorm, whole: WholeProjection) -> tuple[Tensor, Tensor]:

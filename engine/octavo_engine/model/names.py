@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+ExpertLayout = Literal["interleaved columns", "columns", "rows"]
+"""How one tensor holds all experts of a layer, each transposed with the columns of gate and up in turn (gpt-oss) or one
+after another (Llama 4), or as a linear's weight with the rows of gate before those of up (Granite)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +26,7 @@ class TensorNames:
 
     `{layer}`, `{head}` and `{expert}` stand for numbers. Roles that share a name are stored as one tensor, one after
     another: Phi-3's query, key and value are the rows of `qkv_proj`. Experts without `{expert}` in their names are
-    bundled: one tensor holds all experts of a layer, transposed, with the columns of gate and up in turn (gpt-oss).
+    bundled: one tensor holds all experts of a layer, laid out as `expert_layout` says; their names are whole names.
     """
 
     qkv_layout: QKVLayout = QKVLayout()
@@ -70,6 +75,15 @@ class TensorNames:
     expert_gate: str = "model.layers.{layer}.mlp.experts.{expert}.gate_proj"
     expert_up: str = "model.layers.{layer}.mlp.experts.{expert}.up_proj"
     expert_down: str = "model.layers.{layer}.mlp.experts.{expert}.down_proj"
+
+    expert_layout: ExpertLayout = "interleaved columns"
+    """Of tensors that hold all experts."""
+    correction_bias: str = "model.layers.{layer}.mlp.gate.e_score_correction_bias"
+    """The whole name."""
+    shared_gate: str = "model.layers.{layer}.mlp.shared_experts.gate_proj"
+    shared_up: str = "model.layers.{layer}.mlp.shared_experts.up_proj"
+    shared_down: str = "model.layers.{layer}.mlp.shared_experts.down_proj"
+    shared_expert_gate: str = "model.layers.{layer}.mlp.shared_expert_gate"
 
     def of_layer(self, role: str, layer: int) -> str:
         """The name of a role in one layer; of an expert's role with `{expert}` still to be filled in."""

@@ -124,7 +124,7 @@ class AttentionSpec:
     output_bias: bool = False
     qk_norm: QKNormSpec | None = None
     clip: float | None = None
-    """Query, key and value are clamped to [-clip, clip] first (OLMo)."""
+    """Query, key and value are clamped to [-clip, clip], after query and key are normalised (OLMo, OLMoE)."""
     query_scaling: QueryScaling | None = None
     window: int | None = None
     """Tokens that a query sees, its own included; None: all."""
@@ -154,13 +154,49 @@ class MLPSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouterSpec:
-    """How experts are chosen for a token: those with the largest logits, weighted by a softmax in float32."""
+class ExpertGroups:
+    """Experts are chosen among those of the best groups alone (node-limited routing, arXiv 2405.04434)."""
 
+    count: int
+    """Of neighbouring experts, all of one size."""
+    kept: int
+    """Groups that experts may be chosen from."""
+    best: int
+    """A group's score is the sum of so many of its best experts' scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSpec:
+    """How experts are chosen for a token, and what their results are multiplied with."""
+
+    scores: Literal["softmax", "sigmoid", "softmax of chosen", "sigmoid of chosen", "sparsemixer"] = "softmax of chosen"
+    """Of logits: a softmax or a sigmoid in float32 of all of them, or of the chosen ones; or SparseMixer's
+    (arXiv 2409.12136), which chooses two experts one after the other."""
     bias: bool = False
-    softmax_over: Literal["chosen", "all"] = "chosen"
+    correction_bias: bool = False
+    """Whether numbers are added to scores for the choice alone (arXiv 2408.15664)."""
+    groups: ExpertGroups | None = None
     renormalize: bool = False
-    """Whether weights of a softmax over all are divided by their sum over the chosen ones."""
+    """Whether the chosen experts' scores are divided by their sum."""
+    sum_floor: float = 0.0
+    """The sum is at least this."""
+    sum_offset: float = 0.0
+    """What is added to the sum."""
+    scale: float = 1.0
+    """What weights are multiplied with at the end."""
+    in_float32: bool = False
+    """Whether logits are computed in float32, whatever the model's type."""
+    jitter: float = 0.0
+    """SparseMixer's: scores that are lower than the best by twice this share do not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedExpertSpec:
+    """A feed-forward beside the experts that every token goes through."""
+
+    mlp: MLPSpec
+    gated: bool = False
+    """Whether its result is multiplied with the sigmoid of one more projection to a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,11 +208,16 @@ class MoESpec:
     intermediate_size: int
     """Of one expert."""
     router: RouterSpec
+    shared: SharedExpertSpec | None = None
     bias: bool = False
     """Whether experts' projections have biases."""
     limit: float | None = None
     """Gate and up are cut off there (`Experts.limit`); None: silu(gate) * up."""
     alpha: float = 1.0
+    weighs_inputs: bool = False
+    """Whether routing weights multiply what experts read instead of what they give (Llama 4)."""
+    scale: float = 1.0
+    """What the sum of experts and shared expert is multiplied with."""
     quantization: MXFP4 | None = None
     """How experts are stored in the checkpoint; None: in floating point."""
 

@@ -37,6 +37,114 @@ CASES = {
         "Mixtral",
         {**UNEVEN, "num_local_experts": 5, "num_experts_per_tok": 1, "sliding_window": WINDOW},
     ),
+    "qwen2-moe": Case(
+        "Qwen2Moe",
+        {
+            **UNEVEN,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 35,
+            "shared_expert_intermediate_size": 50,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 2,
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "max_window_layers": 3,
+        },
+    ),
+    "olmoe": Case("Olmoe", {**UNEVEN_BIASED, "num_experts": 5, "num_experts_per_tok": 3, "clip_qkv": 0.8}),
+    "flex-olmo": Case("FlexOlmo", {"num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}),
+    "granite-moe": Case(
+        "GraniteMoe",
+        {
+            **UNEVEN_BIASED,
+            "num_local_experts": 5,
+            "embedding_multiplier": 3.0,
+            "logits_scaling": 2.0,
+            "residual_multiplier": 0.6,
+            "attention_multiplier": 0.2,
+        },
+    ),
+    "granite-moe-shared": Case("GraniteMoeShared", {"num_local_experts": 4, "shared_intermediate_size": 40}),
+    "granite-moe-swa": Case(
+        "GraniteMoeSWA",
+        {
+            "num_local_experts": 4,
+            "shared_intermediate_size": 40,
+            "sliding_window": WINDOW,
+            "layer_rope_theta": [10000.0, 500.0, 0],
+        },
+    ),
+    "glm4-moe": Case(
+        "Glm4Moe",
+        {
+            "attention_bias": True,
+            "head_dim": 16,
+            "use_qk_norm": True,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "n_shared_experts": 2,
+            "moe_intermediate_size": 36,
+            "routed_scaling_factor": 1.7,
+        },
+    ),
+    "solar-open": Case(
+        "SolarOpen",
+        {
+            "head_dim": 16,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 36,
+            "norm_topk_prob": False,
+        },
+    ),
+    "dots1": Case(
+        "Dots1",
+        {
+            **UNEVEN_BIASED,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": 44,
+            "first_k_dense_replace": 1,
+            "sliding_window": WINDOW,
+            "max_window_layers": 2,
+        },
+    ),
+    "exaone-moe": Case(
+        "ExaoneMoe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 36,
+            "sliding_window": WINDOW,
+            "sliding_window_pattern": 2,
+            "n_group": 2,
+            "topk_group": 1,
+        },
+    ),
+    "ernie-moe": Case(
+        "Ernie4_5_Moe",
+        {
+            "use_bias": True,
+            "moe_num_experts": 5,
+            "moe_k": 2,
+            "moe_intermediate_size": 36,
+            "moe_norm_min": 0.3,
+            "moe_layer_end_index": 1,
+        },
+    ),
+    "minimax-m2": Case(
+        "MiniMaxM2", {"head_dim": 16, "rotary_dim": 8, "num_local_experts": 6, "num_experts_per_tok": 3}
+    ),
+    "phimoe": Case(
+        "Phimoe", {"num_local_experts": 5, "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.2}
+    ),
+    "hunyuan-moe": Case(
+        "HunYuanMoEV1", {"head_dim": 16, "num_experts": 5, "moe_topk": [1, 2, 3], "attention_bias": True}
+    ),
 }
 
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {

@@ -6,21 +6,27 @@ from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
+from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.exaone4 import EXAONE4
+from octavo_engine.model.families.exaone_moe import EXAONE_MOE
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gemma import GEMMA
 from octavo_engine.model.families.gemma2 import GEMMA2, VAULTGEMMA
 from octavo_engine.model.families.gemma3 import GEMMA3
 from octavo_engine.model.families.glm import GLM, GLM4
+from octavo_engine.model.families.glm4_moe import DOTS1, GLM4_MOE, SOLAR_OPEN
 from octavo_engine.model.families.gpt2 import GPT2
 from octavo_engine.model.families.gpt_bigcode import GPT_BIGCODE
 from octavo_engine.model.families.gpt_neo import GPT_NEO
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.gptj import CODEGEN, GPTJ
 from octavo_engine.model.families.granite import GRANITE, GRANITE_SWA
+from octavo_engine.model.families.granite_moe import GRANITE_MOE, GRANITE_MOE_SHARED, GRANITE_MOE_SWA
 from octavo_engine.model.families.hunyuan import HUNYUAN
+from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.llama import LLAMA
+from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mixtral import MIXTRAL
@@ -28,8 +34,11 @@ from octavo_engine.model.families.nanochat import NANOCHAT
 from octavo_engine.model.families.olmo import OLMO
 from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.olmo3 import OLMO3
+from octavo_engine.model.families.olmoe import FLEX_OLMO, OLMOE
 from octavo_engine.model.families.phi3 import PHI3
+from octavo_engine.model.families.phimoe import PHIMOE
 from octavo_engine.model.families.qwen2 import QWEN2
+from octavo_engine.model.families.qwen2_moe import QWEN2_MOE
 from octavo_engine.model.families.qwen3 import QWEN3
 from octavo_engine.model.families.qwen3_moe import QWEN3_MOE
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
@@ -82,6 +91,20 @@ _ALL = (
     GPT_NEO,
     GPTJ,
     CODEGEN,
+    QWEN2_MOE,
+    FLEX_OLMO,
+    OLMOE,
+    GRANITE_MOE,
+    GRANITE_MOE_SHARED,
+    GRANITE_MOE_SWA,
+    DOTS1,
+    GLM4_MOE,
+    SOLAR_OPEN,
+    EXAONE_MOE,
+    ERNIE4_5_MOE,
+    MINIMAX_M2,
+    PHIMOE,
+    HUNYUAN_MOE,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}

@@ -8,7 +8,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec
 
-_NAMES = TensorNames(
+HUNYUAN_NAMES = TensorNames(
     query_norm="model.layers.{layer}.self_attn.query_layernorm",
     key_norm="model.layers.{layer}.self_attn.key_layernorm",
 )
@@ -22,7 +22,7 @@ def _read(fields: Fields) -> ModelSpec:
         feed_forward=reading.mlp(fields),
         norms=reading.norms_before(norm),
     )
-    return reading.model(fields, HUNYUAN.architecture, reading.repeated(fields, layer), norm=norm, names=_NAMES)
+    return reading.model(fields, HUNYUAN.architecture, reading.repeated(fields, layer), norm=norm, names=HUNYUAN_NAMES)
 
 
 HUNYUAN = Family(

@@ -9,7 +9,7 @@ from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec, MoESpec, RouterSpec
 
 _MOE = "model.layers.{layer}.block_sparse_moe"
-_NAMES = TensorNames(
+MIXTRAL_NAMES = TensorNames(
     router=f"{_MOE}.gate",
     expert_gate=f"{_MOE}.experts.{{expert}}.w1",
     expert_up=f"{_MOE}.experts.{{expert}}.w3",
@@ -26,11 +26,11 @@ def _read(fields: Fields) -> ModelSpec:
             num_experts=experts,
             top_k=fields.integer("num_experts_per_tok", 1, experts),
             intermediate_size=reading.intermediate_size(fields),
-            router=RouterSpec(softmax_over="all", renormalize=True),
+            router=RouterSpec(scores="softmax", renormalize=True),
         ),
         norms=reading.norms_before(norm),
     )
-    return reading.model(fields, MIXTRAL.architecture, reading.repeated(fields, layer), norm=norm, names=_NAMES)
+    return reading.model(fields, MIXTRAL.architecture, reading.repeated(fields, layer), norm=norm, names=MIXTRAL_NAMES)
 
 
 MIXTRAL = Family(

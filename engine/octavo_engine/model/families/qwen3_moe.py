@@ -33,7 +33,7 @@ def _experts(fields: Fields) -> MoESpec:
         num_experts=count,
         top_k=fields.integer("num_experts_per_tok", 1, count),
         intermediate_size=reading.intermediate_size(fields, "moe_intermediate_size"),
-        router=RouterSpec(softmax_over="all", renormalize=fields.boolean("norm_topk_prob", False)),
+        router=RouterSpec(scores="softmax", renormalize=fields.boolean("norm_topk_prob", False)),
     )
 
 

@@ -85,7 +85,8 @@ class Attention(nn.Module):
         spec, query, key = self.spec.qk_norm, self.query_norm, self.key_norm
         if spec is None or query is None or key is None:
             return None
-        return QKNorm(query.weights, key.weights, None if spec.per_head else self._projection(), spec.after_rope)
+        projection = None if spec.per_head else self._projection()
+        return QKNorm(query.weights, key.weights, projection, spec.after_rope, self.spec.clip)
 
     def _projection(self) -> WholeProjection:
         """For norms over all ranks' heads; KV heads that several ranks have count once."""
@@ -113,7 +114,7 @@ class Attention(nn.Module):
     ) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         heads = self.qkv(x)
-        if self.spec.clip is not None:
+        if self.spec.clip is not None and self.spec.qk_norm is None:
             heads.clamp_(-self.spec.clip, self.spec.clip)
         heads = heads.view(len(heads), -1, self.spec.head_dim)
         attended = attention.attend(self.layer, heads, self.variant, rope, self.qk_norm)

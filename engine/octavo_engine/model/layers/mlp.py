@@ -23,9 +23,18 @@ class MLP(nn.Module):
     """down(act(gate(x)) * up(x)) (arXiv 2002.05202), gate and up fused; or down(act(up(x))) where there is no gate."""
 
     def __init__(
-        self, spec: MLPSpec, hidden_size: int, layer: int, options: LayerOptions, method: LinearMethod | None = None
+        self,
+        spec: MLPSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+        method: LinearMethod | None = None,
+        *,
+        roles: str = "",
     ) -> None:
+        """`roles`: what stands before `gate`, `up` and `down` in the roles of its tensors' names."""
         super().__init__()
+        self.roles = roles
         self.spec, self.layer, self.options = spec, layer, options
         size, shard = spec.intermediate_size, options.ranks.shard
         alignment = 1 if method is None else method.alignment
@@ -45,6 +54,11 @@ class MLP(nn.Module):
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         return self.down.add_to(residual, self._inner(x))
 
+    def partial(self, x: Tensor) -> Tensor:
+        """[T, hidden] to this rank's part of the same, which is not yet summed over ranks."""
+        result: Tensor = self.down(self._inner(x))
+        return result
+
     def _inner(self, x: Tensor | Quantized) -> Tensor | Quantized:
         compute, gate_up, activation = self.options.compute, self.gate_up, self.spec.activation
         if self.xielu is not None:
@@ -60,10 +74,10 @@ class MLP(nn.Module):
         """What a checkpoint has of it."""
         names = self.options.names
         roles = ("gate", "up") if self.spec.gated else ("up",)
-        yield from self.gate_up.tensors(*(names.of_layer(role, self.layer) for role in roles))
+        yield from self.gate_up.tensors(*(names.of_layer(f"{self.roles}{role}", self.layer) for role in roles))
         if self.xielu is not None:
             yield from self.xielu.tensors(names.of_layer("activation", self.layer))
-        yield from self.down.tensors(names.of_layer("down", self.layer))
+        yield from self.down.tensors(names.of_layer(f"{self.roles}down", self.layer))
 
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included."""

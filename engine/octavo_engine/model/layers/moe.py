@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.experts import Experts
@@ -13,6 +15,9 @@ from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Span, joined
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
+from octavo_engine.model.layers.router import choose
+from octavo_engine.model.layers.shared_expert import SharedExpert
+from octavo_engine.model.names import ExpertLayout
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MoESpec
@@ -36,6 +41,9 @@ class MoE(nn.Module):
         alignment = 1 if spec.quantization is None else spec.quantization.alignment
         self.inner = span(shard.intermediate(size, alignment), size, "intermediate_size")
         self.router = Linear(self.hidden, (unsharded(count),), bias=spec.router.bias, options=options)
+        corrected = spec.router.correction_bias
+        self.correction = parameter(count, dtype=torch.float32, device=options.device) if corrected else None
+        self.shared = None if spec.shared is None else SharedExpert(spec.shared, hidden_size, layer, options)
 
         def memory(*shape: int) -> nn.Parameter:
             return parameter(*shape, dtype=options.dtype, device=options.device)
@@ -58,24 +66,42 @@ class MoE(nn.Module):
     def forward(self, x: Tensor | Quantized, residual: Tensor | None) -> ResidualStream:
         """[T, hidden] to the same; the next norm adds it to `residual`."""
         values = cast("Tensor", x)  # as `input_scaling` says
-        chosen, weights = self._choose(self.router(values))
-        mixture = self.options.compute.mixture(values, self.experts, chosen, weights)
+        chosen, weights = choose(self._logits(values), self.spec.router, self.spec.top_k, self.correction)
+        mixture = self._mixture(values, chosen, weights)
+        if self.shared is not None:
+            mixture = mixture + self.shared(values)
+        if self.spec.scale != 1:
+            mixture = mixture * self.spec.scale
         product = self.options.ranks.all_reduce(mixture)
         return product if residual is None else ResidualSum(product, residual)
 
-    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each token the chosen experts and their weights, float32; both [T, top_k]."""
-        router, top_k = self.spec.router, self.spec.top_k
-        if router.softmax_over == "chosen":
-            highest, chosen = logits.topk(top_k, dim=-1)
-            return chosen, highest.float().softmax(dim=-1)
-        weights, chosen = logits.float().softmax(dim=-1).topk(top_k, dim=-1)
-        return chosen, weights / weights.sum(dim=-1, keepdim=True) if router.renormalize else weights
+    def _logits(self, x: Tensor) -> Tensor:
+        """The router's, [T, experts]."""
+        if self.spec.router.in_float32 and x.dtype != torch.float32:
+            bias = None if self.router.bias is None else self.router.bias.float()
+            return nn.functional.linear(x.float(), self.router.weight.float(), bias)
+        logits: Tensor = self.router(x)
+        return logits
+
+    def _mixture(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """This rank's part of each token's sum of experts [T, hidden]."""
+        mixture = self.options.compute.mixture
+        if not self.spec.weighs_inputs:
+            return mixture(x, self.experts, chosen, weights)
+        rows = (x[:, None] * weights[..., None].to(x.dtype)).flatten(0, 1)  # each token once for each of its experts
+        single = chosen.reshape(-1, 1)
+        parts = mixture(rows, self.experts, single, torch.ones_like(single, dtype=torch.float32))
+        return parts.view(*chosen.shape, -1).sum(dim=1)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""
         names, layer = self.options.names, self.layer
         yield from self.router.tensors(names.of_layer("router", layer))
+        if self.correction is not None:
+            name = names.of_layer("correction_bias", layer)
+            yield replace(plain(name, self.correction, unsharded(len(self.correction))), squeezed=True)
+        if self.shared is not None:
+            yield from self.shared.tensors()
         gate, up, down = (names.of_layer(f"expert_{role}", layer) for role in ("gate", "up", "down"))
         if "{expert}" in gate:
             for expert in range(self.spec.num_experts):
@@ -92,22 +118,38 @@ class MoE(nn.Module):
         yield plain(f"{down}.weight", self.down[expert], self.hidden, self.inner)
 
     def _bundled(self, gate_up: str, down: str) -> Iterator[CheckpointTensor]:
-        """Tensors of all experts: transposed unless they are quantized, gate and up in turn."""
+        """Tensors of all experts."""
         count, size, method = self.spec.num_experts, self.inner.size, self.spec.quantization
         every, both = unsharded(count), self.inner.times(2)
         gates = self.gate_up.view(count, 2, size, -1).transpose(1, 2)  # [E, intermediate, 2, hidden]
-        if method is None:
+        if method is not None:
+            yield from method.tensors(gate_up, gates, both, self.hidden)
+            yield from method.tensors(down, self.down, self.hidden, self.inner)
+        elif self.options.names.expert_layout == "interleaved columns":
             yield _viewed(f"{gate_up}", gates.movedim(-1, 1), every, self.hidden, both)
             yield plain(down, self.down.movedim(-1, 1), every, self.inner, self.hidden)
         else:
-            yield from method.tensors(gate_up, gates, both, self.hidden)
-            yield from method.tensors(down, self.down, self.hidden, self.inner)
+            yield from self._halves(gate_up, down, self.options.names.expert_layout)
         if self.gate_up_bias is not None:
             yield _viewed(f"{gate_up}_bias", self.gate_up_bias.view(count, 2, size).transpose(1, 2), every, both)
         if self.down_bias is not None:
             yield plain(f"{down}_bias", self.down_bias, every, self.hidden)
         elif self.spec.bias:
             yield CheckpointTensor(name=f"{down}_bias", shape=(count, self.hidden.total), pieces=())
+
+    def _halves(self, gate_up: str, down: str, layout: ExpertLayout) -> Iterator[CheckpointTensor]:
+        """Tensors of all experts in which gate stands before up, as rows or as columns."""
+        every, inner, hidden = unsharded(self.spec.num_experts), self.inner, self.hidden
+        by_columns = layout == "columns"
+        spans = (hidden, inner) if by_columns else (inner, hidden)
+        pieces = []
+        for half, first in zip(self.gate_up.chunk(2, dim=1), (0, inner.total), strict=True):
+            rows = slice(first + inner.start, first + inner.start + inner.size)
+            part = (every.slice, hidden.slice, rows) if by_columns else (every.slice, rows)
+            pieces.append(Piece(half.transpose(1, 2) if by_columns else half, part))
+        shape = tuple(2 * span.total if span is inner else span.total for span in spans)
+        yield CheckpointTensor(name=gate_up, shape=(every.total, *shape), pieces=tuple(pieces))
+        yield plain(down, self.down.transpose(1, 2) if by_columns else self.down, every, *reversed(spans))
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """The dimensions that experts cannot be stored in, and of what they should be multiples."""
@@ -122,8 +164,10 @@ class MoE(nn.Module):
         """
         hidden, inner, size = self.hidden.size, self.inner.size, self.options.dtype.itemsize
         routed = (2 * hidden + 7 * inner) * size + 3 * hidden * _FLOAT32_BYTES
-        router = self.spec.num_experts * (size + 2 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
-        return hidden * (2 * size + _FLOAT32_BYTES) + self.spec.top_k * routed + router
+        router = self.spec.num_experts * (size + 6 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
+        weighted = 2 * self.spec.top_k * hidden * size if self.spec.weighs_inputs else 0
+        shared = 0 if self.shared is None else self.shared.step_bytes()
+        return hidden * (2 * size + _FLOAT32_BYTES) + self.spec.top_k * routed + router + weighted + shared
 
 
 def _viewed(name: str, target: Tensor, *spans: Span) -> CheckpointTensor:

@@ -1,0 +1,74 @@
+"""IBM's Granite 3 mixtures of experts: Granite's scales; some with a shared expert, some with windows and sinks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo_engine.model.families import granite, mixtures, reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import TensorNames
+from octavo_engine.model.spec import MLPSpec, ModelSpec, MoESpec, RouterSpec, SharedExpertSpec
+
+_MOE, _SHARED = "model.layers.{layer}.block_sparse_moe", "model.layers.{layer}.shared_mlp"
+_NAMES = TensorNames(
+    router=f"{_MOE}.router.layer",
+    expert_gate=f"{_MOE}.input_linear.weight",
+    expert_up=f"{_MOE}.input_linear.weight",
+    expert_down=f"{_MOE}.output_linear.weight",
+    expert_layout="rows",
+    shared_gate=f"{_SHARED}.input_linear",
+    shared_up=f"{_SHARED}.input_linear",
+    shared_down=f"{_SHARED}.output_linear",
+)
+_NAMES_SWA = replace(
+    _NAMES,
+    router=f"{_MOE}.router",
+    expert_gate=f"{_MOE}.experts.gate_up_proj",
+    expert_up=f"{_MOE}.experts.gate_up_proj",
+    expert_down=f"{_MOE}.experts.down_proj",
+)
+
+
+def _experts(fields: Fields) -> MoESpec:
+    width = fields.integer("shared_intermediate_size", 0, 1 << 22, default=0)
+    shared = SharedExpertSpec(mlp=MLPSpec(intermediate_size=width)) if width else None
+    return mixtures.experts(fields, RouterSpec(), count="num_local_experts", size="intermediate_size", shared=shared)
+
+
+def _read(fields: Fields, architecture: str) -> ModelSpec:
+    mixers = (granite.mixer(fields),) * reading.num_layers(fields)
+    return granite.model(fields, architecture, mixers, _experts(fields), names=_NAMES)
+
+
+def _read_swa(fields: Fields) -> ModelSpec:
+    mixers = granite.mixers_with_windows(fields)
+    return granite.model(fields, GRANITE_MOE_SWA.architecture, mixers, _experts(fields), names=_NAMES_SWA)
+
+
+_DEFAULTS = {
+    **granite.DEFAULTS,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 2048,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "eos_token_id": 2,
+}
+GRANITE_MOE: Family = Family(
+    architecture="GraniteMoeForCausalLM",
+    model_type="granitemoe",
+    read=lambda fields: _read(fields, GRANITE_MOE.architecture),
+    defaults=_DEFAULTS,
+)
+GRANITE_MOE_SHARED: Family = Family(
+    architecture="GraniteMoeSharedForCausalLM",
+    model_type="granitemoeshared",
+    read=lambda fields: _read(fields, GRANITE_MOE_SHARED.architecture),
+    defaults=_DEFAULTS,
+)
+GRANITE_MOE_SWA = Family(
+    architecture="GraniteMoeSWAForCausalLM",
+    model_type="granitemoe_swa",
+    read=_read_swa,
+    defaults={**_DEFAULTS, "sliding_window": 128},
+)

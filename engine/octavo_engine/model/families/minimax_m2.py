@@ -1,0 +1,52 @@
+"""MiniMax M2: experts chosen by sigmoids with correction, QK norm over all heads, heads rotated in part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo_engine.model.families import mixtures, reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import TensorNames
+from octavo_engine.model.spec import LayerSpec, ModelSpec, QKNormSpec, RouterSpec
+
+_MOE = "model.layers.{layer}.block_sparse_moe"
+_NAMES = TensorNames(
+    router=f"{_MOE}.gate",
+    correction_bias=f"{_MOE}.e_score_correction_bias",
+    expert_gate=f"{_MOE}.experts.{{expert}}.w1",
+    expert_up=f"{_MOE}.experts.{{expert}}.w3",
+    expert_down=f"{_MOE}.experts.{{expert}}.w2",
+)
+
+
+def _read(fields: Fields) -> ModelSpec:
+    norm, router = reading.rms_norm(fields), RouterSpec(scores="sigmoid", correction_bias=True, renormalize=True)
+    share = fields.values.get("rotary_dim")
+    if share is not None and not fields.has("rope_parameters"):  # as the model was published
+        rotated = fields.integer("rotary_dim", 2, 1024) / fields.integer("head_dim", 2, 1024)
+        fields = replace(fields, values={"partial_rotary_factor": rotated, **fields.values})
+    layer = LayerSpec(
+        mixer=reading.attention(fields, partial_rotary=True, qk_norm=QKNormSpec(norm, per_head=False)),
+        feed_forward=mixtures.experts(fields, router, count="num_local_experts", size="intermediate_size"),
+        norms=reading.norms_before(norm),
+    )
+    return reading.model(fields, MINIMAX_M2.architecture, reading.repeated(fields, layer), norm=norm, names=_NAMES)
+
+
+MINIMAX_M2 = Family(
+    architecture="MiniMaxM2ForCausalLM",
+    model_type="minimax_m2",
+    read=_read,
+    defaults={
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 5e6,
+        "max_position_embeddings": 196608,
+        "intermediate_size": 1536,
+        "num_experts_per_tok": 8,
+        "num_local_experts": 256,
+    },
+)

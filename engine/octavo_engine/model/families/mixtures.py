@@ -1,0 +1,89 @@
+"""What families with mixtures of experts read alike from a config.json; errors are ModelLoadError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import ExpertGroups, FeedForward, MLPSpec, MoESpec, RouterSpec, SharedExpertSpec
+
+
+def experts(
+    fields: Fields,
+    router: RouterSpec,
+    *,
+    count: str = "num_experts",
+    top_k: str = "num_experts_per_tok",
+    size: str = "moe_intermediate_size",
+    **values: Any,
+) -> MoESpec:
+    """The experts of a layer, their number, choice and size in the fields of these names; `values` add to them."""
+    reading.require_silu(fields)
+    number = reading.num_experts(fields, count if fields.has(count) else "num_local_experts")
+    chosen = fields.integer(top_k, 1, number)
+    if router.groups is not None:
+        _check_groups(fields, router.groups, number, chosen)
+    return MoESpec(
+        num_experts=number,
+        top_k=chosen,
+        intermediate_size=reading.intermediate_size(fields, size),
+        router=router,
+        **values,
+    )
+
+
+def shared(fields: Fields, count: str, size: str = "moe_intermediate_size", **values: Any) -> SharedExpertSpec | None:
+    """So many shared experts of a size as one feed-forward, which is the same; `values` are the feed-forward's."""
+    number = fields.integer(count, 0, 1 << 10)
+    width = number * reading.intermediate_size(fields, size)
+    return SharedExpertSpec(mlp=MLPSpec(intermediate_size=width, **values)) if number else None
+
+
+def sigmoid_router(fields: Fields, *, scale: str = "routed_scaling_factor") -> RouterSpec:
+    """DeepSeek V3's: sigmoids, numbers that correct the choice, and groups, of which the best are chosen from."""
+    count, kept = fields.integer("n_group", 1, 1 << 16), fields.integer("topk_group", 1, 1 << 16)
+    return RouterSpec(
+        scores="sigmoid",
+        correction_bias=True,
+        groups=None if count == 1 else ExpertGroups(count=count, kept=kept, best=2),
+        renormalize=fields.boolean("norm_topk_prob", True),
+        sum_offset=1e-20,
+        scale=fields.number(scale, 1e-6, 1e6),
+        in_float32=True,
+    )
+
+
+def deepseek_experts(fields: Fields) -> MoESpec:
+    """Experts of DeepSeek V3's shape, which others have taken up: its router, and shared experts beside."""
+    router, beside = sigmoid_router(fields), shared(fields, "n_shared_experts")
+    return experts(fields, router, count="n_routed_experts", shared=beside)
+
+
+def after_dense_ones(fields: Fields, moe: MoESpec, name: str = "first_k_dense_replace") -> Callable[[int], FeedForward]:
+    """What the feed-forward of each layer is: dense in the first ones, as many as the field says."""
+    first = fields.integer(name, 0, 1 << 16)
+    dense = reading.mlp(fields) if first else None
+    return lambda layer: dense if dense is not None and layer < first else moe
+
+
+def by_type(fields: Fields, moe: MoESpec, first_dense: int) -> Callable[[int], FeedForward]:
+    """What the feed-forward of each layer is by `mlp_layer_types`; without it the first ones are dense."""
+    count, types = reading.num_layers(fields), fields.values.get("mlp_layer_types")
+    if types is None:
+        types = ["dense" if layer < first_dense else "sparse" for layer in range(count)]
+    if not isinstance(types, list) or len(types) != count or set(map(str, types)) - {"dense", "sparse"}:
+        raise fields.wrong("mlp_layer_types", types, f"is not {count} times dense or sparse")
+    dense = reading.mlp(fields) if "dense" in types else None
+    return lambda layer: dense if dense is not None and types[layer] == "dense" else moe
+
+
+def _check_groups(fields: Fields, groups: ExpertGroups, experts: int, top_k: int) -> None:
+    size = experts // groups.count
+    if experts % groups.count or size < groups.best:
+        raise fields.wrong(
+            "n_group", groups.count, f"does not cut {experts} experts into groups of {groups.best} or more"
+        )
+    if groups.kept > groups.count or groups.kept * size < top_k:
+        raise fields.wrong("topk_group", groups.kept, f"groups of {size} do not hold {top_k} experts")

@@ -1,0 +1,43 @@
+"""Microsoft's Phi-3.5-MoE (arXiv 2404.14219): two experts by SparseMixer, LayerNorm, biases."""
+
+from __future__ import annotations
+
+from octavo_engine.model.families import mixtures, reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.mixtral import MIXTRAL_NAMES
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec, RouterSpec
+
+
+def _read(fields: Fields) -> ModelSpec:
+    norm = reading.layer_norm(fields, bias=True, eps="rms_norm_eps")
+    bias, jitter = fields.boolean("attention_bias", False), fields.number("router_jitter_noise", 0, 1)
+    if fields.integer("num_experts_per_tok", 1, 1 << 16) != 2:
+        raise fields.wrong("num_experts_per_tok", fields.values["num_experts_per_tok"], "is not 2, as SparseMixer has")
+    router = RouterSpec(scores="sparsemixer", jitter=jitter)
+    layer = LayerSpec(
+        mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias, window=reading.window(fields)),
+        feed_forward=mixtures.experts(fields, router, count="num_local_experts", size="intermediate_size"),
+        norms=reading.norms_before(norm),
+    )
+    head = HeadSpec(fields.boolean("tie_word_embeddings", False), bias=fields.boolean("lm_head_bias", False))
+    layers = reading.repeated(fields, layer)
+    return reading.model(fields, PHIMOE.architecture, layers, norm=norm, head=head, names=MIXTRAL_NAMES)
+
+
+PHIMOE = Family(
+    architecture="PhimoeForCausalLM",
+    model_type="phimoe",
+    read=_read,
+    defaults={
+        "num_key_value_heads": 8,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 131072,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 2,
+        "router_jitter_noise": 0.01,
+        "eos_token_id": 2,
+    },
+)

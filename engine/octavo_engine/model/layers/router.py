@@ -1,0 +1,55 @@
+"""Which experts a token goes through, and with which weights, from the router's logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from octavo_engine.model.spec import ExpertGroups, RouterSpec
+
+
+def choose(logits: Tensor, router: RouterSpec, top_k: int, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Of each token the chosen experts, int64, and their weights, float32; both [T, top_k].
+
+    From logits [T, E]; `correction` [E], float32, is added to scores for the choice alone.
+    """
+    if router.scores == "sparsemixer":
+        return _sparsemixer(logits.float(), router.jitter)
+    if router.scores in ("softmax of chosen", "sigmoid of chosen"):
+        highest, chosen = logits.topk(top_k, dim=-1)
+        highest = highest.float()
+        weights = highest.softmax(dim=-1) if router.scores == "softmax of chosen" else highest.sigmoid()
+    else:
+        scores = logits.float().softmax(dim=-1) if router.scores == "softmax" else logits.float().sigmoid()
+        ranked = scores if correction is None else scores + correction
+        if router.groups is not None:
+            ranked = _best_groups(ranked, router.groups)
+        chosen = ranked.topk(top_k, dim=-1).indices
+        weights = scores.gather(-1, chosen)
+    if router.renormalize:
+        total = weights.sum(dim=-1, keepdim=True)
+        weights = weights / (total.clamp(min=router.sum_floor) + router.sum_offset)
+    return chosen, weights if router.scale == 1 else weights * router.scale
+
+
+def _best_groups(scores: Tensor, groups: ExpertGroups) -> Tensor:
+    """`scores` [T, E] with minus infinity in all groups of experts but the best."""
+    grouped = scores.view(len(scores), groups.count, -1)
+    best = grouped.topk(groups.best, dim=-1).values.sum(dim=-1).topk(groups.kept, dim=-1).indices
+    dropped = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter_(-1, best, value=False)
+    return grouped.masked_fill(dropped[..., None], -torch.inf).flatten(-2)
+
+
+def _sparsemixer(scores: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
+    """Two experts a token, chosen one after the other (arXiv 2409.12136, as its reference code infers).
+
+    A weight is the softmax over those that are close to the best one of their round.
+    """
+    chosen, weights, left = [], [], scores
+    for _ in range(2):
+        best, expert = left.max(dim=-1, keepdim=True)
+        far = (best - scores) / scores.abs().clamp(min=best) > 2 * jitter
+        weights.append(left.masked_fill(far, -torch.inf).softmax(dim=-1).gather(-1, expert))
+        chosen.append(expert)
+        left = left.scatter(-1, expert, -torch.inf)
+    return torch.cat(chosen, dim=-1), torch.cat(weights, dim=-1)
