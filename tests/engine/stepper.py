@@ -99,7 +99,7 @@ class Stepper:
                 self.backend.prepare(inputs, index, self.block_size, group.window)
                 for index, group in enumerate(self.groups)
             ),
-            group_of_layer=tuple(group_of_layer[layer] for layer in range(self.decoder.spec.num_layers)),
+            group_of_layer=tuple(group_of_layer[layer] for layer in sorted(group_of_layer)),
         )
         logits = self.decoder.logits(self.decoder(inputs, context))
         return [logits] if sample is not None else list(logits.split([count for _, count in work]))

@@ -11,6 +11,7 @@ from torch import Tensor
 from octavo_engine.attention.backend import AttentionBackend, AttentionVariant, LayerCache
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate, split_heads
+from octavo_engine.kernels.norm_weights import NormWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class AttentionContext:
     metadata: tuple[Any, ...]
     """By KV group, as `backend.prepare` gave it."""
     group_of_layer: tuple[int, ...]
+    per_layer_inputs: Tensor | None = None
+    """[T, layers, size] of models whose layers get vectors of the tokens besides the residual stream."""
 
     def attend(
         self, layer: int, heads: Tensor, variant: AttentionVariant, rope: Rope | None, qk_norm: QKNorm | None
@@ -36,6 +39,14 @@ class AttentionContext:
         if rope is not None and rope.query_scale is not None:
             query = query * rope.query_scale.to(query.dtype)
         return self.backend.attend(query, cache, metadata, variant)
+
+    def attend_again(
+        self, layer: int, query: Tensor, variant: AttentionVariant, rope: Rope | None, norm: NormWeights | None
+    ) -> Tensor:
+        """Attention [T, H, D] of this step's projected queries [T, H, D] over what `layer` has cached in this step."""
+        query = query if norm is None else norm.apply(query)
+        query = query if rope is None else rotate(query, rope)
+        return self.backend.attend(query, self.caches[layer], self.metadata[self.group_of_layer[layer]], variant)
 
 
 def write_heads(

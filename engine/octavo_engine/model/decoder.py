@@ -6,6 +6,7 @@ The order of operations is Hugging Face transformers', so that float32 answers a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -22,6 +23,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.per_layer_input import PerLayerEmbedding
 from octavo_engine.model.layers.rope import RotaryEmbedding
 from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
@@ -50,6 +52,10 @@ class Decoder(nn.Module):
         options = LayerOptions(ranks, self.compute, dtype, device, spec.names, fp8_products)
         self.kv_groups = ranks.shard.kv_groups(spec)
         self.input = Input(spec, options)
+        extra = spec.layers[0].per_layer_input
+        self.per_layer_embedding = (
+            None if extra is None else PerLayerEmbedding(extra, spec.hidden_size, spec.num_layers, options)
+        )
         wanted = [(mixer.rope, mixer.head_dim, mixer.query_scaling) for mixer in (layer.mixer for layer in spec.layers)]
         rotations = list(dict.fromkeys(wanted))
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
@@ -72,6 +78,8 @@ class Decoder(nn.Module):
         x = self.input(inputs.token_ids, inputs.positions)
         different = [rope(inputs.positions) for rope in self.ropes]
         ropes = [different[index] for index in self._rope_of_layer]
+        if self.per_layer_embedding is not None:
+            attention = replace(attention, per_layer_inputs=self.per_layer_embedding(inputs.token_ids, x))
         x = self.compute.run(self.decoder_layers, x, ropes, attention)
         hidden = x[inputs.token_indices]
         return hidden if self.norm is None else cast("Tensor", self.norm(hidden)[0])
@@ -102,6 +110,8 @@ class Decoder(nn.Module):
         """What a checkpoint of the model has, and where in this decoder it belongs."""
         names = self.spec.names
         yield from self.input.tensors()
+        if self.per_layer_embedding is not None:
+            yield from self.per_layer_embedding.tensors()
         for layer in self.decoder_layers:
             yield from layer.tensors()
             yield from (ignored(name.replace("{layer}", str(layer.layer))) for name in names.buffers)

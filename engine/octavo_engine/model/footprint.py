@@ -77,7 +77,8 @@ def step_bytes(decoder: Decoder, max_tokens: int, max_seqs: int, attention_scrat
     """
     layers, spec = decoder.decoder_layers, decoder.spec
     angles = sum(4 * 2 * rope.inv_freq.numel() * _FLOAT32_BYTES for rope in decoder.rotations())
-    per_token = max(layer.step_bytes() for layer in layers) + angles + input_bytes(len(decoder.kv_groups))
+    extra = 0 if decoder.per_layer_embedding is None else decoder.per_layer_embedding.step_bytes()
+    per_token = max(layer.step_bytes() for layer in layers) + angles + extra + input_bytes(len(decoder.kv_groups))
     logits = logits_bytes(spec.hidden_size, len(decoder.head.weight), decoder.dtype, max_seqs)
     return max_tokens * per_token + attention_scratch + logits
 

@@ -126,6 +126,10 @@ class AttentionSpec:
     clip: float | None = None
     """Query, key and value are clamped to [-clip, clip], after query and key are normalised (OLMo, OLMoE)."""
     query_scaling: QueryScaling | None = None
+    value_norm: NormSpec | None = None
+    """Each head of the value is normalised by itself."""
+    kv_of_layer: int | None = None
+    """The earlier layer whose cached keys and values are read; None: the layer has its own."""
     window: int | None = None
     """Tokens that a query sees, its own included; None: all."""
     softcap: float | None = None
@@ -239,6 +243,20 @@ class LayerNorms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PerLayerInputSpec:
+    """A second vector of each token, of its own for each layer, which gates what is added after both parts (Gemma 4).
+
+    It is the sum of an embedding and of a projection of the token's first vector; the same in all layers.
+    """
+
+    size: int
+    vocab_size: int
+    """Of that embedding."""
+    activation: str
+    norm: NormSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """One decoder layer: a mixer and a feed-forward, each added to the residual stream."""
 
@@ -248,6 +266,9 @@ class LayerSpec:
     parallel: bool = False
     """Whether the feed-forward reads what the mixer reads, not what it gave; without a norm of its own it shares the
     mixer's."""
+    per_layer_input: PerLayerInputSpec | None = None
+    output_scale: bool = False
+    """Whether the layer's result is multiplied with a number that the checkpoint has for it."""
     residual_scale: float = 1.0
     """What both parts are multiplied with before they are added."""
 
@@ -327,6 +348,8 @@ class ModelSpec:
         groups: dict[tuple[int | None, int, int], list[int]] = {}
         for index, layer in enumerate(self.layers):
             mixer = layer.mixer
+            if mixer.kv_of_layer is not None:
+                continue
             groups.setdefault((mixer.window, mixer.num_kv_heads, mixer.head_dim), []).append(index)
         return tuple(
             KVGroupSpec("full" if window is None else "sliding", tuple(layers), kv_heads, head_dim, window)

@@ -49,19 +49,21 @@ class Attention(nn.Module):
         query, key, hidden = self.heads.times(size), self.kv_heads.times(size), unsharded(hidden_size, "hidden_size")
         self.order = head_order(spec.rope, size)
         orders = (*(row_order(spec.rope, size, heads.size) for heads in (self.heads, self.kv_heads)), None)
-        layout = options.names.qkv_layout
+        layout = options.names.qkv_layout if spec.kv_of_layer is None else None
+        count = 3 if spec.kv_of_layer is None else 1
         self.qkv = Linear(
             hidden,
-            (query, key, key),
+            (query, key, key)[:count],
             bias=spec.qkv_bias,
             options=options,
             method=method,
-            orders=orders,
+            orders=orders[:count],
             layout=layout,
         )
         self.output = Linear(query, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
         self.query_norm = self._norm(spec.qk_norm, self.heads)
-        self.key_norm = self._norm(spec.qk_norm, self.kv_heads)
+        self.key_norm = self._norm(spec.qk_norm, self.kv_heads) if spec.kv_of_layer is None else None
+        self.value_norm = None if spec.value_norm is None else Norm(size, spec.value_norm, options)
         self.sinks = parameter(self.heads.size, dtype=options.dtype, device=options.device) if spec.sinks else None
         self.variant = AttentionVariant(spec.scale, spec.softcap, self.sinks, self._alibi(spec.alibi))
 
@@ -117,13 +119,27 @@ class Attention(nn.Module):
         if self.spec.clip is not None and self.spec.qk_norm is None:
             heads.clamp_(-self.spec.clip, self.spec.clip)
         heads = heads.view(len(heads), -1, self.spec.head_dim)
-        attended = attention.attend(self.layer, heads, self.variant, rope, self.qk_norm)
+        if self.spec.kv_of_layer is not None:
+            norm = None if self.query_norm is None else self.query_norm.weights
+            attended = attention.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
+        else:
+            attended = attention.attend(self.layer, self._with_normed_value(heads), self.variant, rope, self.qk_norm)
         return self.output.add_to(residual, attended.reshape(len(heads), -1))
+
+    def _with_normed_value(self, heads: Tensor) -> Tensor:
+        """[T, H + 2 K, D] with the value normalised, where the spec says so."""
+        if self.value_norm is None:
+            return heads
+        value = self.value_norm.weights.apply(heads[:, -self.kv_heads.size :])
+        return torch.cat((heads[:, : -self.kv_heads.size], value), dim=1)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""
         names, layer = self.options.names, self.layer
-        yield from self.qkv.tensors(*(names.of_layer(role, layer) for role in ("query", "key", "value")))
+        roles = ("query", "key", "value") if self.spec.kv_of_layer is None else ("query",)
+        yield from self.qkv.tensors(*(names.of_layer(role, layer) for role in roles))
+        if self.spec.kv_of_layer is not None:  # some checkpoints have them all the same
+            yield from (ignored(f"{names.of_layer(role, layer)}.weight") for role in ("key", "value", "key_norm"))
         yield from self.output.tensors(names.of_layer("output", layer))
         for role, norm, heads in (("query", self.query_norm, self.heads), ("key", self.key_norm, self.kv_heads)):
             if norm is not None:
@@ -178,7 +194,7 @@ class Attention(nn.Module):
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
         hidden, size = self.qkv.columns.size, self.options.dtype.itemsize
-        query, key, _ = self.qkv.parts
+        query, key = self.heads.size * self.spec.head_dim, self.kv_heads.size * self.spec.head_dim
         rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum
         quantized = 0 if self.qkv.method is UNQUANTIZED else max(query, hidden) + hidden * size
         return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.cpu.layers import LayerWeights
 from octavo_engine.kernels.quantized import Quantized
-from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.mlp import MLP
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.spec import LayerSpec, MLPSpec, MoESpec, NormSpec
@@ -28,6 +30,8 @@ Part = Attention | MLP | MoE
 
 class DecoderLayer(nn.Module):
     """Each part reads the residual stream, normalised before or not, and what it gives is added to it."""
+
+    output_scale: Tensor | None
 
     def __init__(
         self,
@@ -46,6 +50,10 @@ class DecoderLayer(nn.Module):
         self.before_feed_forward = self._norm(spec.norms.before_feed_forward)
         self.feed_forward = self._feed_forward(method)
         self.after_feed_forward = self._norm(spec.norms.after_feed_forward)
+        extra = spec.per_layer_input
+        self.per_layer_input = None if extra is None else PerLayerInput(extra, hidden_size, layer, options)
+        scale = torch.empty(1, dtype=options.dtype, device=options.device) if spec.output_scale else None
+        self.register_buffer("output_scale", scale, persistent=False)
 
     def _norm(self, spec: NormSpec | None) -> Norm | None:
         return None if spec is None else Norm(self.hidden_size, spec, self.options)
@@ -61,6 +69,13 @@ class DecoderLayer(nn.Module):
 
     def forward(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
         """[T, hidden] to the same."""
+        stream = self._parts(stream, rope, attention)
+        if self.per_layer_input is not None and attention.per_layer_inputs is not None:
+            stream = self.per_layer_input(summed(stream), attention.per_layer_inputs)
+        return stream if self.output_scale is None else summed(stream) * self.output_scale
+
+    def _parts(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
+        """The stream after mixer and feed-forward."""
         if self.spec.parallel:
             return self._parallel(stream, rope, attention)
         if self.spec.norms.after_adding:
@@ -133,13 +148,19 @@ class DecoderLayer(nn.Module):
         yield from self.mixer.tensors()
         if self.feed_forward is not None:
             yield from self.feed_forward.tensors()
+        if self.per_layer_input is not None:
+            yield from self.per_layer_input.tensors()
+        if self.output_scale is not None:
+            yield plain(self.options.names.of_layer("output_scale", self.layer), self.output_scale, unsharded(1))
 
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it besides attention's scratch: the residual stream, before and
         after a part, that part's result, and the largest part."""
         hidden, size = self.hidden_size, self.options.dtype.itemsize
         norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
-        parts = [self.mixer.step_bytes(), *([self.feed_forward.step_bytes()] if self.feed_forward else [])]
+        parts = [
+            part.step_bytes() for part in (self.mixer, self.feed_forward, self.per_layer_input) if part is not None
+        ]
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
         return (3 + 3 * apart) * hidden * size + max(norm, *parts)
 
