@@ -50,7 +50,7 @@ def octavo(model: str, *flags: str, env: Mapping[str, str] | None = None, engine
         try:
             wait_ready(process, f"http://127.0.0.1:{port}/health/ready")
             http = psutil.Process(process.pid)
-            [engine] = http.children()
+            [engine] = [each for each in http.children() if "octavo_engine.engine.process" in each.cmdline()]
             yield Serving(port, http, engine)
         finally:
             if process.poll() is not None:

@@ -236,6 +236,16 @@ class ServerConfig:
 
     host: str = setting("0.0.0.0", "str", "address to listen on; :: is every one, of IPv6 and IPv4", metavar="ADDRESS")
     port: int = setting(8000, "int", "port to listen on", minimum=1, maximum=65_535)
+    metrics_port: int | None = setting(
+        None,
+        "int",
+        "port of /metrics and the probes alone, without keys; /metrics is then not answered on --port",
+        minimum=1,
+        maximum=65_535,
+    )
+    max_connections: int = setting(
+        4096, "int", "most connections of clients; probes are answered beside them", minimum=8, maximum=1_000_000
+    )
     served_model_name: list[str] = setting(
         [], "str", "name of the model in the API; repeat for aliases; default: MODEL", metavar="NAME", repeated=True
     )

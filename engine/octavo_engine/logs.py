@@ -24,15 +24,6 @@ class JSONLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class _NoProbes(logging.Filter):
-    """Probes and scrapes come every few seconds and say nothing."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        arguments = record.args
-        path = str(arguments[2]) if isinstance(arguments, tuple) and len(arguments) > 2 else ""
-        return not path.startswith(("/health", "/metrics"))
-
-
 def set_up(log_format: str) -> None:
     """Send all log lines of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
@@ -40,6 +31,3 @@ def set_up(log_format: str) -> None:
     handler.setFormatter(JSONLines() if log_format == "json" else text)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    access = logging.getLogger("uvicorn.access")
-    access.setLevel(logging.INFO)
-    access.addFilter(_NoProbes())

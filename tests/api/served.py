@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from octavo_engine.config import EngineConfig, ServerConfig
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.run import Server, bind
 from octavo_engine.server.serving import Serving
+from octavo_engine.server.text_pool import PROGRAM, TextPool
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import Script, ScriptedEngine
 
@@ -27,7 +28,13 @@ class Served:
     """A running server; `engine` must only be touched through `do`."""
 
     def __init__(
-        self, listener: socket.socket, config: ServerConfig, tokenizer: Tokenizer, load: bool, priorities: bool
+        self,
+        listener: socket.socket,
+        config: ServerConfig,
+        tokenizer: Tokenizer,
+        load: bool,
+        priorities: bool,
+        program: Sequence[str],
     ) -> None:
         self.tokenizer = tokenizer
         self.port: int = listener.getsockname()[1]
@@ -35,6 +42,7 @@ class Served:
         self.http = httpx2.Client(base_url=self.url, timeout=20)
         self.outcome: int | BaseException | None = None
         self._listener, self._config, self._load, self._priorities = listener, config, load, priorities
+        self._program = program
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -53,6 +61,7 @@ class Served:
         keys = KeyRing(path) if path is not None else None
         names = tuple(self._config.served_model_name or ["smollm2"])
         self.serving = Serving(self._config, self.engine, names, keys, self._priorities)
+        self.serving.text = TextPool(self.serving._several_keys, program=self._program)
         self.server = Server(self.serving, EngineConfig(model="smollm2"), self._listener)
         self.loop.call_later(0.01, self._started.set)
         return await self.server.run()
@@ -65,7 +74,13 @@ class Served:
             return
         if self._load:
             self.wait_until(lambda: self.serving.loaded)
-        self.wait_until(lambda: self.http.get("/health/live").status_code in (200, 503))
+        self.wait_until(lambda: self.outcome is not None or self._answers())
+
+    def _answers(self) -> bool:
+        try:
+            return self.http.get("/health/live").status_code in (200, 503)
+        except httpx2.TransportError:
+            return False  # a server that could not load ends
 
     def do(self, action: Callable[[], T]) -> T:
         """Run `action` in the server's thread."""
@@ -114,10 +129,17 @@ class Served:
 
 
 @contextmanager
-def serve(tokenizer: Tokenizer, *, load: bool = True, priorities: bool = False, **config: Any) -> Iterator[Served]:
-    """Start a server with these settings of ServerConfig."""
+def serve(
+    tokenizer: Tokenizer,
+    *,
+    load: bool = True,
+    priorities: bool = False,
+    program: Sequence[str] = PROGRAM,
+    **config: Any,
+) -> Iterator[Served]:
+    """Start a server with these settings of ServerConfig, and this program as its text workers."""
     listener = bind("127.0.0.1", 0)
-    served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, load, priorities)
+    served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, load, priorities, program)
     served.start()
     try:
         yield served

@@ -15,8 +15,12 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field
 
 from octavo_engine.server.auth import KeyFile
-from octavo_engine.server.openai import fields, protocol
-from octavo_engine.text.chat_template import ChatTemplate
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.openai import fields, prepare_chat, prepare_completion, protocol
+from octavo_engine.text.tokenizer import Tokenizer
+from tests.api.odd_worker import program
+from tests.api.scripted_engine import READY
 from tests.api.served import Served
 
 HI = {"role": "user", "content": "Hi"}
@@ -178,10 +182,9 @@ def test_what_is_not_there(server: Served, path: str, method: str, status: int, 
     ["{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "{{ 'a' * 10**9 }}",
      "{% for i in range(10**9) %}{% endfor %}"],
 )  # fmt: skip
-def test_a_template_without_end_harms_no_other_request(
-    server: Served, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
-    monkeypatch.setattr(server.tokenizer, "chat_template", ChatTemplate(source, {}))
+def test_a_template_without_end_harms_no_other_request(start: Callable[..., Served], source: str) -> None:
+    server = start(program=program("template", source))
+    server.play("Hello there.")
     with ThreadPoolExecutor() as pool:
         hostile = [pool.submit(server.http.post, CHAT, json={"messages": [HI]}) for _ in range(3)]
         assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello there."
@@ -308,18 +311,17 @@ def test_small_variables_of_a_template_are_taken(server: Served) -> None:
     assert server.http.post(CHAT, json={"messages": [HI], "chat_template_kwargs": variables}).status_code == 200
 
 
-def test_texts_are_bounded(monkeypatch: pytest.MonkeyPatch, start: Callable[..., Served]) -> None:
+def test_texts_are_bounded(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     monkeypatch.setattr(fields, "MAX_TEXT", 100)
-    server = start()
-    long = "x" * 101
-    for path, body in [
-        (TEXT, {"prompt": long}),
-        (TEXT, {"prompt": ["x", long]}),
-        (CHAT, {"messages": [{"role": "user", "content": long}]}),
-        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 60}] * 2}]}),
+    model, long = LoadedModel(READY, tokenizer), "x" * 101
+    for prepare, body in [
+        (prepare_completion.prepare, {"prompt": long}),
+        (prepare_completion.prepare, {"prompt": ["x", long]}),
+        (prepare_chat.prepare, {"messages": [{"role": "user", "content": long}]}),
+        (prepare_chat.prepare, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 60}] * 2}]}),
     ]:
-        error = check_shape(server.http.post(path, json=body))
-        assert "at most 100 are allowed in one text" in error["message"]
+        with pytest.raises(APIError, match="at most 100 are allowed in one text"):
+            prepare(model, json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(("asked", "given"), [(1e-40, 0.0), (1e-6, 0.0), (1e-4, 0.01), (0.5, 0.5), (None, 1.0)])

@@ -51,13 +51,13 @@ def test_requests_a_minute_and_exactly_when_the_next_may_come() -> None:
     meter.refuses(key)
 
 
-def test_a_request_counts_before_it_is_accepted_and_costs_nothing_if_it_is_not() -> None:
+def test_a_request_counts_before_it_is_accepted_and_after_it_has_ended() -> None:
     meter, key = Meter(), Key("a", requests_per_minute=1)
     meter.look(key)
     meter.begin()
     assert meter.refuses(key) == ("requests_per_minute", 60)
-    meter.end(accepted=False)
-    meter.look(key)
+    meter.end()
+    assert meter.refuses(key) == ("requests_per_minute", 60)
 
 
 def test_tokens_a_minute_are_paid_for_as_they_come() -> None:
@@ -96,12 +96,12 @@ def test_requests_at_once() -> None:
     meter.begin()
     reason, seconds = meter.refuses(key)
     assert (reason, 1 <= seconds <= 3) == ("max_concurrent_requests", True)
-    meter.end(accepted=True)
+    meter.end()
     meter.look(key)
     for _ in range(10):  # one ends every ten seconds
         meter.begin()
         meter.now += 10
-        meter.end(accepted=True)
+        meter.end()
     meter.begin()
     reason, seconds = meter.refuses(key)
     assert 5 <= seconds <= 12
@@ -155,14 +155,14 @@ def rejected(server: Served, reason: str) -> float:
 def test_a_key_out_of_requests_is_told_when_to_come_back(start: Callable[..., Served], tmp_path: Path) -> None:
     server = start(api_key_file=write(tmp_path, "requestsPerMinute: 2"))
     server.play("Hello")
-    assert ask(server, prompt=[]).status_code == 400  # costs nothing
-    assert [ask(server).status_code for _ in range(3)] == [200, 200, 429]
+    assert ask(server, prompt=[]).status_code == 400  # costs as much as any other
+    assert [ask(server).status_code for _ in range(3)] == [200, 429, 429]
     refused = ask(server)
     assert 1 <= int(refused.headers["retry-after"]) <= 30
     assert "2 requests a minute (requestsPerMinute of key alice)" in refused.json()["error"]["message"]
     with pytest.raises(openai.RateLimitError):
         server.openai(api_key="sk-alice").completions.create(model="smollm2", prompt="x")
-    assert (rejected(server, "requests_per_minute"), rejected(server, "invalid")) == (3, 1)
+    assert (rejected(server, "requests_per_minute"), rejected(server, "invalid")) == (4, 1)
 
 
 def test_a_key_pays_for_prompt_and_answer(start: Callable[..., Served], tmp_path: Path) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.openai import prepare_chat
 from octavo_engine.text.chat_template import ChatTemplate
+from octavo_engine.text.tokenizer import Tokenizer
+from tests.api.scripted_engine import READY
 from tests.api.served import Served
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -119,25 +124,31 @@ def test_a_cut_prompt_must_still_fit_beside_its_answer(server: Served) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
-def test_how_hard_to_think_is_for_the_template_to_read(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def prompt_of(tokenizer: Tokenizer, **body: Any) -> str:
+    prepared = prepare_chat.prepare(LoadedModel(READY, tokenizer), json.dumps({**ASK, **body}).encode())
+    return tokenizer.decode(prepared.prompts[0])
+
+
+def test_how_hard_to_think_is_for_the_template_to_read(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     template = ChatTemplate("{{ reasoning_effort | default('unsaid') }} {{ messages[0]['content'] }}", {})
-    monkeypatch.setattr(server.tokenizer, "chat_template", template)
-    post(server, CHAT, reasoning_effort="low")
-    post(server, CHAT)
-    post(server, CHAT, reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "high"})
-    prompts = [server.tokenizer.decode(request.prompt_token_ids) for request in server.engine.requests]
-    assert prompts == ["low Hi", "unsaid Hi", "high Hi"]
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    assert prompt_of(tokenizer, reasoning_effort="low") == "low Hi"
+    assert prompt_of(tokenizer) == "unsaid Hi"
+    both = prompt_of(tokenizer, reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "high"})
+    assert both == "high Hi"
 
 
-def test_special_tokens_are_added_to_a_chat_when_asked_for(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_tokens_are_added_to_a_chat_when_asked_for(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[bool] = []
-    real = server.tokenizer.encode
+    real = tokenizer.encode
 
     def encode(text: str, add_special_tokens: bool = True) -> list[int]:
         seen.append(add_special_tokens)
         return real(text, add_special_tokens)
 
-    monkeypatch.setattr(server.tokenizer, "encode", encode)
+    monkeypatch.setattr(tokenizer, "encode", encode)
     for asked in ({}, {"add_special_tokens": False}, {"add_special_tokens": True}):
-        post(server, CHAT, **asked)
+        prompt_of(tokenizer, **asked)
     assert seen == [False, False, True]

@@ -6,10 +6,10 @@ import errno
 import json
 import re
 import socket
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -21,6 +21,7 @@ from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError
 from octavo_engine.server import progress, run
 from octavo_engine.server.run import bind
+from tests.api.odd_worker import program
 from tests.api.scripted_engine import READY
 from tests.api.served import Served
 from tests.loopback import loopbacks
@@ -131,25 +132,16 @@ def test_drain_lets_answers_finish_and_takes_no_new_ones(start: Callable[..., Se
 
 
 def test_a_request_that_is_being_tokenized_when_draining_begins_is_answered(
-    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Served], tmp_path: Path
 ) -> None:
-    server = start()
+    server = start(program=program("waiting", str(tmp_path)))
     server.play("one two")
-    begun, go_on = threading.Event(), threading.Event()
-    encode = server.tokenizer.encode
-
-    def slow(*args: Any) -> list[int]:
-        begun.set()
-        assert go_on.wait(20)
-        return encode(*args)
-
-    monkeypatch.setattr(server.tokenizer, "encode", slow)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
-        assert begun.wait(20)
+        server.wait_until((tmp_path / "begun").exists)
         server.signal()
         server.wait_until(lambda: server.serving.draining)
-        go_on.set()
+        (tmp_path / "go_on").touch()
         assert answer.result().json()["choices"][0]["text"] == "one two"
     assert server.join() == 0
 
@@ -407,7 +399,7 @@ def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(
     server.play("one two")
     for name, function in (
         ("octavo_engine.server.generation.Sequence.take", lambda self, output: json.loads("{")),
-        ("octavo_engine.server.openai.completions.generation_request", lambda *_: json.loads("{")),
+        ("octavo_engine.server.openai.answering.engine_requests", lambda *_: json.loads("{")),
     ):
         monkeypatch.setattr(name, function)
         for headers in ({}, {"X-Request-Id": f"mine-{name[-4:]}"}):

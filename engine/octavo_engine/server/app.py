@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,35 +10,47 @@ from starlette.types import ASGIApp
 
 from octavo_engine import __version__
 from octavo_engine.server import health, tokenize
-from octavo_engine.server.errors import APIError, from_http, from_validation, internal_error
-from octavo_engine.server.middleware import Authentication, BodyLimit, EarlyRejection, RequestContext
+from octavo_engine.server.errors import APIError, from_http, internal_error
+from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
 from octavo_engine.server.openai import chat, completions, models
 from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.serving import Serving
-
-_ANSWERING = frozenset({"/v1/chat/completions", "/v1/completions"})
-"""Where requests wait for the engine."""
 
 
 def create_app(serving: Serving) -> ASGIApp:
     """The whole application. It can be served before the model is loaded."""
     app = FastAPI(title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (health, tokenize, chat, completions, models):
+    for module in (tokenize, chat, completions, models):
         app.include_router(module.routes(serving))
+    _add_probes(app, serving, metrics=serving.config.metrics_port is None)
 
     @app.get("/version")
     async def version() -> dict[str, str]:
         return {"version": __version__}
 
-    @app.get("/metrics")
-    async def metrics() -> Response:
+    _answer_errors(app, serving)
+    limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads)
+    metered = Metering(limited, serving.arrive)
+    guarded = Authentication(metered, serving.keys, lambda: serving.metrics.reject("unauthorized"))
+    return RequestContext(guarded, serving.metrics.reject)
+
+
+def create_probes(serving: Serving) -> ASGIApp:
+    """Probes and metrics alone, for the thread that accepts connections."""
+    app = FastAPI(title="Octavo", docs_url=None, redoc_url=None, openapi_url=None)
+    _add_probes(app, serving, metrics=True)
+    _answer_errors(app, serving)
+    return RequestContext(app, serving.metrics.reject)
+
+
+def _add_probes(app: FastAPI, serving: Serving, *, metrics: bool) -> None:
+    app.include_router(health.routes(serving))
+
+    async def scrape() -> Response:
         return Response(serving.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    _answer_errors(app, serving)
-    limited = BodyLimit(app, serving.config.max_request_bytes)
-    early_rejection = EarlyRejection(limited, _ANSWERING, serving.look, serving.metrics.reject)
-    guarded = Authentication(early_rejection, serving.keys, lambda: serving.metrics.reject("unauthorized"))
-    return RequestContext(guarded)
+    if metrics:
+        app.add_api_route("/metrics", scrape, methods=["GET", "HEAD"])
 
 
 def _answer_errors(app: FastAPI, serving: Serving) -> None:
@@ -52,11 +63,6 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
         elif error.status < 500:
             serving.metrics.reject("invalid")
         return error.response()
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        serving.metrics.reject("invalid")
-        return from_validation(error).response()
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from starlette.types import Scope
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.server.errors import APIError, param_of
@@ -190,3 +191,9 @@ def bearer_of(header: str | None) -> str:
 def unauthorized(message: str) -> APIError:
     """401, in OpenAI's words."""
     return APIError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+def key_of(scope: Scope) -> Key:
+    """The API key of a request, as the middleware Authentication has found it."""
+    key: Key = scope.get("state", {}).get("key", ANYONE)
+    return key

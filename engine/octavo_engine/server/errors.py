@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
-from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 _INVALID, _LIMITED, _SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
-
-_UNREADABLE = "There was an error parsing the body"
-"""FastAPI's words for what Python's json module fails at otherwise than by a JSONDecodeError."""
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -90,15 +86,13 @@ def param_of(location: Sequence[str | int]) -> str | None:
     return path or None
 
 
-def from_validation(error: RequestValidationError) -> APIError:
+def from_validation(error: ValidationError) -> APIError:
     """400 with the first thing that is wrong; the input itself is not repeated."""
-    first: dict[str, Any] = error.errors()[0]
-    location = [part for part in first.get("loc", ()) if part not in {"body", "[key]"}]  # pydantic's word for a name
+    first = error.errors(include_input=False, include_url=False)[0]
+    location = [part for part in first.get("loc", ()) if part != "[key]"]  # pydantic's word for a name
     kind = str(first.get("type", ""))
-    if kind == "json_invalid":
-        return APIError(400, f"the body is not valid JSON: {first['ctx']['error']}", code="invalid_json")
     if not location:
-        return APIError(400, "the body must be a JSON object, sent with Content-Type: application/json")
+        return not_an_object()
     param = param_of(location)
     message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
     code = "unsupported_parameter" if kind == "unsupported_parameter" else None
@@ -107,12 +101,14 @@ def from_validation(error: RequestValidationError) -> APIError:
     return APIError(400, f"{param}: {message}", param=param, code=code)
 
 
+def not_an_object() -> APIError:
+    """400 for a body of another form."""
+    return APIError(400, "the body must be a JSON object, sent with Content-Type: application/json")
+
+
 def from_http(error: HTTPException, request: Request) -> APIError:
     """404, 405 and the like from the router."""
     status = error.status_code
-    if error.detail == _UNREADABLE:
-        message = "the body cannot be read as JSON: it must be UTF-8, not deeply nested, without endless numbers"
-        return APIError(400, message, code="invalid_json")
     messages = {
         404: f"there is no {request.scope['path'][:200]} here",
         405: f"{request.method[:20]} is not what {request.scope['path'][:200]} takes",

@@ -14,7 +14,8 @@ from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.errors import APIError, engine_dead
 from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.metrics import Outcome
-from octavo_engine.server.sequence import Piece, Sequence, TextOptions
+from octavo_engine.server.prepared import TextOptions
+from octavo_engine.server.sequence import Piece, Sequence
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.tokenizer import Tokenizer
 

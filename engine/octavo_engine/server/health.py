@@ -29,8 +29,9 @@ def _not_loaded(serving: Serving) -> str:
 
 
 def silent_too_long(serving: Serving, share: float) -> bool:
-    """Whether the engine's loop has left a ping unanswered for this share of --watchdog-timeout."""
-    return serving.engine.watchdog.silence > serving.engine.watchdog.timeout * share
+    """Whether the engine's loop, or this process's own, has stood still for this share of --watchdog-timeout."""
+    watchdog = serving.engine.watchdog
+    return max(watchdog.silence, serving.loop_silence) > watchdog.timeout * share
 
 
 def routes(serving: Serving) -> APIRouter:

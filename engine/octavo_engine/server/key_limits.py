@@ -1,8 +1,9 @@
 """What one API key may do: requestsPerMinute, tokensPerMinute and maxConcurrentRequests of --api-key-file.
 
-Token buckets hold a minute's worth and fill evenly. A request takes one from the first bucket when it comes, and gives
-it back if it is refused. The second pays for tokens as they are read and written, and may fall below zero by what was
-accepted before: no answer is cut short, and over time the rate holds exactly. Both are judged before the body is read.
+Token buckets hold a minute's worth and fill evenly. A request takes one from the first bucket when its headers have
+come, whatever becomes of it. The second pays for tokens as they are read and written, and may fall below zero by what
+was accepted before: no answer is cut short, and over time the rate holds exactly. Both are judged before the body is
+read.
 """
 
 from __future__ import annotations
@@ -80,18 +81,22 @@ class KeyMeter:
     def look(self, key: Key) -> None:
         """RefusedError 429 if the key may not begin a request now."""
         self.requests.resize(key.requests_per_minute)
-        self.tokens.resize(key.tokens_per_minute)
         if (seconds := self.requests.seconds_until(1)) > 0:
             detail = f"{key.requests_per_minute} requests a minute (requestsPerMinute of key {key.name})"
             raise RefusedError(429, "requests_per_minute", detail, math.ceil(seconds))
-        if (seconds := self.tokens.seconds_until(1)) > 0:
-            detail = f"{key.tokens_per_minute} tokens a minute (tokensPerMinute of key {key.name})"
-            raise RefusedError(429, "tokens_per_minute", detail, math.ceil(seconds))
+        self.check_tokens(key)
         limit = key.max_concurrent_requests
         if limit is not None and self.running.used >= limit:
             wait = retry_after(self.running.seconds_to_free(self.running.used - limit + 1))
             detail = f"{self.running.used} requests run already (maxConcurrentRequests {limit} of key {key.name})"
             raise RefusedError(429, "max_concurrent_requests", detail, wait)
+
+    def check_tokens(self, key: Key) -> None:
+        """RefusedError 429 if the key has used up its tokens."""
+        self.tokens.resize(key.tokens_per_minute)
+        if (seconds := self.tokens.seconds_until(1)) > 0:
+            detail = f"{key.tokens_per_minute} tokens a minute (tokensPerMinute of key {key.name})"
+            raise RefusedError(429, "tokens_per_minute", detail, math.ceil(seconds))
 
     @property
     def unused(self) -> bool:
@@ -99,15 +104,13 @@ class KeyMeter:
         return self.running.used == 0 and self.requests.full and self.tokens.full
 
     def begin(self) -> None:
-        """A request is under way: it is being tokenized. It counts at once, or many could come at the same moment."""
+        """A request's headers have come."""
         self.running.take(1)
         self.requests.take(1)
 
-    def end(self, *, accepted: bool) -> None:
-        """A request has ended. One that was refused costs nothing."""
+    def end(self) -> None:
+        """A request has ended."""
         self.running.release(1)
-        if not accepted:
-            self.requests.take(-1)
 
 
 class KeyLimits:

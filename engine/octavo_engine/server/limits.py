@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 from octavo_engine.engine.info import EngineInfo
@@ -80,8 +80,6 @@ class AdmittedRequest:
     """Sequences that have begun and not ended."""
     tokens_each: int = 0
     kv_each: int = 0
-    accepted: bool = False
-    """Whether it passed all of admission."""
     _left: bool = False
 
     def add_tokens(self, prompt: int, answer: int) -> None:
@@ -90,7 +88,6 @@ class AdmittedRequest:
         self.admission.check_tokens(self.key, prompt)
         self.admission.check_kv(self.key, kv, self.admission.queued)
         self.meter.tokens.take(prompt)
-        self.accepted = True
         self.tokens_each, self.kv_each = prompt // self.waiting, kv // self.waiting
         for budgets in self.budgets:
             budgets.tokens.take(self.tokens_each * self.waiting)
@@ -124,7 +121,6 @@ class AdmittedRequest:
         self._leave_queue(self.waiting, served=False)
         self.admission.begun -= self.begun
         self.begun = 0
-        self.meter.end(accepted=self.accepted)
 
     def _leave_queue(self, sequences: int, *, served: bool) -> None:
         self.waiting -= sequences
@@ -136,6 +132,28 @@ class AdmittedRequest:
     def _release_kv(self, sequences: int, *, served: bool) -> None:
         for budgets in self.budgets:
             budgets.kv.release(sequences * self.kv_each, served=served)
+
+
+class Arrival:
+    """An HTTP request from its headers to its last byte: it counts as one of its key's, and at first as queued."""
+
+    def __init__(self, meter: KeyMeter, budgets: Sequence[Budgets]) -> None:
+        self._meter = meter
+        self._budgets = budgets
+        meter.begin()
+        for each in budgets:
+            each.requests.take(1)
+
+    def leave_queue(self) -> None:
+        """Give up the place in the queue: the request enters with all its sequences, or has ended."""
+        for each in self._budgets:
+            each.requests.release(1, served=False)
+        self._budgets = ()
+
+    def end(self) -> None:
+        """The request has ended."""
+        self.leave_queue()
+        self._meter.end()
 
 
 class Admission:
@@ -177,9 +195,19 @@ class Admission:
             return 0
         return max(0, (stats.running_limit or info.max_num_seqs) - stats.running)
 
+    def arrive(self, key: Key, *, generates: bool) -> Arrival:
+        """Count a request of which only the headers are known.
+
+        RefusedError if its key may not begin another, or if not even the smallest one that generates would be accepted.
+        """
+        meter = self._meters.meter(key)
+        meter.look(key)
+        if generates:
+            self.look(key)
+        return Arrival(meter, (self.total, self._budgets_of(key)) if generates else ())
+
     def look(self, key: Key) -> None:
         """Reject a request of which only the key is known if not even the smallest would be accepted."""
-        self._meters.meter(key).look(key)
         self.check_requests(key, 1)
         self.check_tokens(key, 1)
         self.check_kv(key, 1, self.queued + 1)
@@ -187,14 +215,13 @@ class Admission:
     def enter(self, key: Key, sequences: int, priority: int = 0, seconds_left: float = float("inf")) -> AdmittedRequest:
         """Admit a request of `sequences` sequences that must have ended in `seconds_left` seconds."""
         meter = self._meters.meter(key)
-        meter.look(key)
+        meter.check_tokens(key)
         self.check_requests(key, sequences)
         self._check_deadline(key, priority, seconds_left)
         budgets = (self.total, self._budgets_of(key))
         for each in budgets:
             each.requests.take(sequences)
         self.lanes[key.name, priority] += sequences
-        meter.begin()
         return AdmittedRequest(self, key, priority, meter, budgets, sequences)
 
     def leave_lane(self, key: Key, priority: int, sequences: int) -> None:

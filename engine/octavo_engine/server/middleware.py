@@ -15,8 +15,11 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo_engine.server.auth import ANYONE, OPEN_PATHS, Key, KeyRing, bearer_of, unauthorized
+from octavo_engine.server.access_log import AccessLog
+from octavo_engine.server.auth import OPEN_PATHS, Key, KeyRing, bearer_of, key_of, unauthorized
+from octavo_engine.server.bytes_in_use import BytesInUse, Hold
 from octavo_engine.server.errors import APIError, internal_error
+from octavo_engine.server.limits import Arrival
 from octavo_engine.server.refusal import RefusedError, Rejection
 
 log = logging.getLogger("octavo.server")
@@ -32,13 +35,15 @@ _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
 
 
 class RequestContext:
-    """Gives each request an id, the client's own if it sent one, and turns exceptions into answers.
+    """Gives each request an id, the client's own if it sent one, a log line, and turns exceptions into answers.
 
     The client sees the id in X-Request-Id and the log names it where something fails; nothing is looked up by it.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, on_reject: Callable[[Rejection], None]) -> None:
         self._app = app
+        self._on_reject = on_reject
+        self._access_log = AccessLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
@@ -54,6 +59,7 @@ class RequestContext:
             if message["type"] == "http.response.start":
                 started = True
                 MutableHeaders(scope=message)["X-Request-Id"] = shown
+                self._access_log.write(scope, message["status"])
             await send(message)
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)
 
@@ -61,6 +67,8 @@ class RequestContext:
             _check_headers(scope)
             await self._app(scope, receive, send_with_id)
         except APIError as error:
+            if isinstance(error, RefusedError):
+                self._on_reject(error.reason)
             if started:
                 raise
             await error.response()(scope, receive, send_with_id)
@@ -116,43 +124,73 @@ class Authentication:
         return key
 
 
-def key_of(scope: Scope) -> Key:
-    """The API key of a request, as Authentication has found it."""
-    key: Key = scope.get("state", {}).get("key", ANYONE)
-    return key
+class Metering:
+    """Counts a request against the limits of its key once its headers are there, before its body is read.
 
-
-class EarlyRejection:
-    """Rejects a request to `paths` before its body is read if not even the smallest request would be accepted.
-
-    An overloaded server rejects most requests, and this keeps the cost of each small.
+    What is rejected here costs the server next to nothing and the key nothing. All that comes further costs the key a
+    request, also if it turns out to be invalid.
     """
 
-    def __init__(
-        self, app: ASGIApp, paths: frozenset[str], look: Callable[[Key], None], on_reject: Callable[[Rejection], None]
-    ) -> None:
+    def __init__(self, app: ASGIApp, arrive: Callable[[Scope], Arrival | None]) -> None:
         self._app = app
-        self._paths = paths
-        self._look = look
-        self._on_reject = on_reject
+        self._arrive = arrive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
-        if scope["type"] == "http" and scope["path"] in self._paths and scope["method"] == "POST":
-            try:
-                self._look(key_of(scope))
-            except RefusedError as error:
-                self._on_reject(error.reason)
-                raise
-        return await self._app(scope, receive, send)
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or (arrival := self._arrive(scope)) is None:
+            return await self._app(scope, receive, send)
+        scope.setdefault("state", {})["arrival"] = arrival
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            arrival.end()
+
+
+def arrival_of(scope: Scope) -> Arrival | None:
+    """A request's place in the queue, as Metering has given it; None while the model is not loaded."""
+    arrival: Arrival | None = scope.get("state", {}).get("arrival")
+    return arrival
+
+
+class Upload:
+    """A request's body, held until it has been prepared."""
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+        self._data = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def add(self, part: bytes) -> None:
+        """Append what has come; RefusedError if too much is held for this key, or for all."""
+        self._hold.add(len(part))
+        self._data += part
+
+    @property
+    def data(self) -> bytes:
+        """All of it."""
+        return bytes(self._data)
+
+    def release(self) -> None:
+        """Forget the body. May be called more than once."""
+        self._data = bytearray()
+        self._hold.release()
+
+
+def upload_of(scope: Scope) -> Upload:
+    """The body of a request, as BodyLimit has read it."""
+    upload: Upload = scope["state"]["upload"]
+    return upload
 
 
 class BodyLimit:
-    """Reads the body before the endpoint runs: at most so many bytes, in at most so much time."""
+    """Reads the body before the endpoint runs: at most so many bytes in at most so much time, if `uploads` has room."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, uploads: BytesInUse) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
@@ -163,38 +201,36 @@ class BodyLimit:
             if int(length) <= self._max_bytes + LINGER_BYTES and "expect" not in Headers(scope=scope):
                 await _discard(receive)
             raise self._too_large()
+        upload = Upload(self._uploads.hold(key_of(scope)))
+        scope.setdefault("state", {})["upload"] = upload
+        try:
+            if await self._read(receive, upload):
+                await self._app(scope, receive, send)
+        finally:
+            upload.release()
+
+    async def _read(self, receive: Receive, upload: Upload) -> bool:
+        """Whether the whole body has come; otherwise the client has gone."""
         try:
             async with asyncio.timeout(UPLOAD_TIMEOUT):
-                body = await self._read(receive)
+                return await self._read_all(receive, upload)
         except TimeoutError:
             message = f"the body did not arrive within {UPLOAD_TIMEOUT:.0f} s"
             raise APIError(408, message, code="upload_timeout", headers={"Connection": "close"}) from None
-        if body is None:
-            return None  # the client has gone
-        given = False
 
-        async def replay() -> Message:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        return await self._app(scope, replay, send)
-
-    async def _read(self, receive: Receive) -> bytes | None:
-        body = bytearray()
+    async def _read_all(self, receive: Receive, upload: Upload) -> bool:
         while True:
             message = await receive()
             if message["type"] != "http.request":
-                return None
-            body += message.get("body", b"")
-            if len(body) > self._max_bytes:
+                return False
+            upload.add(message.get("body", b""))
+            if len(upload) > self._max_bytes:
+                upload.release()
                 if message.get("more_body", False):
                     await _discard(receive)
                 raise self._too_large()
             if not message.get("more_body", False):
-                return bytes(body)
+                return True
 
     def _too_large(self) -> APIError:
         return APIError(

@@ -18,6 +18,8 @@ Rejection = Literal[
     "max_concurrent_requests",
     "deadline",
     "tokenizing",
+    "uploads",
+    "unread_answers",
     "loading",
     "draining",
     "invalid",

@@ -9,11 +9,14 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from octavo_engine import logs
 from octavo_engine.config import EngineConfig, ServerConfig
@@ -22,8 +25,10 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import ConfigurationError, EngineDeadError
 from octavo_engine.listen import listening_socket
 from octavo_engine.model.source import resolve_model
-from octavo_engine.server.app import create_app
+from octavo_engine.server.acceptor import Acceptor, possible_connections
+from octavo_engine.server.app import create_app, create_probes
 from octavo_engine.server.auth import KeyRing
+from octavo_engine.server.connection import ClientConnection
 from octavo_engine.server.errors import shutting_down
 from octavo_engine.server.middleware import MAX_HEADER_BYTES
 from octavo_engine.server.progress import show_loading
@@ -37,6 +42,7 @@ _TICK = 0.05
 _KEEP_ALIVE = 75
 """Seconds that an idle connection is kept: longer than clients and proxies keep theirs, so that they close it. The side
 that closes may cut off a request that is just being sent."""
+_BEAT_INTERVAL = 0.25
 _CLOSING = 2.0
 """Seconds in which streams that are ended can still send their last event."""
 
@@ -49,24 +55,34 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
     keys = KeyRing(server.api_key_file, priorities=priorities) if server.api_key_file is not None else None
     with (
         contextlib.closing(bind(server.host, server.port)) as listener,
+        _metrics_listener(server) as metrics_listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         serving = Serving(server, EngineClient(engine, server.log_format), names, keys, priorities)
-        return runner.run(_until_signals(Server(serving, engine, listener)))
+        return runner.run(_until_signals(Server(serving, engine, listener, metrics_listener)))
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
     """A listening socket; ConfigurationError says what is wrong with the address."""
     try:
         return listening_socket(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            message = f"port {port} on {host} is in use by another program; choose another one with --port"
+            message = f"port {port} on {host} is in use by another program; choose another one with {flag}"
         elif error.errno == errno.EACCES:
-            message = f"port {port} needs privileges; choose one above 1023 with --port"
+            message = f"port {port} needs privileges; choose one above 1023 with {flag}"
         else:
-            message = f"cannot listen on --host {host} --port {port}: {error.strerror or error}"
+            message = f"cannot listen on --host {host} {flag} {port}: {error.strerror or error}"
         raise ConfigurationError(message) from None
+
+
+@contextlib.contextmanager
+def _metrics_listener(server: ServerConfig) -> Iterator[socket.socket | None]:
+    if server.metrics_port is None:
+        yield None
+        return
+    with contextlib.closing(bind(server.host, server.metrics_port, "--metrics-port")) as listener:
+        yield listener
 
 
 async def _until_signals(server: Server) -> int:
@@ -77,7 +93,7 @@ async def _until_signals(server: Server) -> int:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers, as `Server` drains on a signal."""
+    """uvicorn without its signal handlers, as `Server` drains on a signal, and without a socket to listen on."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -88,25 +104,23 @@ class _Uvicorn(uvicorn.Server):
 class Server:
     """One run from the bound socket to the exit code."""
 
-    def __init__(self, serving: Serving, config: EngineConfig, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        config: EngineConfig,
+        listener: socket.socket,
+        metrics_listener: socket.socket | None = None,
+    ) -> None:
         self._serving = serving
         self._config = config
         self._listener = listener
         self._signalled = asyncio.Event()
         self._hurried = asyncio.Event()
-        self._http = _Uvicorn(
-            uvicorn.Config(
-                create_app(serving),
-                http="h11",  # the parser that does not collect headers without end
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=_KEEP_ALIVE,
-                timeout_graceful_shutdown=int(_CLOSING),
-            )
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._http = _Uvicorn(_http_config(create_app(serving)))
+        self._most_connections = possible_connections(serving.config.max_connections)
+        self._acceptor = Acceptor(
+            listener, self._most_connections, self._hand_over, self._probe_protocols, metrics_listener
         )
 
     async def run(self) -> int:
@@ -134,16 +148,62 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
-        http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
-        reloading = asyncio.create_task(self._reload_keys())
+        self._loop = asyncio.get_running_loop()
+        http = asyncio.create_task(self._http.serve(sockets=[]))
+        others = asyncio.create_task(self._reload_keys()), asyncio.create_task(self._beat())
+        self._acceptor.start()
         try:
             yield
         finally:
             self._serving.draining = True
-            reloading.cancel()
+            for other in others:
+                other.cancel()
+            await asyncio.to_thread(self._acceptor.stop)
             self._http.should_exit = True
-            await asyncio.gather(http, reloading, return_exceptions=True)
+            await asyncio.gather(http, *others, return_exceptions=True)
             self._serving.text.close()
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        """Have the server's loop serve a connection. Called in the acceptor's thread."""
+        self._loop.call_soon_threadsafe(self._adopt, connection)
+
+    def _adopt(self, connection: socket.socket) -> None:
+        """Serve a connection; with too many of them, an idle one is closed."""
+        state = self._http.server_state
+        if len(state.connections) >= self._most_connections:
+            idle = next((each for each in state.connections if isinstance(each, ClientConnection) and each.idle), None)
+            if idle is None:
+                connection.close()
+                log.warning("a connection was closed: all %d (--max-connections) are in use", self._most_connections)
+                return
+            idle.abort()
+        self._begin(self._connect(connection))
+
+    async def _connect(self, connection: socket.socket) -> None:
+        state, config = self._http.server_state, self._http.config
+        try:
+            await self._loop.connect_accepted_socket(lambda: ClientConnection(config, state, {}), connection)
+        except OSError:
+            connection.close()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def _probe_protocols(self, loop: asyncio.AbstractEventLoop) -> Callable[[], ClientConnection]:
+        """What makes the protocols that answer probes in `loop`."""
+        config = _http_config(create_probes(self._serving))
+        config.load()
+        state = ServerState()
+        state.default_headers = [(b"connection", b"close")]
+        return lambda: ClientConnection(config, state, {}, _loop=loop)
+
+    async def _beat(self) -> None:
+        """Note that the loop turns, for probes, which another thread answers."""
+        while True:
+            self._serving.beat_at = time.monotonic()
+            await asyncio.sleep(_BEAT_INTERVAL)
 
     async def _unless_signalled(self, work: Coroutine[Any, Any, None]) -> bool:
         """Whether `work` ended by itself; a signal cancels it. What it raises is raised here."""
@@ -179,7 +239,11 @@ class Server:
         state = self._serving.engine.state
         while state.progress.phase in ("starting", "pulling") and state.phase != "ready":
             await asyncio.sleep(_TICK)
-        return await asyncio.to_thread(_read_tokenizer, self._config)
+        found, _ = await asyncio.gather(
+            asyncio.to_thread(_read_tokenizer, self._config),
+            self._serving.text.start(self._config.model, self._config.revision),
+        )
+        return found
 
     def _announce(self, ready: EngineInfo) -> None:
         host, port = self._listener.getsockname()[:2]
@@ -226,6 +290,22 @@ class Server:
                 self._serving.admission.forget_others(self._serving.keys.names)
             except Exception:  # a loop that ended here would leave revoked keys valid for good
                 log.exception("the API keys could not be read again; trying again in %g s", _RELOAD_INTERVAL)
+
+
+def _http_config(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=ClientConnection,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=int(_CLOSING),
+    )
 
 
 def _read_tokenizer(config: EngineConfig) -> Tokenizer:

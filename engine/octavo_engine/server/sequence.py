@@ -12,6 +12,7 @@ from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.server.errors import APIError, shutting_down
 from octavo_engine.server.metrics import Metrics, Outcome
+from octavo_engine.server.prepared import TextOptions
 from octavo_engine.server.refusal import retry_after
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer
@@ -29,19 +30,6 @@ class Piece:
     """stop or length, on the last piece."""
     stop_reason: int | str | None = None
     """The stop string or token id of the request that ended it; None for the model's own end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextOptions:
-    """How tokens become the text of an answer."""
-
-    stop: tuple[str, ...] = ()
-    """Texts that end an answer."""
-    include_stop: bool = False
-    """Whether the answer keeps the text that ended it."""
-    skip_special_tokens: bool = True
-    ends: tuple[int, ...] = ()
-    """The model's own end tokens among `stop_token_ids`: they are not reported as stop_reason."""
 
 
 class Sequence:

@@ -10,6 +10,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from starlette.types import Scope
+
 from octavo_engine.config import ServerConfig
 from octavo_engine.core.request import Request
 from octavo_engine.engine.client import EngineState
@@ -17,12 +19,21 @@ from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.messages import Failed, Outputs
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
-from octavo_engine.server.auth import Key, KeyRing
+from octavo_engine.server.auth import KeyRing, key_of
+from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.errors import APIError, engine_dead, shutting_down, unavailable
-from octavo_engine.server.limits import Admission, QueueLimits
+from octavo_engine.server.limits import Admission, Arrival, QueueLimits
+from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.metrics import Metrics
-from octavo_engine.server.text_work import TextWork
+from octavo_engine.server.text_pool import TextPool
 from octavo_engine.text.tokenizer import Tokenizer
+
+GENERATING = frozenset({"/v1/chat/completions", "/v1/completions"})
+"""Where requests wait for the engine."""
+_MAX_UPLOADS = 96 << 20
+"""Bytes of bodies that have come and are not prepared yet."""
+_MAX_UNREAD = 96 << 20
+"""Bytes of whole answers that their clients have not read."""
 
 
 class Engine(Protocol):
@@ -93,14 +104,6 @@ class Running:
             request.fail(error)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """What an accepted request uses of the model, also after the server has begun to drain."""
-
-    ready: EngineInfo
-    tokenizer: Tokenizer
-
-
 @dataclass(slots=True)
 class Serving:
     """The state of one server."""
@@ -114,10 +117,14 @@ class Serving:
     """Whether a request's priority acts."""
     metrics: Metrics = field(init=False)
     admission: Admission = field(init=False)
-    text: TextWork = field(default_factory=TextWork)
+    text: TextPool = field(init=False)
+    uploads: BytesInUse = field(init=False)
+    unread: BytesInUse = field(init=False)
     running: Running = field(default_factory=Running)
     tokenizer: Tokenizer | None = None
     draining: bool = False
+    beat_at: float | None = None
+    """When the server's loop last turned (monotonic seconds); None before it serves."""
     started_at: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:
@@ -128,8 +135,11 @@ class Serving:
             ),
             lambda: self.engine.state.stats,
             lambda: self.engine.state.ready,
-            several_keys=lambda: self.keys is not None and len(self.keys) > 1,
+            several_keys=self._several_keys,
         )
+        self.text = TextPool(self._several_keys)
+        self.uploads = BytesInUse(_MAX_UPLOADS, "uploads", "request bodies", self._several_keys)
+        self.unread = BytesInUse(_MAX_UNREAD, "unread_answers", "answers that are not read", self._several_keys)
         self.metrics = Metrics(
             self.names[0],
             lambda: self.engine.state,
@@ -139,14 +149,17 @@ class Serving:
         self.engine.on_step = self.metrics.on_step
 
     @property
+    def loop_silence(self) -> float:
+        """Seconds since the server's loop turned, to be asked from another thread."""
+        return 0.0 if self.beat_at is None else time.monotonic() - self.beat_at
+
+    def _several_keys(self) -> bool:
+        return self.keys is not None and len(self.keys) > 1
+
+    @property
     def loaded(self) -> bool:
         """Whether engine and tokenizer are there."""
         return self.engine.state.phase == "ready" and self.tokenizer is not None
-
-    @staticmethod
-    def now() -> int:
-        """Unix seconds, for `created`."""
-        return int(time.time())
 
     def model(self) -> LoadedModel:
         """What a new request may use; APIError 503 while loading, draining or dead."""
@@ -162,13 +175,15 @@ class Serving:
             raise unavailable(f"the model is loading ({progress.phase} {progress.ratio:.0%})", "model_loading", 5)
         return LoadedModel(state.ready, self.tokenizer)
 
-    def look(self, key: Key) -> None:
-        """RefusedError if there is no room for a request of this key, whatever it is: judged before its body is read.
+    def arrive(self, scope: Scope) -> Arrival | None:
+        """Count a request whose headers have come; RefusedError if it is too many.
 
-        While loading or draining a request is rejected later, after its body, as the connection is closed then.
+        None while loading or draining: such a request is rejected after its body, as the connection is closed then.
         """
-        if self.loaded and not self.draining:
-            self.admission.look(key)
+        if not self.loaded or self.draining:
+            return None
+        generates = scope["method"] == "POST" and scope["path"] in GENERATING
+        return self.admission.arrive(key_of(scope), generates=generates)
 
     def check_model(self, name: str | None) -> None:
         """APIError 404 unless the model is served here; a request that names none means the one there is."""

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.server.errors import APIError
+from octavo_engine.engine.info import EngineInfo
+from octavo_engine.server.auth import key_of
+from octavo_engine.server.engine_requests import engine_requests
+from octavo_engine.server.errors import APIError, not_an_object
 from octavo_engine.server.generation import Generation, GenerationRequest
 from octavo_engine.server.limits import AdmittedRequest
-from octavo_engine.server.middleware import key_of
+from octavo_engine.server.middleware import arrival_of, upload_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
-from octavo_engine.server.openai.preparation import Times, priority_of
-from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.openai.sse import DONE, EventStream, error_event, event, wait_for_disconnect
+from octavo_engine.server.openai.times import Times
+from octavo_engine.server.prepared import JSONAnswer, Prepared, PreparedRequest
 from octavo_engine.server.sequence import Piece
-from octavo_engine.server.serving import LoadedModel, Serving
+from octavo_engine.server.serving import Serving
+from octavo_engine.server.whole_answer import WholeAnswer
+from octavo_engine.text.tokenizer import Tokenizer
+
+Result = TypeVar("Result")
 
 
 class Writer(Protocol):
@@ -39,34 +45,70 @@ class Writer(Protocol):
 
 
 async def answer(
-    serving: Serving,
-    request: Request,
-    body: GenerationBody,
-    times: Times,
-    sequences: int,
-    prepare: Callable[[LoadedModel, AdmittedRequest], Awaitable[tuple[GenerationRequest, Writer]]],
+    serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest, Tokenizer], Writer]
 ) -> Response:
-    """Run one request from admission to its last byte. `prepare` tokenizes and checks it."""
+    """Run one request from its body to its last byte. `job` is what a text worker does with the body."""
     model = serving.model()
-    serving.check_model(body.model)
-    if body.stream_options is not None and not body.stream:
-        raise APIError(400, "stream_options: only allowed when stream is true", param="stream_options")
+    times = Times(request, serving.config.request_timeout)
     with serving.running.preparing():
-        priority = priority_of(serving, request, body)
-        left = times.deadline - time.monotonic()
-        admitted = serving.admission.enter(key_of(request.scope), sequences, priority, left)
-        try:
-            prepared, writer = await prepare(model, admitted)
-            admitted.add_tokens(prepared.prompt_tokens, prepared.max_tokens)
-        except BaseException:
-            admitted.leave()
-            raise
-        generation = Generation(serving, model.tokenizer, prepared, admitted, request.state.request_id)
-    if body.stream:
-        usage = bool(body.stream_options and body.stream_options.include_usage)
-        return EventStream(stream(generation, writer, usage), generation.run())
+        prepared = await prepare(serving, request, job, model.ready, Prepared)
+        if prepared is None:
+            return Response(status_code=499)
+        asked = prepared.request
+        serving.check_model(asked.model)
+        times.shorten(asked.timeout)
+        admitted = _enter(serving, request, asked, times)
+        requests = GenerationRequest(
+            requests=engine_requests(asked, admitted, times.left), n=asked.n, text=asked.text, arrival=times.arrival
+        )
+        generation = Generation(serving, model.tokenizer, requests, admitted, request.state.request_id)
+    written = writer(serving.names[0], asked, model.tokenizer)
+    if asked.stream:
+        events = stream(generation, written, asked.include_usage)
+        return EventStream(events, generation.run(), times.deadline)
     async with generation.run():
-        return await while_connected(request, collect_answer(generation, writer))
+        found = await while_connected(request, collect_answer(generation, written))
+    return Response(status_code=499) if found is None else WholeAnswer(found, serving.unread)
+
+
+Wanted = TypeVar("Wanted", Prepared, JSONAnswer)
+
+
+async def prepare(
+    serving: Serving, request: Request, job: str, engine: EngineInfo, wanted: type[Wanted]
+) -> Wanted | None:
+    """What a text worker makes of the body, which is not held any longer; None if the client goes away meanwhile."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise not_an_object()
+    upload = upload_of(request.scope)
+    if not upload:
+        raise not_an_object()
+    try:
+        work = serving.text.prepare(key_of(request.scope).name, job, engine, upload.data)
+        found = await while_connected(request, work)
+    finally:
+        upload.release()
+    if found is not None and not isinstance(found, wanted):
+        raise TypeError(f"the text worker's job {job} gave a {type(found).__name__}")
+    return found
+
+
+def _enter(serving: Serving, request: Request, asked: PreparedRequest, times: Times) -> AdmittedRequest:
+    """The request, admitted; RefusedError if there is no room, APIError 400 for a priority that would not act."""
+    if asked.priority and not serving.priorities:
+        message = "priority: acts only with --scheduling-policy or --prefix-cache-policy priority"
+        raise APIError(400, message, param="priority", code="unsupported_parameter")
+    key = key_of(request.scope)
+    if (arrival := arrival_of(request.scope)) is not None:
+        arrival.leave_queue()
+    admitted = serving.admission.enter(key, asked.sequences, key.priority_of(asked.priority), times.left)
+    try:
+        admitted.add_tokens(asked.prompt_tokens, asked.sampling.max_tokens)
+    except BaseException:
+        admitted.leave()
+        raise
+    return admitted
 
 
 async def stream(generation: Generation, writer: Writer, include_usage: bool) -> AsyncGenerator[bytes, None]:
@@ -88,13 +130,13 @@ async def stream(generation: Generation, writer: Writer, include_usage: bool) ->
     yield DONE
 
 
-async def collect_answer(generation: Generation, writer: Writer) -> Response:
+async def collect_answer(generation: Generation, writer: Writer) -> bytes:
     """One JSON body, once all sequences have ended."""
     pieces: list[list[Piece]] = [[] for _ in generation.sequences]
     async for piece in generation:
         pieces[piece.index].append(piece)
     answers = [merge(each) for each in pieces]
-    return Response(writer.full(answers, usage_of(generation)), media_type="application/json")
+    return writer.full(answers, usage_of(generation))
 
 
 def merge(pieces: Sequence[Piece]) -> Piece:
@@ -109,13 +151,13 @@ def merge(pieces: Sequence[Piece]) -> Piece:
     )
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """The work's response; the work is cancelled when the client goes away."""
+async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """The work's result; None if the client goes away, by which the work is cancelled."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(wait_for_disconnect(request.receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else Response(status_code=499)
+        return working.result() if working.done() else None
     finally:
         working.cancel()
         leaving.cancel()

@@ -9,10 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.core.request import TokenLogprobs
-from octavo_engine.server.errors import APIError
-from octavo_engine.server.generation import GenerationRequest
-from octavo_engine.server.limits import AdmittedRequest
-from octavo_engine.server.openai.answering import Writer, answer
+from octavo_engine.server.openai.answering import answer
 from octavo_engine.server.openai.answers import (
     AssistantMessage,
     ChatChoice,
@@ -24,12 +21,9 @@ from octavo_engine.server.openai.answers import (
     Usage,
 )
 from octavo_engine.server.openai.frame import Frame
-from octavo_engine.server.openai.preparation import Times, answer_length, generation_request
-from octavo_engine.server.openai.prompts import check_prompt, encode_text, render_chat, truncated_length
-from octavo_engine.server.openai.protocol import ChatCompletionBody
-from octavo_engine.server.openai.structured_outputs import grammar_of
+from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import Piece
-from octavo_engine.server.serving import LoadedModel, Serving
+from octavo_engine.server.serving import Serving
 from octavo_engine.text.logprobs import clamp
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -37,10 +31,10 @@ from octavo_engine.text.tokenizer import Tokenizer
 class ChatWriter:
     """Answers and chunks of one chat completion."""
 
-    def __init__(self, serving: Serving, body: ChatCompletionBody, tokenizer: Tokenizer) -> None:
+    def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._logprobs = bool(body.logprobs)
-        self._frame = Frame(serving, body, "chatcmpl", "chat.completion.chunk" if body.stream else "chat.completion")
+        self._logprobs = asked.sampling.logprobs is not None
+        self._frame = Frame(name, asked, "chatcmpl", "chat.completion.chunk" if asked.stream else "chat.completion")
 
     def opening(self, index: int) -> bytes:
         """The chunk that names the role."""
@@ -94,33 +88,12 @@ class ChatWriter:
         )
 
 
-def top_logprobs(body: ChatCompletionBody) -> int | None:
-    """How many likeliest tokens to report at each position; None for no log probabilities at all."""
-    if body.top_logprobs and not body.logprobs:
-        raise APIError(400, "top_logprobs: only allowed when logprobs is true", param="top_logprobs")
-    return (body.top_logprobs or 0) if body.logprobs else None
-
-
 def routes(serving: Serving) -> APIRouter:
     """The endpoint."""
     router = APIRouter()
 
     @router.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
-        times = Times(request, body.timeout, serving.config.request_timeout)
-
-        async def prepare(model: LoadedModel, admitted: AdmittedRequest) -> tuple[GenerationRequest, Writer]:
-            text = await render_chat(serving, model, body.messages, body)
-            asked = body.max_completion_tokens or body.max_tokens
-            keep = truncated_length(body, asked or 1, model.ready)
-            ids = await encode_text(serving, model, text, bool(body.add_special_tokens), "messages", keep)
-            prompt = check_prompt(ids, model.ready, "messages")
-            max_tokens = answer_length(asked, None, len(prompt), model.ready)
-            grammar = await serving.text.run(grammar_of, body)
-            logprobs = top_logprobs(body)
-            prepared = generation_request(admitted, body, model, [prompt], max_tokens, logprobs, times, grammar)
-            return prepared, ChatWriter(serving, body, model.tokenizer)
-
-        return await answer(serving, request, body, times, body.n or 1, prepare)
+    async def chat_completions(request: Request) -> Response:
+        return await answer(serving, request, "chat", ChatWriter)
 
     return router

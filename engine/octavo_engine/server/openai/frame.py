@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
 from typing import TypeVar
@@ -9,8 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from octavo_engine.server.openai.answers import ChatChoice, ChatChunkChoice, Completion, TextChoice, Usage, encode
-from octavo_engine.server.openai.protocol import GenerationBody
-from octavo_engine.server.serving import Serving
+from octavo_engine.server.prepared import PreparedRequest
 
 Choice = TypeVar("Choice", ChatChoice, ChatChunkChoice, TextChoice)
 
@@ -18,15 +18,15 @@ Choice = TypeVar("Choice", ChatChoice, ChatChunkChoice, TextChoice)
 class Frame:
     """Writes choices as JSON bodies with the request's id, model and time around them."""
 
-    def __init__(self, serving: Serving, body: GenerationBody, prefix: str, kind: str) -> None:
-        include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    def __init__(self, name: str, asked: PreparedRequest, prefix: str, kind: str) -> None:
+        """`name` is the model's own, for a client that names none."""
         self._empty = Completion(
             id=f"{prefix}-{uuid.uuid4().hex}",
             object=kind,
-            created=serving.now(),
-            model=body.model or serving.names[0],
+            created=int(time.time()),
+            model=asked.model or name,
             choices=[],
-            usage=None if include_usage else msgspec.UNSET,
+            usage=None if asked.include_usage else msgspec.UNSET,
         )
 
     def chunk(self, choice: Choice) -> bytes:

@@ -1,80 +1,60 @@
-"""From a client's body and its prompts' tokens to the engine's requests: what chat and text completions share."""
+"""From a client's body and its prompts' tokens to a prepared request: what chat and text completions share.
+
+Runs in a text worker.
+"""
 
 from __future__ import annotations
 
-import re
-import time
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from starlette.requests import Request as HTTPRequest
-
-from octavo_engine.core.request import Request
 from octavo_engine.core.sampling_params import LEAST_TOP_P, SamplingParams
 from octavo_engine.engine.info import EngineInfo
-from octavo_engine.server.auth import Key
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.generation import GenerationRequest
-from octavo_engine.server.limits import AdmittedRequest
-from octavo_engine.server.middleware import key_of
-from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
+from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.protocol import GenerationBody
-from octavo_engine.server.sequence import TextOptions
-from octavo_engine.server.serving import LoadedModel, Serving
+from octavo_engine.server.openai.structured_outputs import grammar_of
+from octavo_engine.server.prepared import PreparedRequest, TextOptions
 
+MAX_REPORTED = 1024
+"""Prompts × n × (logprobs + 1) of one request."""
 _GREEDY = 1e-5
 _LOWEST_TEMPERATURE = 0.01
-_SHORTEST = 0.001
-"""Seconds that a request gets whose deadline has passed while its prompt was tokenized."""
-_TIMEOUT_HEADER = "X-Request-Timeout"
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
-class Times:
-    """When a request came and until when it may run: the smallest of its two timeouts and the server's."""
-
-    def __init__(self, request: HTTPRequest, asked: float | None, longest: float) -> None:
-        self.arrival = time.monotonic()
-        self.deadline = self.arrival + min(asked or longest, _header_timeout(request) or longest, longest)
-
-
-def _header_timeout(request: HTTPRequest) -> float | None:
-    if (text := request.headers.get(_TIMEOUT_HEADER)) is None:
-        return None
-    seconds = float(text) if _SECONDS.fullmatch(text) else 0.0
-    if not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
-        message = f"{_TIMEOUT_HEADER}: must be a number of seconds from {MIN_TIMEOUT} to {MAX_TIMEOUT}, such as 2.5"
-        raise APIError(400, message, param=_TIMEOUT_HEADER)
-    return seconds
-
-
-def generation_request(
-    admitted: AdmittedRequest,
+def prepared_request(
     body: GenerationBody,
     model: LoadedModel,
-    prompts: list[list[int]],
+    prompts: Sequence[Sequence[int]],
     max_tokens: int,
     logprobs: int | None,
-    times: Times,
-    grammar: str | None,
-) -> GenerationRequest:
+    echoes: Sequence[str] | None = None,
+) -> PreparedRequest:
     """What is to be generated for these prompts' token ids; APIError 400 for what the model does not have."""
+    grammar = grammar_of(body)
     _check_ends(body, model, grammar)
+    if body.stream_options is not None and not body.stream:
+        raise APIError(400, "stream_options: only allowed when stream is true", param="stream_options")
     if body.min_tokens is not None and body.min_tokens > max_tokens:
         raise APIError(400, f"min_tokens: {body.min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
-    sampling = replace(_sampling_params(body, model, max_tokens, logprobs), grammar=grammar)
-    return GenerationRequest(
-        requests=_requests(admitted, body, prompts, sampling, times),
+    return PreparedRequest(
+        prompts=tuple(map(tuple, prompts)),
+        echoes=tuple(echoes or [""] * len(prompts)),
         n=body.n or 1,
+        sampling=replace(_sampling_params(body, model, max_tokens, logprobs), grammar=grammar),
         text=TextOptions(
             stop=tuple(body.stop or ()),
             include_stop=bool(body.include_stop_str_in_output),
             skip_special_tokens=body.skip_special_tokens is not False,
             ends=_model_ends(body, model),
         ),
-        arrival=times.arrival,
+        model=body.model,
+        stream=bool(body.stream),
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        timeout=body.timeout,
+        priority=body.priority,
+        cache_salt=body.cache_salt or "",
     )
 
 
@@ -91,40 +71,16 @@ def _check_ends(body: GenerationBody, model: LoadedModel, grammar: str | None) -
             raise APIError(400, message, param=param)
 
 
-def _requests(
-    admitted: AdmittedRequest, body: GenerationBody, prompts: list[list[int]], sampling: SamplingParams, times: Times
-) -> tuple[Request, ...]:
-    """The engine's requests: each prompt's choices one after another, the later ones forks of the first."""
-    name = uuid.uuid4().hex
-    found: list[Request] = []
-    for prompt in prompts:
-        first = Request(
-            request_id=f"{name}-{len(found)}",
-            prompt_token_ids=tuple(prompt),
-            sampling=sampling,
-            priority=admitted.priority,
-            tenant=admitted.key.name,
-            weight=admitted.key.weight,
-            cache_salt=_cache_salt(admitted.key, body),
-            timeout=max(_SHORTEST, times.deadline - time.monotonic()),
+def check_sequences(body: GenerationBody, prompts: int, logprobs: int | None) -> None:
+    """APIError 400 if a request asks for too many log probabilities at each step of its answers."""
+    reported = prompts * (body.n or 1) * (logprobs + 1 if logprobs is not None else 1)
+    if reported > MAX_REPORTED:
+        raise APIError(
+            400,
+            f"{prompts} prompts with n {body.n or 1} and logprobs {logprobs} report {reported} log probabilities at "
+            f"each step, more than {MAX_REPORTED}; lower one of the three, or send the prompts in several requests",
+            param="logprobs",
         )
-        found.append(first)
-        for choice in range(1, body.n or 1):
-            fork = replace(
-                first,
-                request_id=f"{name}-{len(found)}",
-                sampling=_of_choice(sampling, choice),
-                fork_of=first.request_id,
-            )
-            found.append(fork)
-    return tuple(found)
-
-
-def _of_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
-    """A seed gives each choice another answer."""
-    if sampling.seed is None:
-        return sampling
-    return replace(sampling, seed=(sampling.seed + choice) % (1 << 63))
 
 
 def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
@@ -186,19 +142,3 @@ def answer_length(asked: int | None, default: int | None, longest_prompt: int, r
             code="context_length_exceeded",
         )
     return wanted
-
-
-def _cache_salt(key: Key, body: GenerationBody) -> str:
-    """Keeps tenants' cached prefixes apart, and within a tenant those that a request wants apart."""
-    return f"{key.name}\n{body.cache_salt or ''}"
-
-
-def priority_of(serving: Serving, request: HTTPRequest, body: GenerationBody) -> int:
-    """The request's turn: the lower, the earlier, and none earlier than its key allows.
-
-    APIError 400 if it asks for one where it would not act.
-    """
-    if body.priority and not serving.priorities:
-        message = "priority: acts only with --scheduling-policy or --prefix-cache-policy priority"
-        raise APIError(400, message, param="priority", code="unsupported_parameter")
-    return key_of(request.scope).priority_of(body.priority)

@@ -1,4 +1,4 @@
-"""From what a client sends as its prompt to token ids: the chat template and the tokenizer, both on threads."""
+"""From what a client sends as its prompt to token ids: the chat template and the tokenizer, in a text worker."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
-from octavo_engine.server.serving import LoadedModel, Serving
 from octavo_engine.text.chat_template import ChatTemplateError
 
 
@@ -27,10 +27,10 @@ def truncated_length(body: GenerationBody, max_tokens: int, ready: EngineInfo) -
     return body.truncate_prompt_tokens
 
 
-async def encode_text(
-    serving: Serving, model: LoadedModel, text: str, add_special_tokens: bool, param: str, keep: int | None = None
+def encode_text(
+    model: LoadedModel, text: str, add_special_tokens: bool, param: str, keep: int | None = None
 ) -> list[int]:
-    """Token ids, worked out on a thread: all of them, or the last `keep`.
+    """Token ids: all of them, or the last `keep`.
 
     A text that cannot fit whatever its tokens is refused, or cut, before it is tokenized.
     """
@@ -48,12 +48,12 @@ async def encode_text(
         text.encode()
     except UnicodeEncodeError:
         raise APIError(400, f"{param}: half of a surrogate pair is no character", param=param) from None
-    ids = await serving.text.run(tokenizer.encode, text, add_special_tokens)
+    ids = tokenizer.encode(text, add_special_tokens)
     return ids if keep is None else ids[-keep:]
 
 
-async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Message], options: TemplateOptions) -> str:
-    """The prompt of a chat, rendered on a thread; APIError 400 if the template refuses it."""
+def render_chat(model: LoadedModel, chat: Sequence[Message], options: TemplateOptions) -> str:
+    """The prompt of a chat; APIError 400 if the template refuses it."""
     template = model.tokenizer.chat_template
     if template is None:
         raise APIError(
@@ -71,8 +71,7 @@ async def render_chat(serving: Serving, model: LoadedModel, chat: Sequence[Messa
         named = {"name": turn.name} if turn.name is not None else {}
         messages.append({"role": role, "content": turn.content or "", **named})
     try:
-        return await serving.text.run(
-            template.render,
+        return template.render(
             messages,
             add_generation_prompt=generates,
             continue_final_message=continues,

@@ -33,15 +33,22 @@ def error_event(error: APIError) -> bytes:
 
 
 class EventStream(Response):
-    """Sends `events` inside of `owner`, which is left as soon as the client is gone or takes too long."""
+    """Sends `events` inside of `owner`, which is left as soon as the client is gone or takes too long.
+
+    A client has to take each event within STALL_TIMEOUT, and all of them until `deadline` (monotonic seconds) and as
+    long again as one event may take: one that reads a few bytes now and then would never stall.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], owner: AbstractAsyncContextManager[object]) -> None:
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], owner: AbstractAsyncContextManager[object], deadline: float
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
         self._owner = owner
+        self._deadline = deadline
         self._last_sent = time.monotonic()
         self._sending_since: float | None = None
 
@@ -76,6 +83,8 @@ class EventStream(Response):
         while True:
             await asyncio.sleep(min(PING_INTERVAL, STALL_TIMEOUT) / 4)
             now = time.monotonic()
+            if now > self._deadline + STALL_TIMEOUT:
+                return
             if self._sending_since is not None:
                 if now - self._sending_since > STALL_TIMEOUT:
                     return

@@ -1,0 +1,168 @@
+"""Accepts connections in a thread of its own, answers probes there, and hands all others to the server's loop.
+
+So a probe or a scrape is answered however busy the server's loop is, and a connection that sends nothing costs that
+loop nothing. A probe's answer closes its connection: the next request on it might be no probe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import re
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from octavo_engine.server.connection import HEAD_SECONDS
+
+log = logging.getLogger("octavo.server")
+
+_PROBE = re.compile(rb"(GET|HEAD) /(health(/startup|/ready|/live)?|metrics)[ ?]")
+_PEEK = 64
+_SEND_BUFFER = 256 << 10
+"""Bytes that the kernel keeps for a client that does not read; without a limit it keeps megabytes."""
+_RESERVED_FILES = 128
+"""Files beside those of connections."""
+_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_LOG_INTERVAL = 10.0
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+
+def possible_connections(wanted: int) -> int:
+    """How many connections this process may have: `wanted`, or what its limit of open files leaves."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted + _RESERVED_FILES:
+        target = wanted + _RESERVED_FILES if hard == resource.RLIM_INFINITY else min(hard, wanted + _RESERVED_FILES)
+        soft = max(soft, target)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(wanted, soft - _RESERVED_FILES))
+
+
+class Acceptor:
+    """The thread, its loop, and the connections that have sent nothing yet.
+
+    At most half of `most` connections may be silent: the one that has been for longest is closed for the next.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        most: int,
+        hand_over: Callable[[socket.socket], None],
+        probes: Callable[[asyncio.AbstractEventLoop], ProtocolFactory],
+        metrics_listener: socket.socket | None = None,
+    ) -> None:
+        """`hand_over` is called in the thread; `probes` makes the protocols that answer probes in the thread's loop."""
+        self._listeners = [(listener, self._meet)]
+        if metrics_listener is not None:
+            self._listeners.append((metrics_listener, self._answer))
+        self._most_silent = max(1, most // 2)
+        self._hand_over, self._probes = hand_over, probes
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._closed_silent = 0
+        self._logged_at = 0.0
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._run, name="octavo-accept", daemon=True)
+
+    def start(self) -> None:
+        """Accept from now on."""
+        self._protocol = self._probes(self._loop)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Accept nothing any more; ends once the thread has."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        for listener, then in self._listeners:
+            listener.setblocking(False)
+            self._begin(self._accept(listener, then))
+        try:
+            self._loop.run_forever()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+            for silent in list(self._silent):
+                self._forget(silent)
+                silent.close()
+            for listener, _ in self._listeners:
+                listener.close()
+            self._loop.close()
+
+    async def _accept(self, listener: socket.socket, then: Callable[[socket.socket], None]) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno in _FULL:
+                    self._close_oldest()
+                    self._log("no further connection can be opened (%s)", error.strerror)
+                await asyncio.sleep(0.05)
+                continue
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+            then(connection)
+
+    def _meet(self, connection: socket.socket) -> None:
+        """Wait for the first bytes of a new connection."""
+        if len(self._silent) >= self._most_silent:
+            self._close_oldest()
+        self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._close_silent, connection)
+        self._loop.add_reader(connection, self._hear, connection)
+
+    def _hear(self, connection: socket.socket) -> None:
+        """Bytes have come, or the end."""
+        self._forget(connection)
+        try:
+            first = connection.recv(_PEEK, socket.MSG_PEEK)
+        except OSError:
+            first = b""
+        if not first:
+            connection.close()
+        elif _PROBE.match(first):
+            self._answer(connection)
+        else:
+            self._hand_over(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        self._begin(self._connect(connection))
+
+    async def _connect(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, connection)
+        except OSError:
+            connection.close()
+
+    def _close_oldest(self) -> None:
+        if self._silent:
+            self._close_silent(next(iter(self._silent)))
+
+    def _close_silent(self, connection: socket.socket) -> None:
+        self._forget(connection)
+        connection.close()
+        self._closed_silent += 1
+        self._log("%d connections were closed that had sent nothing (at most %d may be silent, for %g s)",
+                  self._closed_silent, self._most_silent, HEAD_SECONDS)  # fmt: skip
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._silent.pop(connection).cancel()
+        self._loop.remove_reader(connection)
+
+    def _begin(self, work: asyncio._CoroutineLike[None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _log(self, message: str, *arguments: object) -> None:
+        """Log at most every few seconds: whoever opens connections could fill the disk."""
+        if (now := time.monotonic()) - self._logged_at >= _LOG_INTERVAL or not self._logged_at:
+            self._logged_at = now
+            log.warning(message, *arguments)

@@ -1,0 +1,51 @@
+"""One log line for each request: without query strings, without keys, and no more lines than a disk can hold."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+
+from starlette.types import Scope
+
+from octavo_engine.server.auth import OPEN_PATHS
+
+log = logging.getLogger("octavo.access")
+
+LINES_PER_SECOND = 50.0
+_BURST = 500.0
+_LONGEST_PATH = 200
+_KEY = re.compile(rb"(?i)\b(sk|key|token)[-_=][A-Za-z0-9_-]{6,}")
+
+
+class AccessLog:
+    """A token bucket of lines. What does not fit is counted, and the count logged with the next line."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._level, self._filled_at = _BURST, clock()
+        self._omitted = 0
+
+    def write(self, scope: Scope, status: int) -> None:
+        """Log a request with the status of its answer, except for probes and scrapes, which come every few seconds."""
+        if scope["path"] in OPEN_PATHS:
+            return
+        now = self._clock()
+        self._level = min(_BURST, self._level + (now - self._filled_at) * LINES_PER_SECOND)
+        self._filled_at = now
+        if self._level < 1:
+            self._omitted += 1
+            return
+        self._level -= 1
+        if self._omitted:
+            log.info("%d requests were answered without a line here: too many came at once", self._omitted)
+            self._omitted = 0
+        client = scope.get("client") or ("", 0)
+        log.info('%s:%d "%s %s" %d', client[0], client[1], scope["method"][:20], _shown(scope), status)
+
+
+def _shown(scope: Scope) -> str:
+    """The path as it was sent, its % escapes included: they cannot begin another line."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    return _KEY.sub(rb"\1-...", raw[:_LONGEST_PATH]).decode("ascii", errors="replace")

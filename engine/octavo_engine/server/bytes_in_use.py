@@ -1,0 +1,68 @@
+"""Bytes that the server holds for its clients, bounded for each API key and for all together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from octavo_engine.server.auth import Key
+from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
+
+
+class BytesInUse:
+    """How many bytes of one kind are held for whom.
+
+    While several keys exist, one of them may hold a quarter of the whole, so that there is room when others come.
+    """
+
+    def __init__(self, total: int, reason: Rejection, what: str, several_keys: Callable[[], bool]) -> None:
+        self.total = total
+        self.used = 0
+        self._reason, self._what, self._several_keys = reason, what, several_keys
+        self._by_key: Counter[str] = Counter()
+
+    def hold(self, key: Key) -> Hold:
+        """What one request of this key will hold; nothing yet."""
+        return Hold(self, key)
+
+    def take(self, key: Key, size: int) -> None:
+        """Count `size` bytes more; RefusedError if that is too much."""
+        share = self.total // 4 if self._several_keys() else self.total
+        mine = self._by_key[key.name]
+        if self.used + size > self.total:
+            raise self._refused(503, f"{self.used} bytes of {self._what} are held, and allowed are {self.total}")
+        if mine + size > share:
+            raise self._refused(429, f"{mine} bytes of {self._what} are held for this key, and allowed are {share}")
+        self._by_key[key.name] += size
+        self.used += size
+
+    def release(self, key: Key, size: int) -> None:
+        """Count `size` bytes less."""
+        self.used -= size
+        self._by_key[key.name] -= size
+        if not self._by_key[key.name]:
+            del self._by_key[key.name]
+
+    def _refused(self, status: int, detail: str) -> RefusedError:
+        error = RefusedError(503 if status == 503 else 429, self._reason, detail, retry_after(None))
+        error.headers["Connection"] = "close"
+        return error
+
+
+class Hold:
+    """The bytes of one request, released once."""
+
+    def __init__(self, owner: BytesInUse, key: Key) -> None:
+        self._owner, self._key = owner, key
+        self._size = 0
+
+    def add(self, size: int) -> None:
+        """Hold `size` bytes more; RefusedError if that is too much."""
+        self._owner.take(self._key, size)
+        self._size += size
+
+    def release(self) -> None:
+        """Hold nothing any more. May be called more than once."""
+        if self._size:
+            self._owner.release(self._key, self._size)
+            self._size = 0

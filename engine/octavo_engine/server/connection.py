@@ -1,0 +1,121 @@
+"""One connection of a client: uvicorn's, with the times and the letter of the protocol that clients have to keep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.strict_http import StrictBuffer
+
+log = logging.getLogger("octavo.server")
+
+HEAD_SECONDS = 10.0
+"""In which a request's headers have to be complete, from the connection's first moment or their first byte."""
+STALL_SECONDS = 30.0
+"""In which a client has to read what waits for it."""
+_REST_SECONDS = 5.0
+"""In which the rest of a body has to come whose request has been answered already."""
+
+
+class ClientConnection(H11Protocol):
+    """uvicorn's protocol over h11, which has no time limit but that of an idle connection."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn._receive_buffer = StrictBuffer()
+        self.app_state = {**self.app_state, "connection": self}
+        self._timer: asyncio.TimerHandle | None = None
+        """Until when the client has to send."""
+        self._stall: asyncio.TimerHandle | None = None
+        """Until when the client has to read."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is under way."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin: the first request's headers have to come."""
+        super().connection_made(transport)
+        self._expect(HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._stop_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the client: further bytes of a head do not give it more time."""
+        waited = self.conn.their_state is h11.IDLE
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self.conn.their_state is not h11.IDLE:
+            if waited:
+                self._expect(None)
+        elif not waited or self._timer is None:
+            self._expect(HEAD_SECONDS)
+
+    def on_response_complete(self) -> None:
+        """A request has been answered, perhaps before all of its body has come."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self.pause_writing()
+        elif self.conn.their_state is h11.IDLE:
+            self._expect(HEAD_SECONDS if len(self.conn._receive_buffer) else None)
+        elif self.cycle.response_complete:
+            self._expect(_REST_SECONDS)
+
+    def pause_writing(self) -> None:
+        """More waits to be sent than may, or the last bytes do: the client has to read some."""
+        super().pause_writing()
+        if self._stall is None:
+            self._stall = self.loop.call_later(STALL_SECONDS, self.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """The connection has been idle for long: what has not been read by now never will be."""
+        if self.transport.get_write_buffer_size():
+            self.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is not HTTP, and end the connection."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.abort()  # in the middle of another answer
+            return
+        error = APIError(400, f"{msg} Send HTTP/1.1 as RFC 9112 has it.", code="invalid_http")
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=error.body()), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+        self.pause_writing()
+
+    def abort(self) -> None:
+        """End the connection now, whatever waits to be sent."""
+        self._stop_timers()
+        self.transport.abort()
+
+    def _expect(self, seconds: float | None) -> None:
+        """Give the client so much time from now; None ends the time limit."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self.abort)
+
+    def _stop_timers(self) -> None:
+        self._expect(None)
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None

@@ -1,0 +1,46 @@
+"""From a prepared request to the engine's requests."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from octavo_engine.core.request import Request
+from octavo_engine.core.sampling_params import SamplingParams
+from octavo_engine.server.limits import AdmittedRequest
+from octavo_engine.server.prepared import PreparedRequest
+
+
+def engine_requests(asked: PreparedRequest, admitted: AdmittedRequest, seconds_left: float) -> tuple[Request, ...]:
+    """Each prompt's choices one after another, the later ones forks of the first."""
+    name = uuid.uuid4().hex
+    found: list[Request] = []
+    for prompt in asked.prompts:
+        first = Request(
+            request_id=f"{name}-{len(found)}",
+            prompt_token_ids=prompt,
+            sampling=asked.sampling,
+            priority=admitted.priority,
+            tenant=admitted.key.name,
+            weight=admitted.key.weight,
+            # Keeps tenants' cached prefixes apart, and within a tenant those that a request wants apart.
+            cache_salt=f"{admitted.key.name}\n{asked.cache_salt}",
+            timeout=seconds_left,
+        )
+        found.append(first)
+        for choice in range(1, asked.n):
+            fork = replace(
+                first,
+                request_id=f"{name}-{len(found)}",
+                sampling=_of_choice(asked.sampling, choice),
+                fork_of=first.request_id,
+            )
+            found.append(fork)
+    return tuple(found)
+
+
+def _of_choice(sampling: SamplingParams, choice: int) -> SamplingParams:
+    """A seed gives each choice another answer."""
+    if sampling.seed is None:
+        return sampling
+    return replace(sampling, seed=(sampling.seed + choice) % (1 << 63))

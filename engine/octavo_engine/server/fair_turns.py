@@ -1,0 +1,62 @@
+"""A few equal things that many clients want: each API key in turn gets one, however many requests it has waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class FairTurns(Generic[T]):
+    """Hands out what `release` brings in. While several keys exist, none of them holds all `total` things at once."""
+
+    def __init__(self, total: int, several_keys: Callable[[], bool]) -> None:
+        self._total, self._several_keys = total, several_keys
+        self._free: list[T] = []
+        self._held: Counter[str] = Counter()
+        self._waiting: OrderedDict[str, deque[asyncio.Future[T]]] = OrderedDict()
+
+    async def acquire(self, key: str) -> T:
+        """The next free thing, once it is this key's turn."""
+        turn: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, deque()).append(turn)
+        self._hand_out()
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release(key, turn.result())
+            raise
+
+    def add(self, thing: T) -> None:
+        """Bring in a thing that no key holds."""
+        self._free.append(thing)
+        self._hand_out()
+
+    def release(self, key: str, thing: T) -> None:
+        """Bring back what `key` held."""
+        self.drop(key)
+        self.add(thing)
+
+    def drop(self, key: str) -> None:
+        """Note that what `key` held does not come back."""
+        self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]
+
+    def _hand_out(self) -> None:
+        while self._free and (key := self._next_key()) is not None:
+            turn = self._waiting[key].popleft()
+            self._waiting.move_to_end(key)
+            if not turn.done():
+                self._held[key] += 1
+                turn.set_result(self._free.pop())
+
+    def _next_key(self) -> str | None:
+        most = self._total - 1 if self._several_keys() and self._total > 1 else self._total
+        for key in [key for key, turns in self._waiting.items() if not turns]:
+            del self._waiting[key]
+        return next((key for key in self._waiting if self._held[key] < most), None)

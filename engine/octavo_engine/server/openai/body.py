@@ -1,0 +1,26 @@
+"""A client's body as an object of one of protocol.py's classes."""
+
+from __future__ import annotations
+
+import json
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from octavo_engine.server.errors import APIError, from_validation
+from octavo_engine.server.openai.protocol import Body
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
+    """The checked body; APIError 400 names the first thing that is wrong."""
+    try:
+        return kind.model_validate(json.loads(raw))
+    except ValidationError as error:
+        raise from_validation(error) from None
+    except json.JSONDecodeError as error:
+        raise APIError(400, f"the body is not valid JSON: {error.msg}", code="invalid_json") from None
+    except (ValueError, RecursionError):
+        message = "the body cannot be read as JSON: it must be UTF-8, not deeply nested, without endless numbers"
+        raise APIError(400, message, code="invalid_json") from None

@@ -1,0 +1,57 @@
+"""Prepares /v1/completions, in a text worker: from the body to token ids and checked parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
+from octavo_engine.server.openai.prompts import check_prompt, encode_text, truncated_length
+from octavo_engine.server.openai.protocol import CompletionBody
+from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.text.tokenizer import Tokenizer
+
+_DEFAULT_MAX_TOKENS = 16
+
+
+def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
+    """What is asked for; APIError 400."""
+    body = parse(CompletionBody, raw)
+    _check_echo(body)
+    check_sequences(body, len(body.prompt), body.logprobs)
+    prompts = _encode_prompts(model, body)
+    max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, max(map(len, prompts)), model.ready)
+    echoes = _echoes(body, model.tokenizer, prompts)
+    return prepared_request(body, model, prompts, max_tokens, body.logprobs, echoes)
+
+
+def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]:
+    keep = truncated_length(body, body.max_tokens or _DEFAULT_MAX_TOKENS, model.ready)
+    special = body.add_special_tokens is not False
+    found = []
+    for prompt in body.prompt:
+        if isinstance(prompt, str):
+            ids = encode_text(model, prompt, special, "prompt", keep)
+        else:
+            ids = prompt if keep is None else prompt[-keep:]
+        found.append(check_prompt(ids, model.ready, "prompt"))
+    return found
+
+
+def _check_echo(body: CompletionBody) -> None:
+    if body.echo and body.logprobs is not None:
+        message = "echo: log probabilities of the prompt are not supported by this version yet"
+        raise APIError(400, message, param="echo", code="unsupported_parameter")
+
+
+def _echoes(body: CompletionBody, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]) -> list[str]:
+    """What each prompt's answers begin with: the prompt, as far as it was kept, if the request wants it back."""
+    if not body.echo:
+        return [""] * len(prompts)
+    kept = body.truncate_prompt_tokens is None
+    return [
+        text if isinstance(text, str) and kept else tokenizer.decode(ids)
+        for text, ids in zip(body.prompt, prompts, strict=True)
+    ]

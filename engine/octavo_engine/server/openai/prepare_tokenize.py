@@ -1,0 +1,56 @@
+"""Prepares /tokenize and /detokenize, in a text worker: what the model makes of a text, in vLLM's shapes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.openai.answers import encode
+from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.prompts import encode_text, render_chat
+from octavo_engine.server.openai.protocol import DetokenizeBody, TokenizeBody
+from octavo_engine.server.prepared import JSONAnswer
+
+
+class Tokens(msgspec.Struct):
+    """A text's tokens."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(msgspec.Struct):
+    """The text of tokens."""
+
+    prompt: str
+
+
+def tokenize(model: LoadedModel, raw: bytes) -> JSONAnswer:
+    """The answer of /tokenize; APIError 400."""
+    body = parse(TokenizeBody, raw)
+    text, param, special = _text_of(model, body)
+    ids = encode_text(model, text, special, param)
+    texts = [model.tokenizer.token_text(token_id) for token_id in ids] if body.return_token_strs else None
+    return JSONAnswer(encode(Tokens(len(ids), model.ready.max_model_len, ids, texts)), body.model)
+
+
+def _text_of(model: LoadedModel, body: TokenizeBody) -> tuple[str, str, bool]:
+    """The text, the parameter it comes from, and whether special tokens are added to it."""
+    if (body.prompt is None) == (body.messages is None):
+        raise APIError(400, "give either prompt or messages", param="prompt")
+    if body.prompt is not None:
+        return body.prompt, "prompt", body.add_special_tokens is not False
+    return render_chat(model, body.messages or [], body), "messages", bool(body.add_special_tokens)
+
+
+def detokenize(model: LoadedModel, raw: bytes) -> JSONAnswer:
+    """The answer of /detokenize; APIError 400."""
+    body = parse(DetokenizeBody, raw)
+    if (wrong := next((token for token in body.tokens if token >= model.ready.vocab_size), None)) is not None:
+        message = f"tokens: token {wrong} is none of the model's {model.ready.vocab_size}"
+        raise APIError(400, message, param="tokens")
+    text = model.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    return JSONAnswer(encode(Detokenized(text)), body.model)

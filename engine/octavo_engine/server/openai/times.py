@@ -1,0 +1,44 @@
+"""When a request came and until when it may run."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from starlette.requests import Request
+
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.fields import MAX_TIMEOUT, MIN_TIMEOUT
+
+_TIMEOUT_HEADER = "X-Request-Timeout"
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_SHORTEST = 0.001
+"""Seconds that a request gets whose deadline has passed while its prompt was tokenized."""
+
+
+class Times:
+    """Monotonic seconds: the smallest of the header, the server's limit and, once it is read, the body's timeout."""
+
+    def __init__(self, request: Request, longest: float) -> None:
+        self.arrival = time.monotonic()
+        self.deadline = self.arrival + min(_header_timeout(request) or longest, longest)
+
+    def shorten(self, asked: float | None) -> None:
+        """Take the body's timeout into account."""
+        if asked is not None:
+            self.deadline = min(self.deadline, self.arrival + asked)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; never 0."""
+        return max(_SHORTEST, self.deadline - time.monotonic())
+
+
+def _header_timeout(request: Request) -> float | None:
+    if (text := request.headers.get(_TIMEOUT_HEADER)) is None:
+        return None
+    seconds = float(text) if _SECONDS.fullmatch(text) else 0.0
+    if not MIN_TIMEOUT <= seconds <= MAX_TIMEOUT:
+        message = f"{_TIMEOUT_HEADER}: must be a number of seconds from {MIN_TIMEOUT} to {MAX_TIMEOUT}, such as 2.5"
+        raise APIError(400, message, param=_TIMEOUT_HEADER)
+    return seconds

@@ -1,0 +1,116 @@
+"""The messages between the server and its text workers, and what a prepared request is: msgspec, never pickle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from octavo_engine.core.sampling_params import SamplingParams
+from octavo_engine.engine.info import EngineInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """How tokens become the text of an answer."""
+
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer."""
+    include_stop: bool = False
+    """Whether the answer keeps the text that ended it."""
+    skip_special_tokens: bool = True
+    ends: tuple[int, ...] = ()
+    """The model's own end tokens among `stop_token_ids`: they are not reported as stop_reason."""
+
+
+class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client asks to be generated: checked, rendered and tokenized by a text worker."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    echoes: tuple[str, ...]
+    """What each prompt's answers begin with: the prompt if the client wants it back, else nothing."""
+    n: int
+    """Choices for each prompt."""
+    sampling: SamplingParams
+    """Of the first choice of each prompt."""
+    text: TextOptions
+    model: str | None
+    stream: bool
+    include_usage: bool
+    timeout: float | None
+    """Seconds."""
+    priority: int | None
+    cache_salt: str
+
+    @property
+    def sequences(self) -> int:
+        """How many answers there will be."""
+        return len(self.prompts) * self.n
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts, each counted once however many choices it has."""
+        return sum(map(len, self.prompts))
+
+
+class JSONAnswer(msgspec.Struct, tag="answer", frozen=True):
+    """A complete answer that needs no model: of /tokenize and /detokenize."""
+
+    body: bytes
+    model: str | None
+    """The model that the client named."""
+
+
+class Rejected(msgspec.Struct, tag="rejected", frozen=True):
+    """Why a request cannot be prepared, as the client is to see it."""
+
+    status: int
+    message: str
+    code: str | None
+    param: str | None
+
+
+class Prepared(msgspec.Struct, tag="prepared", frozen=True):
+    """A request that can be generated."""
+
+    request: PreparedRequest
+
+
+Result = Prepared | JSONAnswer | Rejected
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """A worker's first message: whose tokenizer to load."""
+
+    model: str
+    revision: str | None
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A body as a client sent it, and what is to be made of it."""
+
+    job: str
+    """A key of `text_worker.JOBS`."""
+    engine: EngineInfo
+    body: bytes
+
+
+_task_decoder = msgspec.msgpack.Decoder(Task)
+_result_decoder: msgspec.msgpack.Decoder[Result] = msgspec.msgpack.Decoder(Result)
+_setup_decoder = msgspec.msgpack.Decoder(Setup)
+encode = msgspec.msgpack.Encoder().encode
+
+
+def decode_task(data: bytes) -> Task:
+    """A task from its bytes; msgspec.DecodeError otherwise."""
+    return _task_decoder.decode(data)
+
+
+def decode_result(data: bytes) -> Result:
+    """A result from its bytes; msgspec.DecodeError otherwise."""
+    return _result_decoder.decode(data)
+
+
+def decode_setup(data: bytes) -> Setup:
+    """A setup from its bytes; msgspec.DecodeError otherwise."""
+    return _setup_decoder.decode(data)

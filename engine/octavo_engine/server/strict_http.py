@@ -1,0 +1,45 @@
+"""HTTP/1.1 by the letter: what a proxy before the server might read differently is refused, not interpreted.
+
+h11 accepts line ends without CR, headers folded over lines, Content-Length beside Transfer-Encoding, and repeated
+lengths. Each of them has been used to smuggle a request past a proxy (RFC 9112 sections 2.2, 5.2, 6.1, 6.3, 7.1).
+"""
+
+from __future__ import annotations
+
+from h11 import LocalProtocolError
+from h11._receivebuffer import ReceiveBuffer
+
+_CHUNK_SIZE_DIGITS = 16
+"""Of hexadecimal: 64 bits."""
+
+
+class StrictBuffer(ReceiveBuffer):
+    """What h11 reads heads, trailers and chunk sizes from."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """A head or the trailers once they are complete; LocalProtocolError if they are not written by the letter."""
+        before = bytes(self._data)
+        lines = super().maybe_extract_lines()
+        if lines is not None:
+            _check_head(before[: len(before) - len(self._data)])
+        return lines
+
+    def maybe_extract_next_line(self) -> bytearray | None:
+        """The line before a chunk once it is complete; LocalProtocolError for a size of more than 64 bits."""
+        line = super().maybe_extract_next_line()
+        if line is not None and len(line.partition(b";")[0].strip()) > _CHUNK_SIZE_DIGITS:
+            raise LocalProtocolError("a chunk's size has more than 64 bits")
+        return line
+
+
+def _check_head(head: bytes) -> None:
+    ends = head.count(b"\r\n")
+    if head.count(b"\n") != ends or head.count(b"\r") != ends:
+        raise LocalProtocolError("a line must end with CR LF")
+    lines = head.split(b"\r\n")
+    if any(line[:1] in (b" ", b"\t") for line in lines):
+        raise LocalProtocolError("a header must not be folded over several lines")
+    names = [line.partition(b":")[0].lower() for line in lines]
+    lengths, encodings = names.count(b"content-length"), names.count(b"transfer-encoding")
+    if lengths + encodings > 1:
+        raise LocalProtocolError("give one Content-Length or one Transfer-Encoding")

@@ -1,0 +1,204 @@
+"""The text workers, seen from asyncio: who gets one when, and what happens to a worker that takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from octavo_engine.engine.info import EngineInfo
+from octavo_engine.errors import EngineDeadError
+from octavo_engine.server.budget import Budget
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.fair_turns import FairTurns
+from octavo_engine.server.prepared import JSONAnswer, Prepared, Rejected, Result, Setup, Task, decode_result, encode
+from octavo_engine.server.refusal import RefusedError, retry_after
+from octavo_engine.server.text_worker import CPU_SECONDS, LENGTH
+
+log = logging.getLogger("octavo.server")
+
+PROGRAM = (sys.executable, "-m", "octavo_engine.server.text_worker")
+WALL_SECONDS = 30.0
+"""After which a worker is killed that has used less than its CPU time: it hangs, or the machine is overloaded."""
+_MAX_PENDING = 512
+_MOST_WORKERS = 8
+
+
+def default_workers() -> int:
+    """At least two, so that one long prompt does not delay all others."""
+    return max(2, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // 2))
+
+
+class WorkerDiedError(Exception):
+    """The worker process ended while it had a task."""
+
+
+class Worker:
+    """One worker process and the socket to it."""
+
+    def __init__(self, program: Sequence[str], setup: Setup) -> None:
+        self._socket, theirs = socket.socketpair()
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+        with theirs:
+            self._process = subprocess.Popen(list(program), stdin=theirs.fileno(), env=environment)
+        self._socket.setblocking(False)
+        self._setup = encode(setup)
+
+    async def start(self) -> None:
+        """Wait until the tokenizer is loaded; WorkerDiedError if that fails."""
+        await self._send(self._setup)
+        await self._receive()
+
+    async def run(self, task: bytes) -> bytes:
+        """The result of a task; WorkerDiedError if it ended the process."""
+        await self._send(task)
+        return await self._receive()
+
+    def kill(self) -> int:
+        """End the process at once and wait for that; its exit status, negative for a signal."""
+        self._socket.close()
+        self._process.kill()  # changes nothing about one that has ended by itself
+        return self._process.wait()
+
+    def close(self) -> None:
+        """End the process, which is not needed any more."""
+        self.kill()
+
+    async def _send(self, message: bytes) -> None:
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._socket, LENGTH.pack(len(message)) + message)
+        except OSError as error:
+            raise WorkerDiedError from error
+
+    async def _receive(self) -> bytes:
+        [size] = LENGTH.unpack(await self._receive_exactly(LENGTH.size))
+        return await self._receive_exactly(size)
+
+    async def _receive_exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                part = await asyncio.get_running_loop().sock_recv(self._socket, size - len(data))
+            except OSError as error:
+                raise WorkerDiedError from error
+            if not part:
+                raise WorkerDiedError
+            data += part
+        return bytes(data)
+
+
+class TextPool:
+    """Some workers and a bounded queue before them, in which API keys take turns."""
+
+    def __init__(
+        self, several_keys: Callable[[], bool] = lambda: False, workers: int = 0, program: Sequence[str] = PROGRAM
+    ) -> None:
+        self._count = workers or default_workers()
+        self._program = program
+        self._turns: FairTurns[Worker] = FairTurns(self._count, several_keys)
+        self._pending = Budget(time.monotonic)
+        self._workers: set[Worker] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._setup: Setup | None = None
+
+    async def start(self, model: str, revision: str | None) -> None:
+        """Start the workers, and wait until each has loaded the model's tokenizer; EngineDeadError if one cannot."""
+        self._setup = Setup(model, revision)
+        try:
+            await asyncio.gather(*(self._add_worker() for _ in range(self._count)))
+        except WorkerDiedError:
+            raise EngineDeadError(
+                "a process that tokenizes prompts could not start; its own message is above"
+            ) from None
+
+    async def prepare(self, key: str, job: str, engine: EngineInfo, body: bytes) -> Prepared | JSONAnswer:
+        """What a worker makes of a body; APIError if it is refused, or ends its worker.
+
+        Cancelled while it waits, the task is never begun. One that is under way ends by itself, within its limits.
+        """
+        if self._pending.used >= _MAX_PENDING:
+            wait = retry_after(self._pending.seconds_to_free(self._pending.used))
+            raise RefusedError(503, "tokenizing", f"{self._pending.used} prompts wait to be tokenized", wait)
+        self._pending.take(1)
+        served = False
+        try:
+            worker = await self._turns.acquire(key)
+            result: Result = await asyncio.shield(self._spawn(self._run(worker, key, encode(Task(job, engine, body)))))
+            served = True
+        finally:
+            self._pending.release(1, served=served)
+        if isinstance(result, Rejected):
+            raise APIError(result.status, result.message, code=result.code, param=result.param)
+        return result
+
+    def close(self) -> None:
+        """End all workers."""
+        for task in self._tasks:
+            task.cancel()
+        for worker in self._workers:
+            worker.close()
+        self._workers.clear()
+
+    async def _run(self, worker: Worker, key: str, task: bytes) -> Result:
+        try:
+            async with asyncio.timeout(WALL_SECONDS):
+                data = await worker.run(task)
+            result = decode_result(data)
+        except (TimeoutError, WorkerDiedError, ValueError) as error:
+            return await self._replace(worker, key, error)
+        except BaseException:
+            self._turns.drop(key)
+            raise
+        self._turns.release(key, worker)
+        return result
+
+    async def _replace(self, worker: Worker, key: str, error: Exception) -> Rejected:
+        """End a worker that exceeded its limits, and start another."""
+        self._workers.discard(worker)
+        status = await asyncio.to_thread(worker.kill)
+        self._turns.drop(key)
+        self._spawn(self._add_worker_again())
+        slow = status == -signal.SIGPROF or isinstance(error, TimeoutError)
+        log.warning("a text worker ended with status %d on a request of key %r; another one starts", status, key)
+        if slow:
+            message = f"the prompt takes more than {CPU_SECONDS:g} s to be rendered and tokenized; send less text"
+            return Rejected(400, message, "preparation_timeout", None)
+        return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
+
+    async def _add_worker_again(self) -> None:
+        pause = 0.0
+        while True:
+            try:
+                return await self._add_worker()
+            except (WorkerDiedError, OSError) as error:
+                pause = min(10.0, 2 * pause + 0.5)
+                log.error("a text worker cannot be started (%r); trying again in %g s", error, pause)
+                await asyncio.sleep(pause)
+
+    async def _add_worker(self) -> None:
+        if self._setup is None:
+            raise RuntimeError("the pool has not been started")
+        worker = Worker(self._program, self._setup)
+        self._workers.add(worker)
+        try:
+            await worker.start()
+        except BaseException:
+            self._workers.discard(worker)
+            with contextlib.suppress(ProcessLookupError):
+                worker.kill()
+            raise
+        self._turns.add(worker)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

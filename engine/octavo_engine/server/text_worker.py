@@ -1,0 +1,114 @@
+"""A process that makes prompts of what clients send: JSON, validation, chat template and tokenizer.
+
+All of this works on what strangers wrote, and some of it (a template, a text of the right shape) can take very long or
+very much memory. So each task has CPU time and memory; the kernel ends a process that exceeds them, and `text_pool`
+starts another. The process has its own interpreter lock, so a long task delays no stream.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from octavo_engine.model.source import resolve_model
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.openai import prepare_chat, prepare_completion, prepare_tokenize
+from octavo_engine.server.prepared import (
+    JSONAnswer,
+    Prepared,
+    PreparedRequest,
+    Rejected,
+    Result,
+    Task,
+    decode_setup,
+    decode_task,
+    encode,
+)
+from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
+
+CPU_SECONDS = 5.0
+"""Of one task. A prompt of a million tokens takes about two."""
+HEADROOM = 384 << 20
+"""Bytes of memory that a task may use beside what the process has after loading its tokenizer."""
+MAX_RESULT = 16 << 20
+"""Bytes of a result."""
+NICENESS = 5
+"""The engine's steps, on which all clients wait, come before prompts on a CPU that both want."""
+LENGTH = struct.Struct("<I")
+
+JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]] = {
+    "chat": prepare_chat.prepare,
+    "completion": prepare_completion.prepare,
+    "tokenize": prepare_tokenize.tokenize,
+    "detokenize": prepare_tokenize.detokenize,
+}
+
+
+def main() -> None:
+    """Serve the socket that is standard input until its other end closes."""
+    connection = socket.socket(fileno=0)
+    os.nice(NICENESS)
+    setup = decode_setup(receive(connection))
+    tokenizer = load_tokenizer(resolve_model(setup.model, setup.revision, lambda *_: None, weights=False))
+    serve(connection, tokenizer)
+
+
+def serve(connection: socket.socket, tokenizer: Tokenizer) -> None:
+    """Answer one task after another."""
+    _limit_memory()
+    connection.sendall(LENGTH.pack(0))  # ready
+    while data := receive(connection):
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process
+        result = encode(answer(tokenizer, decode_task(data)))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if len(result) > MAX_RESULT:
+            result = encode(_too_large(len(result)))
+        connection.sendall(LENGTH.pack(len(result)) + result)
+
+
+def answer(tokenizer: Tokenizer, task: Task) -> Result:
+    """What becomes of a task; whatever fails concerns this task alone."""
+    try:
+        found = JOBS[task.job](LoadedModel(task.engine, tokenizer), task.body)
+    except APIError as error:
+        return Rejected(error.status, error.detail.message, error.detail.code, error.detail.param)
+    except MemoryError:
+        return Rejected(400, "the request takes too much memory to be read; send less", "request_too_complex", None)
+    return Prepared(found) if isinstance(found, PreparedRequest) else found
+
+
+def receive(connection: socket.socket) -> bytes:
+    """One message; empty when the other end has closed."""
+    header = _receive_exactly(connection, LENGTH.size)
+    return _receive_exactly(connection, LENGTH.unpack(header)[0]) if header else b""
+
+
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        if not (part := connection.recv(min(size - len(data), 1 << 20))):
+            return b""
+        data += part
+    return bytes(data)
+
+
+def _too_large(size: int) -> Rejected:
+    message = f"the answer would have {size} bytes, more than {MAX_RESULT}; send less text at a time"
+    return Rejected(400, message, "answer_too_large", None)
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + HEADROOM
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""A text worker that is used again by the next server of the tests: loading a tokenizer for each would take long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from octavo_engine.server.prepared import Setup
+from octavo_engine.server.text_pool import Worker
+
+
+class KeptWorker(Worker):
+    """The real worker process. It outlives its server unless it has a task at that moment."""
+
+    idle: ClassVar[list[KeptWorker]] = []
+
+    def __init__(self, program: Sequence[str], setup: Setup) -> None:
+        self._key = tuple(program), setup
+        self._busy = False
+        found = next((each for each in self.idle if each._key == self._key), None)
+        self._reused = found is not None
+        if found is None:
+            super().__init__(program, setup)
+        else:
+            self.idle.remove(found)
+            self._socket, self._process, self._setup = found._socket, found._process, found._setup
+
+    async def start(self) -> None:
+        if not self._reused:
+            await super().start()
+
+    async def run(self, task: bytes) -> bytes:
+        self._busy = True
+        result = await super().run(task)
+        self._busy = False
+        return result
+
+    def close(self) -> None:
+        if self._busy:
+            self.kill()
+        else:
+            self.idle.append(self)
+
+    @classmethod
+    def end_all(cls) -> None:
+        while cls.idle:
+            cls.idle.pop().kill()
