@@ -255,6 +255,13 @@ class ServerConfig:
     max_queued_requests: int = setting(
         1024, "int", "most requests that wait; more are answered 503", minimum=0, maximum=1_000_000
     )
+    max_queue_seconds: float = setting(
+        30.0,
+        "float",
+        "longest expected wait in the queue; what would wait longer is answered 503 at once",
+        minimum=0.1,
+        maximum=86_400,
+    )
     max_queued_tokens: int = setting(
         1_000_000, "int", "most prompt tokens that wait; more are answered 503", minimum=0, maximum=1 << 40
     )

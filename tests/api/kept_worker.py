@@ -16,7 +16,7 @@ class KeptWorker(Worker):
 
     def __init__(self, program: Sequence[str], setup: Setup) -> None:
         self._key = tuple(program), setup
-        self._busy = False
+        self._busy = True
         found = next((each for each in self.idle if each._key == self._key), None)
         self._reused = found is not None
         if found is None:
@@ -28,6 +28,7 @@ class KeptWorker(Worker):
     async def start(self) -> None:
         if not self._reused:
             await super().start()
+        self._busy = False
 
     async def run(self, task: bytes) -> bytes:
         self._busy = True

@@ -1,4 +1,4 @@
-"""A text worker with a chat template of the test's, or one that tokenizes only once the test allows it."""
+"""A text worker that does what a prompt orders: wait, compute for ever, take much memory, render a hostile template."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from octavo_engine.server import text_worker
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
 
-
-def with_template(tokenizer: Tokenizer, source: str) -> None:
-    tokenizer.chat_template = ChatTemplate(source, {})
-
-
-def waiting(tokenizer: Tokenizer, folder: str) -> None:
-    """Creates `begun` in the folder, and waits for `go_on`."""
-    real = tokenizer.encode
-
-    def encode(text: str, add_special_tokens: bool = True) -> list[int]:
-        (Path(folder) / "begun").touch()
-        while not (Path(folder) / "go_on").exists():
-            time.sleep(0.01)
-        return real(text, add_special_tokens)
-
-    tokenizer.encode = encode  # type: ignore[method-assign]
+PROGRAM = (sys.executable, "-m", __name__)
+TEMPLATE = """{%- if messages[0].content == "nested loops" -%}
+{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}
+{%- elif messages[0].content == "long text" -%}{{ "a" * 10**9 }}
+{%- elif messages[0].content == "long range" -%}{% for i in range(10**9) %}{% endfor %}
+{%- elif messages[0].content == "quadratic" -%}{{ ("{" ~ ":" * 60000).format(1) }}
+{%- else -%}{{ messages[0].content }}{%- endif -%}"""
 
 
-def program(oddity: str, argument: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", __name__, oddity, argument)
+def obey(text: str) -> None:
+    """`wait FOLDER` adds a character to `begun` in the folder, and waits for `go_on`."""
+    match text.split():
+        case ["wait", folder]:
+            with (Path(folder) / "begun").open("a") as file:
+                file.write("x")
+            while not (Path(folder) / "go_on").exists():
+                time.sleep(0.01)
+        case ["compute"]:
+            while True:
+                pass
+        case ["take", "memory"]:
+            list(bytearray(1 << 30))
 
 
 if __name__ == "__main__":
@@ -37,8 +39,16 @@ if __name__ == "__main__":
 
     def load_odd(files: object) -> Tokenizer:
         tokenizer = load(files)  # type: ignore[arg-type]
-        {"template": with_template, "waiting": waiting}[sys.argv[1]](tokenizer, sys.argv[2])
+        encode = tokenizer.encode
+
+        def obey_first(text: str, add_special_tokens: bool = True) -> list[int]:
+            obey(text)
+            return encode(text, add_special_tokens)
+
+        tokenizer.encode = obey_first  # type: ignore[method-assign]
+        tokenizer.chat_template = ChatTemplate(TEMPLATE, {})
         return tokenizer
 
     text_worker.load_tokenizer = load_odd  # type: ignore[assignment]
+    text_worker.CPU_SECONDS = 0.5  # type: ignore[attr-defined]
     text_worker.main()

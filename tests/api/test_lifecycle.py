@@ -21,7 +21,7 @@ from octavo_engine.engine.messages import Failed, Loading
 from octavo_engine.errors import ConfigurationError, DoesNotFitError, EngineDeadError, ModelLoadError
 from octavo_engine.server import progress, run
 from octavo_engine.server.run import bind
-from tests.api.odd_worker import program
+from tests.api import odd_worker
 from tests.api.scripted_engine import READY
 from tests.api.served import Served
 from tests.loopback import loopbacks
@@ -134,10 +134,10 @@ def test_drain_lets_answers_finish_and_takes_no_new_ones(start: Callable[..., Se
 def test_a_request_that_is_being_tokenized_when_draining_begins_is_answered(
     start: Callable[..., Served], tmp_path: Path
 ) -> None:
-    server = start(program=program("waiting", str(tmp_path)))
+    server = start(program=odd_worker.PROGRAM)
     server.play("one two")
     with ThreadPoolExecutor() as pool:
-        answer = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
+        answer = pool.submit(server.http.post, "/v1/completions", json={"prompt": f"wait {tmp_path}"})
         server.wait_until((tmp_path / "begun").exists)
         server.signal()
         server.wait_until(lambda: server.serving.draining)

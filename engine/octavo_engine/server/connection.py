@@ -96,9 +96,10 @@ class ClientConnection(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.abort()  # in the middle of another answer
             return
-        error = APIError(400, f"{msg} Send HTTP/1.1 as RFC 9112 has it.", code="invalid_http")
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=error.body()), h11.EndOfMessage()):
+        body = APIError(400, f"{msg} Send it as RFC 9112 describes.", code="invalid_http").body()
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
+        response = h11.Response(status_code=400, headers=headers, reason="Bad Request")
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
         self.pause_writing()

@@ -44,6 +44,8 @@ class QueueLimits:
     """--max-kv-commitment."""
     key_share: float = 1.0
     """--max-key-share; 1 where there are no keys to share."""
+    queue_seconds: float = float("inf")
+    """--max-queue-seconds."""
 
 
 @dataclass(slots=True)
@@ -308,18 +310,19 @@ class Admission:
             raise RefusedError(429, "key_share", detail, retry_after(mine.seconds_to_free(own)))
 
     def _check_deadline(self, key: Key, priority: int, seconds_left: float) -> None:
-        """Reject at once a request that could not begin in time even if the scheduler preferred it.
+        """Reject at once a request that could not begin in time, or within --max-queue-seconds.
 
         Only requests of its own key and priority certainly come before it; it may overtake others.
         """
         ahead = self.lanes[key.name, priority] - self._in_prefill
         seconds = self.total.requests.seconds_to_free(ahead) if ahead > 0 else None
-        if seconds is not None and seconds > seconds_left:
+        most = min(seconds_left, self.limits.queue_seconds)
+        if seconds is not None and seconds > most:
+            limit = "its timeout is" if seconds_left <= self.limits.queue_seconds else "--max-queue-seconds is"
             detail = (
-                f"the {ahead} requests before this one take about {min(seconds, _DAY):.0f} s and its timeout is "
-                f"{seconds_left:.3g} s"
+                f"the {ahead} requests before this one take about {min(seconds, _DAY):.0f} s and {limit} {most:.3g} s"
             )
-            raise RefusedError(503, "deadline", detail, retry_after(seconds - seconds_left))
+            raise RefusedError(503, "deadline", detail, retry_after(seconds - most))
 
     def _full(self, reason: Rejection, budget: Budget, detail: str) -> RefusedError:
         return RefusedError(503, reason, detail, retry_after(budget.seconds_to_free(budget.used)))

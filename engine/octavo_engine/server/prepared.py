@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 import msgspec
@@ -94,6 +95,9 @@ class Task(msgspec.Struct, frozen=True):
     engine: EngineInfo
     body: bytes
 
+
+LENGTH = struct.Struct("<I")
+"""Comes before each message: how many bytes it has."""
 
 _task_decoder = msgspec.msgpack.Decoder(Task)
 _result_decoder: msgspec.msgpack.Decoder[Result] = msgspec.msgpack.Decoder(Result)

@@ -131,7 +131,11 @@ class Serving:
         config = self.config
         self.admission = Admission(
             QueueLimits(
-                config.max_queued_requests, config.max_queued_tokens, config.max_kv_commitment, config.max_key_share
+                config.max_queued_requests,
+                config.max_queued_tokens,
+                config.max_kv_commitment,
+                config.max_key_share,
+                config.max_queue_seconds,
             ),
             lambda: self.engine.state.stats,
             lambda: self.engine.state.ready,

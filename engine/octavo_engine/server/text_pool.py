@@ -19,15 +19,23 @@ from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.budget import Budget
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.fair_turns import FairTurns
-from octavo_engine.server.prepared import JSONAnswer, Prepared, Rejected, Result, Setup, Task, decode_result, encode
+from octavo_engine.server.prepared import (
+    LENGTH,
+    JSONAnswer,
+    Prepared,
+    Rejected,
+    Result,
+    Setup,
+    Task,
+    decode_result,
+    encode,
+)
 from octavo_engine.server.refusal import RefusedError, retry_after
-from octavo_engine.server.text_worker import CPU_SECONDS, LENGTH
+from octavo_engine.server.text_limits import CPU_SECONDS, WALL_SECONDS
 
 log = logging.getLogger("octavo.server")
 
 PROGRAM = (sys.executable, "-m", "octavo_engine.server.text_worker")
-WALL_SECONDS = 30.0
-"""After which a worker is killed that has used less than its CPU time: it hangs, or the machine is overloaded."""
 _MAX_PENDING = 512
 _MOST_WORKERS = 8
 

@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 import socket
-import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import prepare_chat, prepare_completion, prepare_tokenize
 from octavo_engine.server.prepared import (
+    LENGTH,
     JSONAnswer,
     Prepared,
     PreparedRequest,
@@ -30,17 +30,8 @@ from octavo_engine.server.prepared import (
     decode_task,
     encode,
 )
+from octavo_engine.server.text_limits import CPU_SECONDS, HEADROOM, MAX_RESULT, NICENESS
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
-
-CPU_SECONDS = 5.0
-"""Of one task. A prompt of a million tokens takes about two."""
-HEADROOM = 384 << 20
-"""Bytes of memory that a task may use beside what the process has after loading its tokenizer."""
-MAX_RESULT = 16 << 20
-"""Bytes of a result."""
-NICENESS = 5
-"""The engine's steps, on which all clients wait, come before prompts on a CPU that both want."""
-LENGTH = struct.Struct("<I")
 
 JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]] = {
     "chat": prepare_chat.prepare,

@@ -1,0 +1,14 @@
+"""What one task of a text worker may take."""
+
+from __future__ import annotations
+
+CPU_SECONDS = 5.0
+"""A prompt of a million tokens takes about two."""
+WALL_SECONDS = 30.0
+"""After which a worker is killed that has used less than its CPU time: it hangs, or the machine is overloaded."""
+HEADROOM = 384 << 20
+"""Bytes of memory beside what the process has after loading its tokenizer."""
+MAX_RESULT = 16 << 20
+"""Bytes of a result."""
+NICENESS = 5
+"""The engine's steps, on which all clients wait, come before prompts on a CPU that both want."""

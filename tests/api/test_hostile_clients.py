@@ -1,0 +1,330 @@
+"""Clients that send what takes long, too much, or nothing: they harm no other client, and each gets a clear end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo_engine.server import acceptor, connection, serving, text_pool
+from octavo_engine.server.access_log import AccessLog
+from octavo_engine.server.auth import ANYONE, Key
+from octavo_engine.server.bytes_in_use import BytesInUse
+from octavo_engine.server.fair_turns import FairTurns
+from octavo_engine.server.refusal import RefusedError
+from tests.api import odd_worker
+from tests.api.served import Served
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+HI = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+def raw(server: Served, data: bytes, *, timeout: float = 10) -> bytes:
+    """All that the server answers to these bytes until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=timeout) as client:
+        client.sendall(data)
+        try:
+            return b"".join(iter(lambda: client.recv(65536), b""))
+        except ConnectionResetError:
+            return b""
+
+
+def keys(folder: Path, **limits: int) -> Path:
+    path = folder / "keys.yaml"
+    small = ", ".join(f"{name}: {value}" for name, value in limits.items())
+    path.write_text(f"keys:\n- {{name: small, key: sk-small, {small}}}\n- {{name: other, key: sk-other}}\n")
+    return path
+
+
+def as_key(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer sk-{name}"}
+
+
+# Preparing prompts.
+
+
+def test_a_task_that_takes_too_long_or_too_much_ends_in_an_error_and_harms_no_other(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPU time and memory are the kernel's to limit; a worker that waits is ended by the clock."""
+    monkeypatch.setattr(text_pool, "WALL_SECONDS", 1.0)
+    server = start(program=odd_worker.PROGRAM)
+    server.play("Hello")
+    for prompt, code in (
+        ("take memory", "request_too_complex"),
+        ("compute", "preparation_timeout"),
+        (f"wait {tmp_path}", "preparation_timeout"),
+    ):
+        answer = server.http.post(TEXT, json={"prompt": prompt})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+        assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
+
+
+def test_a_request_whose_client_has_gone_is_not_prepared(start: Callable[..., Served], tmp_path: Path) -> None:
+    server = start(program=odd_worker.PROGRAM)
+    server.play("Hello")
+    body = json.dumps({"prompt": f"wait {tmp_path}"}).encode()
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    gone = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
+    for client in gone:
+        client.sendall(head.encode() + body)
+    pending = server.serving.text._pending
+    server.wait_until(lambda: pending.used == 20)
+    for client in gone:
+        client.close()
+    server.wait_until(lambda: pending.used == 0)
+    (tmp_path / "go_on").touch()
+    assert server.http.post(TEXT, json={"prompt": "x"}).json()["choices"][0]["text"] == "Hello"
+    assert (tmp_path / "begun").read_text() == "xx"  # the two that had a worker already
+
+
+async def test_keys_take_turns_and_none_takes_everything() -> None:
+    turns: FairTurns[int] = FairTurns(2, lambda: True)
+    order: list[str] = []
+
+    async def use(key: str, name: str) -> None:
+        thing = await turns.acquire(key)
+        order.append(name)
+        await asyncio.sleep(0)
+        turns.release(key, thing)
+
+    turns.add(1)
+    first = await turns.acquire("a")
+    turns.add(2)
+    waiting = [asyncio.create_task(use("a", f"a{index}")) for index in range(3)]
+    await asyncio.sleep(0)
+    assert order == []  # one of two is free, and not for a key that has one
+    waiting += [asyncio.create_task(use("b", f"b{index}")) for index in range(3)]
+    await asyncio.sleep(0.01)
+    assert order == ["b0", "b1", "b2"]
+    turns.release("a", first)
+    await asyncio.gather(*waiting)
+    assert order == ["b0", "b1", "b2", "a0", "a1", "a2"]
+
+
+# Counting requests from their headers.
+
+
+def test_every_route_counts_before_its_body_is_read(start: Callable[..., Served], tmp_path: Path) -> None:
+    server = start(api_key_file=keys(tmp_path, requestsPerMinute=5))
+    for method, path, content in (
+        ("POST", "/tokenize", b'{"prompt": "x"}'), ("POST", "/detokenize", b"no JSON"), ("GET", "/v1/models", b""),
+        ("POST", "/v1/nonsense", b"{}"), ("POST", CHAT, b"[]"),
+    ):  # fmt: skip
+        headers = {**as_key("small"), "Content-Type": "application/json"}
+        assert server.http.request(method, path, content=content, headers=headers).status_code != 429
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-small\r\nContent-Length: 5000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(head)
+        assert client.recv(65536).startswith(b"HTTP/1.1 429 ")
+    assert server.http.get("/v1/models", headers=as_key("other")).status_code == 200
+
+
+def test_a_body_that_is_still_coming_counts_as_a_request_under_way(
+    start: Callable[..., Served], tmp_path: Path
+) -> None:
+    server = start(api_key_file=keys(tmp_path, maxConcurrentRequests=1))
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-small\r\nContent-Length: 50\r\n\r\n{"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(head)
+        server.wait_until(lambda: server.serving.uploads.used == 1)
+        assert server.http.get("/v1/models", headers=as_key("small")).status_code == 429
+    server.wait_until(lambda: server.serving.uploads.used == 0)
+    assert server.http.get("/v1/models", headers=as_key("small")).status_code == 200
+
+
+def test_bodies_have_a_budget_for_each_key_and_for_all(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_MAX_UPLOADS", 40_000)
+    server = start(api_key_file=keys(tmp_path))
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-small\r\nContent-Length: 9000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        client.sendall(head + b"x" * 8000)
+        server.wait_until(lambda: server.serving.uploads.used == 8000)
+        body = {"prompt": "x" * 3000}
+        refused = server.http.post("/tokenize", json=body, headers=as_key("small"))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert refused.headers["connection"] == "close"
+        assert server.http.post("/tokenize", json=body, headers=as_key("other")).status_code == 200
+    server.wait_until(lambda: server.serving.uploads.used == 0)
+
+
+def test_bytes_in_use() -> None:
+    used = BytesInUse(100, "uploads", "bodies", lambda: True)
+    alice, bob = used.hold(Key("alice")), used.hold(Key("bob"))
+    alice.add(25)
+    with pytest.raises(RefusedError) as caught:
+        alice.add(1)
+    assert caught.value.status == 429
+    for name in "bcd":
+        used.hold(Key(name)).add(25)
+    with pytest.raises(RefusedError) as caught:
+        bob.add(1)
+    assert caught.value.status == 503
+    alice.release()
+    alice.release()
+    bob.add(25)
+    alone = BytesInUse(100, "uploads", "bodies", lambda: False).hold(ANYONE)
+    alone.add(100)
+
+
+# Connections.
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(acceptor, "HEAD_SECONDS", 0.3)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("data", [b"", b"GET /ver", b"GET /version HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTT"])
+def test_a_head_has_to_come_in_time_also_on_a_connection_that_is_kept(
+    start: Callable[..., Served], data: bytes
+) -> None:
+    answer = raw(start(), data)
+    assert answer.count(b"HTTP/1.1 200") == data.count(b"\r\n\r\n")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_head_that_comes_byte_by_byte_gets_no_more_time(start: Callable[..., Served]) -> None:
+    server = start()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client, pytest.raises(OSError):
+        client.sendall(b"GET /version HTTP/1.1\r\nX: ")
+        while True:
+            client.sendall(b"x")
+            time.sleep(0.02)
+
+
+def test_probes_answer_beside_silent_connections_and_the_oldest_of_them_goes(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start(max_connections=16)
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(12)]
+    assert silent[0].recv(1) == b""
+    assert server.http.get("/health/live").status_code == 200
+    assert server.http.get("/version").status_code == 200
+    assert "connections were closed that had sent nothing (at most 8" in caplog.text
+    for client in silent:
+        client.close()
+
+
+def test_with_too_many_connections_an_idle_one_goes(start: Callable[..., Served]) -> None:
+    server = start(max_connections=8)
+    kept = []
+    for _ in range(12):
+        kept.append(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+        kept[-1].sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert kept[-1].recv(65536).startswith(b"HTTP/1.1 200")
+    server.wait_until(lambda: len(server.server._http.server_state.connections) <= 8)
+    for client in kept:
+        client.close()
+
+
+def test_probes_and_metrics_answer_while_the_loop_is_held_up_but_not_for_ever(start: Callable[..., Served]) -> None:
+    server = start()
+    server.engine.watchdog.timeout = 2.0
+    go_on = threading.Event()
+    server.loop.call_soon_threadsafe(go_on.wait, 20)
+    try:
+        assert server.http.get("/health/live").status_code == 200
+        assert server.http.get("/metrics").status_code == 200
+        server.wait_until(lambda: server.http.get("/health/ready").status_code == 503)
+        assert server.http.get("/health/live").status_code == 200
+        server.wait_until(lambda: server.http.get("/health/live").status_code == 503)
+    finally:
+        go_on.set()
+    server.wait_until(lambda: server.http.get("/health/ready").status_code == 200)
+
+
+def test_an_answer_that_is_not_read_is_dropped_and_counts_until_then(
+    start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(acceptor, "_SEND_BUFFER", 4096)
+    server = start()
+    body = json.dumps({"tokens": [100] * 400_000}).encode()
+    head = (
+        f"POST /detokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(head.encode() + body)
+        server.wait_until(lambda: server.serving.unread.used > 100_000)
+        server.wait_until(lambda: server.serving.unread.used == 0)
+
+
+# HTTP by the letter.
+
+_CHUNKED = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize("request_", [
+    _CHUNKED + "Content-Length: 5\r\n\r\n0\r\n\r\n",
+    "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+    "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}",
+    "GET /version HTTP/1.1\r\nHost: x\r\nX-Folded: a\r\n b\r\n\r\n",
+    "GET /version HTTP/1.1\nHost: x\n\n",
+    "GET /version HTTP/1.1\r\nHost: x\nX: y\r\n\r\n",
+    "GET /version HTTP/1.1\r\nHost: x\r\nX: a\rb\r\n\r\n",
+    "GET /version HTTP/1.1\r\nHost : x\r\n\r\n",
+    _CHUNKED + "\r\n11111111111111111\r\n",
+    _CHUNKED + "\r\n2\r\n{}X\r\n",
+    _CHUNKED + "\r\n2\r\n{}\r\n0\r\nX: a\r\n b\r\n\r\n",
+    "GET /version HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\nHost: x\n\n",
+])  # fmt: skip
+def test_what_proxies_may_read_differently_is_400_and_ends_the_connection(server: Served, request_: str) -> None:
+    answer = raw(server, request_.encode())
+    last = answer.rpartition(b"HTTP/1.1 ")[2]
+    assert last.startswith(b"400 ")
+    assert b"invalid_http" in last
+    assert b"connection: close" in last.lower()
+
+
+def test_a_proper_chunked_body_with_trailers_is_read(server: Served) -> None:
+    body = b'2\r\n{"\r\n0d\r\nprompt": "x"}\r\n0\r\nX-Checksum: 5\r\n\r\n'
+    head = (_CHUNKED + "Connection: close\r\n\r\n").encode()
+    assert raw(server, head + body).startswith(b"HTTP/1.1 200 ")
+
+
+# The log of requests.
+
+
+def scope_of(path: str, raw_path: bytes) -> dict[str, Any]:
+    return {"method": "GET", "path": path, "raw_path": raw_path, "client": ("10.0.0.1", 5)}
+
+
+def test_the_log_of_requests_is_bounded_and_says_what_it_omits(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    now = 0.0
+    log = AccessLog(lambda: now)
+    for _ in range(10_000):
+        log.write(scope_of("/x", b"/x"), 401)
+    assert len(caplog.messages) == 500
+    now = 1.0
+    log.write(scope_of("/x", b"/x"), 401)
+    assert caplog.messages[500] == "9500 requests were answered without a line here: too many came at once"
+    assert caplog.messages[501] == '10.0.0.1:5 "GET /x" 401'
+
+
+def test_the_log_of_requests_holds_no_keys_and_no_line_of_a_clients_own(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    for path in ("/v1/models?api_key=sk-secret123", "/v1/sk-secret123", "/a%0aERROR%20forged"):
+        server.http.get(path)
+    server.http.get("/health/live")
+    said = [message.split(" ", 1)[1] for message in caplog.messages if '"' in message]
+    assert said == ['"GET /v1/models" 200', '"GET /v1/sk-..." 404', '"GET /a%0aERROR%20forged" 404']
