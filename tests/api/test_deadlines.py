@@ -76,6 +76,17 @@ def test_what_could_not_begin_in_time_is_refused_at_once() -> None:
     admission.enter(ANYONE, 1, seconds_left=60)
 
 
+def test_what_would_wait_longer_than_the_server_allows_is_refused_at_once() -> None:
+    admission = moving(ManualAdmission(requests=1000, queue_seconds=10.0), 10)  # 5 s of work
+    for _ in range(10):
+        admission.enter(ANYONE, 1)
+    with pytest.raises(RefusedError, match=r"about 1\d s and --max-queue-seconds is 10 s") as caught:
+        for _ in range(10):
+            admission.enter(ANYONE, 1)
+    assert (caught.value.reason, caught.value.status) == ("deadline", 503)
+    assert 1 <= int(caught.value.headers["Retry-After"]) <= 3
+
+
 def test_nothing_is_foretold_of_a_queue_that_was_never_seen_to_move() -> None:
     admission = ManualAdmission(requests=1000)
     admission.fill_seats()

@@ -11,18 +11,19 @@ RENDERED = frozenset({
 })  # fmt: skip
 """Set from fields of the spec: giving them twice would make the spec lie."""
 
-RESERVED = frozenset(
-    {"config", "enable-lora", "no-enable-lora", "lora-modules", "max-loras", "max-lora-rank", "help", "model", "metrics-port"}
-)
+RESERVED = frozenset({
+    "config", "enable-lora", "no-enable-lora", "lora-modules", "max-loras", "max-lora-rank", "help", "model",
+    "metrics-port",
+})  # fmt: skip
 """Not for extraArgs: a file that would hide flags, what spec.adapters decides, and a port that nothing would scrape."""
 
 EXTRA = (
     "attention-backend", "block-size", "device", "enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager",
     "no-enforce-eager", "generation-config", "kv-cache-dtype", "kv-cache-memory", "log-format",
     "max-connections", "max-num-batched-tokens", "max-key-share", "max-kv-commitment", "max-queue-seconds",
-    "max-queued-tokens", "max-request-bytes", "num-kv-blocks", "prefix-cache-policy", "prefix-cache-ttl", "request-timeout", "scheduling-policy", "seed",
-    "speculative-config", "swap-space", "target-itl-p90", "target-ttft-p90", "vllm-metrics", "no-vllm-metrics",
-    "watchdog-timeout",
+    "max-queued-tokens", "max-request-bytes", "num-kv-blocks", "prefix-cache-policy", "prefix-cache-ttl",
+    "request-timeout", "scheduling-policy", "seed", "speculative-config", "swap-space", "target-itl-p90",
+    "target-ttft-p90", "vllm-metrics", "no-vllm-metrics", "watchdog-timeout",
 )  # fmt: skip
 """Fine tuning that has no field of its own. `device` is rendered too, where extraArgs do not give it."""
 
