@@ -60,6 +60,13 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     _metrics_url(parser, "")
     parser.add_argument("--namespace", action="append", default=[], help="watch only this namespace; repeatable")
     parser.add_argument(
+        "--host-path",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="folder of nodes that spec.cache.hostPath may name; repeatable (default: none)",
+    )
+    parser.add_argument(
         "--lease",
         type=_namespaced_name,
         metavar="NAMESPACE/NAME",
@@ -183,7 +190,12 @@ def _run(arguments: argparse.Namespace) -> int:
     _log(arguments.log_level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it tells of every event
     options = OperatorOptions(
-        arguments.engine_image, arguments.namespace, arguments.health_port, arguments.lease, arguments.metrics_url
+        arguments.engine_image,
+        arguments.namespace,
+        arguments.health_port,
+        arguments.lease,
+        arguments.metrics_url,
+        frozenset(arguments.host_path),
     )
     code, loop = 0, asyncio.new_event_loop()
     try:

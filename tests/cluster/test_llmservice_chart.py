@@ -82,25 +82,6 @@ def test_what_it_renders_is_accepted_strictly(
     assert len(accepted) == rendered.count("\nkind: ")
 
 
-def test_who_may_view_or_edit_a_namespace_may_do_so_with_its_services(cluster: Client, namespace: Client) -> None:
-    def may(user: str, verb: str, subresource: str = "") -> bool:
-        asked = ("auth", "can-i", verb, "llmservices", f"--subresource={subresource}", f"--as={user}")
-        try:
-            return namespace.kubectl(*asked).strip() == "yes"
-        except CommandError as error:  # how kubectl says no
-            assert error.code == 1, error
-            return False
-
-    with installed_operator(cluster):
-        for role in ("view", "edit"):
-            namespace.kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}er")
-        namespace.wait_until(lambda: may("viewer", "get"), 30, "the role view is aggregated")
-        namespace.wait_until(lambda: may("editer", "create"), 30, "the role edit is aggregated")
-        assert may("editer", "patch", "scale")
-        assert not may("viewer", "create")
-        assert not may("editer", "patch", "status")
-
-
 def test_an_operator_of_one_namespace_needs_no_more_than_roles_in_it(cluster: Client, namespace: Client) -> None:
     with installed_operator(cluster, "--set", f"namespaces={{{namespace.namespace}}}") as system:
         roles = system.kubectl("get", "clusterroles", "-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "json")

@@ -51,14 +51,28 @@ LLAMA_70B = {
 
 
 @pytest.fixture(scope="module")
-def operator(cluster: Client) -> Iterator[Client]:
+def node_cache() -> Iterator[Path]:
+    """A folder of the node that the operator allows for caches."""
+    with node_folder() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def operator(cluster: Client, node_cache: Path) -> Iterator[Client]:
     """The operator, cluster-wide."""
-    with installed_operator(cluster) as system:
+    with installed_operator(cluster, "--set", f"engine.hostPaths={{{node_cache}}}") as system:
         yield system
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
+    """A folder of the node for this test alone."""
+    with node_folder() as made:
+        yield made
+
+
+@contextmanager
+def node_folder() -> Iterator[Path]:
     """A folder of the node, which is this machine's too."""
     with tempfile.TemporaryDirectory(prefix="octavo-models-") as made:
         Path(made).chmod(0o755)
@@ -129,10 +143,10 @@ def loading(client: Client) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_a_download_tells_its_progress_until_the_model_serves(
-    operator: Client, namespace: Client, s3: Path, folder: Path
+    operator: Client, namespace: Client, s3: Path, node_cache: Path
 ) -> None:
-    with fetched_by_another(folder / "cache" / NODE_FOLDER):
-        namespace.apply(service(cache={"type": "HostPath", "hostPath": str(folder / "cache")}))
+    with fetched_by_another(node_cache / NODE_FOLDER / namespace.namespace):
+        namespace.apply(service(cache={"type": "HostPath", "hostPath": str(node_cache)}))
         # What the pod says of itself comes through to status.
         namespace.wait_until(
             lambda: "another program fetches" in loading(namespace).get("message", ""),
@@ -219,12 +233,11 @@ def test_weights_on_a_claim_are_served_and_never_written_to(operator: Client, na
 
 @pytest.mark.timeout(600)
 def test_a_later_pod_starts_from_the_nodes_cache_without_any_download(
-    operator: Client, namespace: Client, s3: Path, folder: Path
+    operator: Client, namespace: Client, s3: Path, node_cache: Path
 ) -> None:
-    cache = folder / "cache"
-    namespace.apply(service(cache={"type": "HostPath", "hostPath": str(cache)}))
+    namespace.apply(service(cache={"type": "HostPath", "hostPath": str(node_cache)}))
     wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
-    (kept,) = cache.rglob("model.gguf")
+    (kept,) = (node_cache / NODE_FOLDER / namespace.namespace).rglob("model.gguf")
     assert kept.stat().st_size == (s3 / PREFIX / "model.gguf").stat().st_size
     (pod,) = ready_pods(namespace)
 

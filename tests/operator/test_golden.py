@@ -78,7 +78,7 @@ def test_only_a_folder_of_the_node_needs_root_and_only_to_hand_it_over(case: str
         assert root["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
         assert [mount["mountPath"] for mount in root["volumeMounts"]] == ["/cache"]
         (of_the_node,) = [volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume]
-        assert of_the_node == f"{llmservice(inputs()[case]).spec.cache.host_path}/octavo-cache", "ours alone"
+        assert of_the_node == f"{llmservice(inputs()[case]).spec.cache.host_path}/octavo-cache/default", "its own"
 
 
 @pytest.mark.parametrize("case", inputs())

@@ -204,6 +204,8 @@ async def test_a_pod_whose_volumes_are_not_mounted_yet_is_looked_at_again() -> N
     ]
     assert await operator.reconcile(KEY) == 7.0
     operator._clock = lambda: "2026-01-01T00:00:11Z"
+    assert await operator.reconcile(KEY) == 35.0  # when it counts as stalled
+    operator._clock = lambda: "2026-01-01T00:00:46Z"
     assert await operator.reconcile(KEY) is None
     assert server.reason("Ready") == "WaitingForVolumes"
 

@@ -6,7 +6,10 @@ from enum import StrEnum
 
 
 class ConditionType(StrEnum):
-    """The eight conditions. All are always present, so that no script has to handle a missing one."""
+    """The ten conditions. All are always present, so that no script has to handle a missing one.
+
+    Reconciling and Stalled are what kstatus (Flux, `kubectl` plugins) and Argo CD's health checks look at.
+    """
 
     READY = "Ready"
     AVAILABLE = "Available"
@@ -16,6 +19,8 @@ class ConditionType(StrEnum):
     SCALING_ACTIVE = "ScalingActive"
     ROLLOUT_BLOCKED = "RolloutBlocked"
     MEMORY_FITS = "MemoryFits"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
 
 
 class Reason(StrEnum):

@@ -111,7 +111,7 @@ class LLMServiceStatus(StatusModel):
     """What is, as the operator last saw it. What may be missing comes with the behaviour that it tells of."""
 
     observed_generation: int = Field(description="Generation of the spec that this status describes.")
-    conditions: Annotated[list[Condition], ListType("type")] = Field(description="All eight, always.")
+    conditions: Annotated[list[Condition], ListType("type")] = Field(description="All ten, always.")
     replicas: int = Field(description="Pods that there are, of all revisions, also for the scale subresource.")
     desired_replicas: int = Field(description="Pods that should be.")
     ready_replicas: int = Field(description="Pods that answer requests.")

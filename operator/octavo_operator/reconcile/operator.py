@@ -38,7 +38,8 @@ class OperatorOptions:
     """How to run. `namespaces` empty: the whole cluster. `health_port` 0: no health endpoint.
 
     `lease`: namespace and name of the Lease by which replicas agree who leads; None: this one always leads.
-    `metrics_url`: Octavo's metrics API, as KEDA reaches it; empty: there is none.
+    `metrics_url`: Octavo's metrics API, as KEDA reaches it; empty: there is none. `host_paths`: the folders of nodes
+    that spec.cache.hostPath may name.
     """
 
     engine_image: str
@@ -46,6 +47,7 @@ class OperatorOptions:
     health_port: int = 8080
     lease: tuple[str, str] | None = None
     metrics_url: str = ""
+    host_paths: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,13 @@ async def _serve(process: _Process) -> None:
         watch_namespaces(cluster, process.namespaces, kinds),
     )
     present = frozenset(kind.name for kind in optional)
-    config = RenderConfig(options.engine_image, present, metrics_url=options.metrics_url, others_answer=others)
+    config = RenderConfig(
+        options.engine_image,
+        present,
+        metrics_url=options.metrics_url,
+        others_answer=others,
+        host_paths=options.host_paths,
+    )
     if options.lease:  # it lies where the operator runs
         config = replace(config, operator_namespace=options.lease[0])
     try:

@@ -25,6 +25,9 @@ _EXIT_CODES = {
 _ASKED_TO_END = (0, 143)  # after a drain, or by SIGTERM before there was anything to drain
 _OWN_WORDS = "octavo-engine: "  # begins the one line in which the engine says why it ends; the log's lines differ
 _OLD_SECONDS = 600.0  # a container that had run well for so long since it ended is not unready for that
+_LASTING = (Reason.CONFIGURATION_ERROR, Reason.MODEL_NOT_FOUND, Reason.PULL_FAILED, Reason.SECRET_MISSING)
+"""Troubles that come back at each start; others are taken for lasting after so many restarts."""
+_MANY_RESTARTS = 2
 _MOUNT_SECONDS = 10.0  # volumes that are there are mounted sooner
 _LAST_WORDS = 800  # characters of a termination message that a condition repeats: what does not fit takes 450
 
@@ -35,7 +38,8 @@ class PodView:
 
     `ended`: it is being deleted, or was ended for good (evicted, refused by its node); its Deployment makes another.
     `waits_since`: since when it finds no node, or waits for its volumes (RFC 3339); empty: neither.
-    `port`: the number of the port that the Service means; None: it has none.
+    `port`: the number of the port that the Service means; None: it has none. `stuck`: its `trouble` lasts unless
+    somebody changes something; it is not a single failure after which the container starts again.
     """
 
     uid: str
@@ -52,6 +56,7 @@ class PodView:
     port: int | None = None
     claims: frozenset[str] = frozenset()
     ready_since: str = ""
+    stuck: bool = False
 
     @property
     def scheduled(self) -> bool:
@@ -79,7 +84,14 @@ def view(pod: Mapping[str, Any], gpu_resource: str) -> PodView:
         port=_port(pod.get("spec") or {}),
         claims=frozenset(_claims((pod.get("spec") or {}).get("volumes") or ())),
         ready_since=ready.get("lastTransitionTime") or "",
+        stuck=trouble is not None and _is_stuck(status, trouble),
     )
+
+
+def _is_stuck(status: Mapping[str, Any], trouble: Problem) -> bool:
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    restarts = max((int(each.get("restartCount") or 0) for each in containers), default=0)
+    return trouble.reason in _LASTING or restarts >= _MANY_RESTARTS
 
 
 def _port(spec: Mapping[str, Any]) -> int | None:

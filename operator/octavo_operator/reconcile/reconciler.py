@@ -15,6 +15,7 @@ from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Object, Writer
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
+from octavo_operator.reconcile.facts import Result
 from octavo_operator.reconcile.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE
 from octavo_operator.reconcile.load_report import LoadReport
@@ -22,7 +23,8 @@ from octavo_operator.reconcile.observe import Index, Key, Observation, observe, 
 from octavo_operator.reconcile.pods import mounting_seconds, views
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout import RolloutState, rollout_state
-from octavo_operator.reconcile.summarize import Result, invalid_status, summarize, without_load
+from octavo_operator.reconcile.stalled import patience_seconds
+from octavo_operator.reconcile.summarize import invalid_status, summarize, without_load
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.scaler import bounds_in_force, why_no_scaler
 
@@ -93,6 +95,9 @@ class Reconciler:
             problem = Problem(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))
             await self._report(service, observed, image, Result(problem))
             return None
+        if forbidden := self._forbidden(service):
+            await self._report(service, observed, image, Result(forbidden))
+            return None
         now = await self._rollout_state(service, observed)
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
@@ -111,6 +116,19 @@ class Reconciler:
             error.within = again
             raise
         return again
+
+    def _forbidden(self, service: LLMService) -> Problem | None:
+        """What the administrator does not allow. Pods that are there already stay as they are."""
+        wanted, allowed = service.spec.cache.host_path, self._config.host_paths
+        if wanted is None or allowed is None or service.spec.suspend or wanted.rstrip("/") in allowed:
+            return None
+        folders = ", ".join(sorted(allowed)) or "none"
+        return Problem(
+            Reason.POLICY_DENIED,
+            f"spec.cache.hostPath {wanted} is not one of the folders that the operator's administrator allows "
+            f"({folders}): choose one of these, another type of cache, or have it added to the "
+            "chart's value engine.hostPaths",
+        )
 
     def _reported(self, key: Key, applied: Applied, moment: datetime) -> Mapping[Identity, ApiError]:
         """The failures that are reported: refusals at once, others once they have lasted."""
@@ -184,12 +202,12 @@ def _is_exclusive(claim: Mapping[str, Any]) -> bool:
 
 
 def _pauses(service: LLMService, observed: Observation, now: str) -> list[float]:
-    """In how many seconds a pod may have waited too long for its volumes, or for the Service to lead to it.
+    """In how many seconds a pod may have waited too long: for a node, its volumes, or the Service to lead to it.
 
     The clock is read in whole seconds.
     """
     pods = views(service, observed.pods)
-    left = [mounting_seconds(pod, now) for pod in pods]
+    left = [*(mounting_seconds(pod, now) for pod in pods), *patience_seconds(pods, now)]
     if observed.slices is not None and not reachable_pods(observed.slices, pods):
         left.append(settling_seconds(pods, now))
     return [seconds + 1 for seconds in left if seconds]

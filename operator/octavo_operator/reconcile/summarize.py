@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -11,17 +11,19 @@ from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
-from octavo_operator.reconcile.autoscaling import Scaling, scaling
+from octavo_operator.reconcile.autoscaling import scaling
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
+from octavo_operator.reconcile.facts import Facts, Result, Verdict
 from octavo_operator.reconcile.handover import leaving
 from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
 from octavo_operator.reconcile.observe import Observation
-from octavo_operator.reconcile.pods import PodView, condition_of, mounting_seconds, views
+from octavo_operator.reconcile.pods import PodView, mounting_seconds, views
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.reconcile.rollout import RolloutState, count_of, is_replaced, is_rolled_out, revisions
-from octavo_operator.render.deployment import desired_replicas, progress_deadline
+from octavo_operator.reconcile.rollout import count_of, revisions
+from octavo_operator.reconcile.stalled import reconciling, stalled
+from octavo_operator.render.deployment import desired_replicas
 from octavo_operator.render.scaler import bounds_in_force
 from octavo_operator.render.service import url
 from octavo_operator.render.unsupported_fields import unsupported_fields
@@ -29,94 +31,6 @@ from octavo_operator.render.unsupported_fields import unsupported_fields
 _PHASES = list(LoadingPhase)
 _LOADED = (LoadingPhase.NOT_READY, LoadingPhase.SERVING)
 _OF_WHAT_RUNS = (ConditionType.AVAILABLE, ConditionType.MODEL_LOADED, ConditionType.SCALING_ACTIVE)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a pass came to: who fights over a field, how the rollout goes on, and what was not applied.
-
-    `problem`: what kept the operator from applying anything; `refused`: what the API server says of a child that it
-    refused; `unserved`: the same of a child without which nothing serves; `no_scaler`: why there is no autoscaler
-    though one is wanted, in a sentence.
-    """
-
-    problem: Problem | None = None
-    unserved: Problem | None = None
-    refused: Problem | None = None
-    conflict: Problem | None = None
-    rollout: RolloutState = field(default_factory=RolloutState)
-    no_scaler: str = ""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the conditions are decided from."""
-
-    service: LLMService
-    desired: int
-    deployment: Mapping[str, Any]
-    pods: Sequence[PodView]
-    result: Result
-    scaled: Scaling | None = None
-    reports: Mapping[str, LoadReport] = field(default_factory=dict)
-    unknown: Sequence[str] = ()
-    leaving: tuple[str, str] | None = None
-    unreached: Problem | None = None
-
-    @property
-    def ready(self) -> int:
-        """How many ready replicas a client reaches."""
-        return 0 if self.unreached else self.count("readyReplicas")
-
-    def count(self, name: str) -> int:
-        """A counter of the Deployment's status, which omits zeros."""
-        return count_of(self.deployment, name)
-
-    @property
-    def replaced(self) -> bool:
-        """Whether all pods are of the newest revision, and no old one is left."""
-        return is_replaced(self.deployment, self.desired)
-
-    @property
-    def rolled_out(self) -> bool:
-        """Whether all pods are of the newest revision and available, and no old one is left."""
-        return is_rolled_out(self.deployment, self.desired)
-
-    @property
-    def trouble(self) -> Problem | None:
-        """The worst that is wrong with what runs: first the pods, then what the Deployment says.
-
-        Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
-        """
-        found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
-        refused = condition_of(self.deployment, "ReplicaFailure")
-        if refused.get("status") == "True":
-            found.append(Problem(Reason.POLICY_DENIED, f"pods cannot be made: {refused.get('message')}"))
-        if self.out_of_time:
-            found.append(_late(self))
-        return next(iter(found), None)
-
-    @property
-    def waits(self) -> Problem | None:
-        """What a pod waits for, if one does."""
-        return next((pod.waits for pod in self.pods if pod.waits), None)
-
-    @property
-    def out_of_time(self) -> bool:
-        """Whether the Deployment gave the rollout up."""
-        return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
-
-
-def _late(facts: Facts) -> Problem:
-    limit = progress_deadline(facts.service.spec.rollout)
-    cause = (
-        facts.waits.message if facts.waits else "raise rollout.startupTimeoutSeconds if the model needs longer to load"
-    )
-    return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, f"no progress for {limit} s; {cause}")
-
-
-Verdict = tuple[str, Reason, str]
-"""Status, reason and message of a condition."""
 
 
 def summarize(
@@ -149,6 +63,8 @@ def summarize(
         ConditionType.SCALING_ACTIVE: _scaling_active(facts),
         ConditionType.ROLLOUT_BLOCKED: _rollout_blocked(facts),
         ConditionType.MEMORY_FITS: memory_fit(service.spec, memory),
+        ConditionType.RECONCILING: reconciling(facts, now),
+        ConditionType.STALLED: stalled(facts, now),
     }
     return LLMServiceStatus(
         observed_generation=service.metadata.generation,
@@ -195,7 +111,8 @@ def invalid_status(raw: Mapping[str, Any], message: str, now: str) -> dict[str, 
     """
     generation, before = raw["metadata"].get("generation", 1), raw.get("status") or {}
     verdicts = dict.fromkeys(ConditionType, ("False", Reason.INVALID, message))
-    verdicts[ConditionType.DEGRADED] = ("True", Reason.INVALID, message)
+    for kind in (ConditionType.DEGRADED, ConditionType.STALLED):
+        verdicts[kind] = ("True", Reason.INVALID, message)
     kept = {each["type"]: each for each in before.get("conditions") or () if each["type"] in _OF_WHAT_RUNS}
     conditions = [
         kept.get(condition.type, condition.as_object()) for condition in _conditions(verdicts, before, generation, now)
@@ -293,7 +210,7 @@ def _progressing(facts: Facts) -> Verdict:
     if facts.rolled_out:
         return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are of the newest revision"
     if facts.out_of_time:
-        late = _late(facts)
+        late = facts.late
         return "False", late.reason, late.message
     if facts.waits:
         return "True", facts.waits.reason, facts.waits.message

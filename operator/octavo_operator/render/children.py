@@ -29,7 +29,8 @@ class RenderConfig:
     `kinds` are those of OPTIONAL_KINDS that the cluster has. `in_place`: a rollout goes on without a surge.
     `metrics_url` is Octavo's metrics API, as KEDA reaches it (empty: there is none). `others_answer`: the cluster's
     server for external metrics is not Octavo's. `operator_namespace` is where Octavo's own pods run. `now` decides
-    which schedules are in force (None: none).
+    which schedules are in force (None: none). `host_paths`: the folders of nodes that spec.cache.hostPath may name;
+    None: any, as where that is not known.
     """
 
     engine_image: str
@@ -39,6 +40,7 @@ class RenderConfig:
     others_answer: bool = False
     operator_namespace: str = DEFAULT_NAMESPACE
     now: datetime | None = None
+    host_paths: frozenset[str] | None = None
 
     @property
     def keda_answers(self) -> bool:

@@ -16,7 +16,11 @@ LINK = f"{HOME}/model"
 """What was fetched, wherever it lies in the cache."""
 CACHE = "/cache"
 NODE_FOLDER = "octavo-cache"
-"""Below `hostPath`: the only folder of the node that is mounted, and given to the engine's user."""
+"""Below `hostPath`, with a folder for each namespace: only that one is mounted, and given to the engine's user.
+
+What pods of one namespace write, code among it, is never read by those of another. No pod can write in the folders
+above, so no symbolic link of a pod's can lead a mount elsewhere.
+"""
 WEIGHTS = "/models"
 API_KEYS = "/etc/octavo/api-keys"
 
@@ -64,7 +68,7 @@ def _cache(llmservice: LLMService) -> dict[str, Any]:
     if cache.type == "PersistentVolumeClaim":
         return {"persistentVolumeClaim": {"claimName": cache_claim(llmservice.name)}}
     if cache.type == "HostPath":
-        path = posixpath.join(str(cache.host_path), NODE_FOLDER)
+        path = posixpath.join(str(cache.host_path), NODE_FOLDER, llmservice.namespace)
         return {"hostPath": {"path": path, "type": "DirectoryOrCreate"}}
     return {"emptyDir": {"sizeLimit": cache.size} if cache.size else {}}
 

@@ -1,0 +1,103 @@
+"""What the conditions of an LLMService are decided from: the spec, its Deployment and pods, and what a pass came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.api.resource import LLMService
+from octavo_operator.reconcile.autoscaling import Scaling
+from octavo_operator.reconcile.load_report import LoadReport
+from octavo_operator.reconcile.pods import PodView, condition_of
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.rollout import RolloutState, count_of, is_replaced, is_rolled_out
+from octavo_operator.render.deployment import progress_deadline
+
+Verdict = tuple[str, Reason, str]
+"""Status, reason and message of a condition."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a pass came to: who fights over a field, how the rollout goes on, and what was not applied.
+
+    `problem`: what kept the operator from applying anything; `refused`: what the API server says of a child that it
+    refused; `unserved`: the same of a child without which nothing serves; `no_scaler`: why there is no autoscaler
+    though one is wanted, in a sentence.
+    """
+
+    problem: Problem | None = None
+    unserved: Problem | None = None
+    refused: Problem | None = None
+    conflict: Problem | None = None
+    rollout: RolloutState = field(default_factory=RolloutState)
+    no_scaler: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the conditions are decided from."""
+
+    service: LLMService
+    desired: int
+    deployment: Mapping[str, Any]
+    pods: Sequence[PodView]
+    result: Result
+    scaled: Scaling | None = None
+    reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    unknown: Sequence[str] = ()
+    leaving: tuple[str, str] | None = None
+    unreached: Problem | None = None
+
+    @property
+    def ready(self) -> int:
+        """How many ready replicas a client reaches."""
+        return 0 if self.unreached else self.count("readyReplicas")
+
+    def count(self, name: str) -> int:
+        """A counter of the Deployment's status, which omits zeros."""
+        return count_of(self.deployment, name)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether all pods are of the newest revision, and no old one is left."""
+        return is_replaced(self.deployment, self.desired)
+
+    @property
+    def rolled_out(self) -> bool:
+        """Whether all pods are of the newest revision and available, and no old one is left."""
+        return is_rolled_out(self.deployment, self.desired)
+
+    @property
+    def trouble(self) -> Problem | None:
+        """The worst that is wrong with what runs: first the pods, then what the Deployment says.
+
+        Pods that are late for no reason of their own come last: what they wait for is the best there is to say.
+        """
+        found = [pod.trouble for pod in sorted(self.pods, key=lambda pod: pod.created, reverse=True) if pod.trouble]
+        refused = condition_of(self.deployment, "ReplicaFailure")
+        if refused.get("status") == "True":
+            found.append(Problem(Reason.POLICY_DENIED, f"pods cannot be made: {refused.get('message')}"))
+        if self.out_of_time:
+            found.append(self.late)
+        return next(iter(found), None)
+
+    @property
+    def waits(self) -> Problem | None:
+        """What a pod waits for, if one does."""
+        return next((pod.waits for pod in self.pods if pod.waits), None)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the Deployment gave the rollout up."""
+        return condition_of(self.deployment, "Progressing").get("reason") == "ProgressDeadlineExceeded"
+
+    @property
+    def late(self) -> Problem:
+        """What a rollout that the Deployment gave up waits for."""
+        limit = progress_deadline(self.service.spec.rollout)
+        knob = "raise rollout.startupTimeoutSeconds if the model needs longer to load"
+        cause = self.waits.message if self.waits else knob
+        return Problem(Reason.PROGRESS_DEADLINE_EXCEEDED, f"no progress for {limit} s; {cause}")

@@ -1,0 +1,86 @@
+"""The conditions Reconciling and Stalled, by which kstatus (Flux) and Argo CD judge any object. Pure.
+
+Stalled means that the wanted state is not reached unless somebody changes something. It is reported within a minute,
+long before the Deployment's own deadline, which allows for the time that a model takes to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from octavo_operator.api.conditions import Reason
+from octavo_operator.reconcile.facts import Facts, Verdict
+from octavo_operator.reconcile.pods import PodView, condition_of
+from octavo_operator.reconcile.problem import Problem
+
+PATIENCE_SECONDS = 45.0
+"""A pod that has waited so long for a node or for its volumes is stalled; what is there is found within seconds."""
+_WAITS = (Reason.WAITING_FOR_GPU, Reason.UNSCHEDULABLE, Reason.WAITING_FOR_VOLUMES)
+"""Not scheduling gates: whatever holds a pod back by a gate lets it go when its turn comes."""
+
+
+def stalled(facts: Facts, now: str) -> Verdict:
+    """Whether the wanted state is not reached by itself; `now` is RFC 3339."""
+    if problem := _obstacle(facts, now):
+        return "True", problem.reason, problem.message
+    return "False", Reason.AS_EXPECTED, "nothing keeps the wanted state from being reached"
+
+
+def reconciling(facts: Facts, now: str) -> Verdict:
+    """Whether the wanted state is about to be reached. False while it is stalled: kstatus looks at this one first."""
+    if problem := _obstacle(facts, now):
+        return "False", problem.reason, f"stalled: {problem.message}"
+    if facts.service.spec.rollout.paused:
+        return "False", Reason.PAUSED, "spec.rollout.paused is true: changes are held back"
+    if facts.rolled_out and facts.ready >= facts.desired:
+        return "False", Reason.DEPLOYED, f"{facts.desired} of {facts.desired} replicas are as they should be"
+    newest = min(facts.count("updatedReplicas"), facts.desired)
+    text = f"{newest} of {facts.desired} replicas are of the newest revision, {facts.ready} are ready"
+    return "True", Reason.DEPLOYING, text
+
+
+def patience_seconds(pods: Iterable[PodView], now: str) -> list[float]:
+    """In how many seconds waiting pods will count as stalled, for those that do not yet."""
+    left = [PATIENCE_SECONDS - _waited(pod, now) for pod in pods if _waits(pod)]
+    return [seconds for seconds in left if seconds > 0]
+
+
+def _obstacle(facts: Facts, now: str) -> Problem | None:
+    """What stands between the present state and the wanted one, if somebody has to change something."""
+    result = facts.result
+    if refused := result.problem or result.unserved or result.refused:
+        return refused
+    if facts.service.spec.rollout.paused or facts.rolled_out:
+        return None
+    if facts.out_of_time:
+        return facts.late
+    if result.rollout.blocked:  # perhaps it goes on in place, at a known time
+        return result.rollout.problem if result.rollout.again is None else None
+    return _of_pods(facts, now)
+
+
+def _of_pods(facts: Facts, now: str) -> Problem | None:
+    """Why the pods of the newest revision do not start."""
+    pods = _newest(facts.pods)
+    found = [pod.trouble for pod in pods if pod.stuck and pod.trouble]
+    if not facts.result.rollout.in_place:  # else old pods are about to make room
+        refusal = condition_of(facts.deployment, "ReplicaFailure")
+        if refusal.get("status") == "True":
+            found.append(Problem(Reason.POLICY_DENIED, f"pods cannot be made: {refusal.get('message')}"))
+        found += [pod.waits for pod in pods if pod.waits and _waits(pod) and _waited(pod, now) >= PATIENCE_SECONDS]
+    return next(iter(found), None)
+
+
+def _newest(pods: Sequence[PodView]) -> list[PodView]:
+    """The pods of the newest revision: the others go."""
+    newest = max(pods, key=lambda pod: pod.created).revision if pods else ""
+    return [pod for pod in pods if pod.revision == newest]
+
+
+def _waits(pod: PodView) -> bool:
+    return pod.waits is not None and pod.waits.reason in _WAITS and bool(pod.waits_since)
+
+
+def _waited(pod: PodView, now: str) -> float:
+    return (datetime.fromisoformat(now) - datetime.fromisoformat(pod.waits_since)).total_seconds()

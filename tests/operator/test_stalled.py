@@ -1,0 +1,102 @@
+"""What GitOps tools see of an LLMService: kstatus' own rules, applied to the conditions of many situations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo_operator.api.conditions import ConditionType, Reason
+from octavo_operator.api.status import LLMServiceStatus
+from octavo_operator.reconcile.facts import Result
+from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.pods import view
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.rollout import RolloutState
+from octavo_operator.reconcile.stalled import patience_seconds
+from octavo_operator.reconcile.summarize import invalid_status, summarize
+from tests.operator.test_summarize import RUNNING, SERVING, deployment, exited, pod, service, waiting
+
+LATER = "2026-01-01T00:01:00Z"
+
+
+def seen(*pods: dict[str, Any], result: Result | None = None, of: Any = None, **counts: Any) -> LLMServiceStatus:
+    """The status a minute after the pods were made."""
+    return summarize(of or service(), Observation({}, deployment(**counts), pods), "image", result or Result(), LATER)
+
+
+def kstatus(status: dict[str, Any], generation: int = 3) -> str:
+    """As sigs.k8s.io/cli-utils/pkg/kstatus judges an object of a kind that it does not know."""
+    conditions = {each["type"]: each["status"] for each in status["conditions"]}
+    if status["observedGeneration"] != generation:
+        return "InProgress"
+    if conditions.get("Reconciling") == "True":
+        return "InProgress"
+    if conditions.get("Stalled") == "True":
+        return "Failed"
+    return "Current" if conditions.get("Ready", "True") == "True" else "InProgress"
+
+
+def no_node(since: str, reason: str = "Unschedulable", **more: Any) -> dict[str, Any]:
+    unmet = {"type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": since}
+    return pod(conditions=[{**unmet, "message": "0/1 nodes are available: 1 Insufficient memory."}], **more)
+
+
+def crashed(restarts: int, code: int = 139) -> dict[str, Any]:
+    return {**exited(code), "restartCount": restarts}
+
+
+REFUSED = Problem(Reason.APPLY_FAILED, "the API server refuses it")
+QUOTA = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]}
+LATE = {"conditions": [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]}
+BLOCKED = RolloutState(blocked=True, problem=Problem(Reason.NO_ROOM_FOR_SURGE, "no room"))
+SITUATIONS: list[tuple[str, LLMServiceStatus, str]] = [
+    ("serves", seen(pod(container=SERVING), ready=1), "Current"),
+    ("loads", seen(pod(container=RUNNING)), "InProgress"),
+    ("replaces a pod", seen(pod(container=SERVING), pod("b", revision="r2"), ready=1, total=2), "InProgress"),
+    ("looks for a node", seen(no_node("2026-01-01T00:00:30Z")), "InProgress"),
+    ("finds no node", seen(no_node("2026-01-01T00:00:10Z")), "Failed"),
+    ("waits at a gate", seen(no_node("2026-01-01T00:00:10Z", "SchedulingGated")), "InProgress"),
+    ("crashed once", seen(pod(container=crashed(1))), "InProgress"),
+    ("crashes at each start", seen(pod(container=crashed(2))), "Failed"),
+    ("has a wrong flag", seen(pod(container=crashed(0, 2))), "Failed"),
+    ("has no image", seen(pod(container=waiting("ErrImagePull"))), "Failed"),
+    ("may make no pod", seen(total=0, updated=0, **QUOTA), "Failed"),
+    ("makes room in a quota", seen(total=0, result=Result(rollout=RolloutState(in_place=True)), **QUOTA), "InProgress"),
+    ("has no room", seen(pod(container=SERVING), result=Result(rollout=BLOCKED), ready=1, total=2), "Failed"),
+    (
+        "is about to make room",
+        seen(result=Result(rollout=RolloutState(blocked=True, again=30)), ready=1, total=2),
+        "InProgress",
+    ),
+    ("is late", seen(pod(container=RUNNING), **LATE), "Failed"),
+    ("is refused", seen(pod(container=SERVING), result=Result(refused=REFUSED), ready=1), "Failed"),
+    ("is paused", seen(of=service(rollout={"paused": True}), ready=1, updated=0), "Current"),
+]
+
+
+@pytest.mark.parametrize(("status", "judged"), [row[1:] for row in SITUATIONS], ids=[row[0] for row in SITUATIONS])
+def test_kstatus_judges_it_so(status: LLMServiceStatus, judged: str) -> None:
+    assert kstatus(status.as_object()) == judged
+
+
+def test_a_pod_of_an_old_revision_stalls_nothing() -> None:
+    old, new = pod("a", container=crashed(9)), pod("b", container=RUNNING, revision="r2")
+    new["metadata"]["creationTimestamp"] = LATER
+    assert kstatus(seen(old, new, total=2).as_object()) == "InProgress"
+
+
+def test_an_object_that_is_no_llmservice_has_failed() -> None:
+    raw = {"metadata": {"generation": 3}}
+    assert kstatus(invalid_status(raw, "it is none", LATER)) == "Failed"
+
+
+def test_it_is_looked_at_again_when_the_patience_ends() -> None:
+
+    waits = [view(no_node(f"2026-01-01T00:00:{second}Z"), "nvidia.com/gpu") for second in ("10", "30")]
+    assert patience_seconds(waits, LATER) == [15.0]
+
+
+def test_both_conditions_are_always_there() -> None:
+    kinds = {each.type for each in seen(pod(container=SERVING), ready=1).conditions}
+    assert {ConditionType.RECONCILING, ConditionType.STALLED} <= kinds
