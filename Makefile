@@ -67,6 +67,7 @@ chart-check: helm
 	for name in $(DASHBOARDS); do $(BIN)/octavo-operator dashboard $$name | diff - manifests/dashboards/$$name.json; done
 	diff --recursive charts/octavo/files/dashboards manifests/dashboards
 	$(HELM) $(INSTALL) | diff - manifests/install.yaml
+	$(BIN)/python -m docs.chart --check
 	$(BIN)/octavo-operator check manifests/samples/*.yaml
 
 manifests: helm ## regenerate what is made from the code: CRD, dashboards, install.yaml, golden files
@@ -74,7 +75,9 @@ manifests: helm ## regenerate what is made from the code: CRD, dashboards, insta
 	for name in $(DASHBOARDS); do $(BIN)/octavo-operator dashboard $$name \
 	  | tee manifests/dashboards/$$name.json > charts/octavo/files/dashboards/$$name.json; done
 	$(HELM) $(INSTALL) > manifests/install.yaml
+	$(BIN)/python -m docs.chart
 	$(BIN)/python -m tests.operator.golden
+	$(BIN)/python -m tests.operator.chart_golden
 
 format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .

@@ -85,6 +85,10 @@ class Measured:
     idle_changed_objects: int = 0
     """LLMServices and children whose resourceVersion changed during the idle time."""
     idle_cpu_percent: float = math.nan
+    takeover_seconds: float = math.nan
+    """From the moment that a new operator leads until it has reconciled every LLMService."""
+    takeover_writes: float = math.nan
+    """Writing requests that the new operator sent meanwhile."""
     samples: list[Sample] = field(default_factory=list)
 
     @property
@@ -98,7 +102,8 @@ class Operator:
 
     def __init__(self, system: Client) -> None:
         self._system = system
-        (pod, *_) = system.list("pods", selector="app.kubernetes.io/name=octavo-operator")
+        pods = system.list("pods", selector="app.kubernetes.io/name=octavo-operator")
+        pod = max(pods, key=lambda each: str(each["metadata"]["creationTimestamp"]))
         self._path = f"/api/v1/namespaces/{system.namespace}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
 
     def metrics(self) -> dict[str, float]:
@@ -199,7 +204,26 @@ def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], No
         say(f"{plan.changes} changes, one after the other")
         for number in range(plan.changes):
             measured.changes_after.append(fleet.change(number % plan.services, FIRST_PORT + 5000 + number))
+    _wait_until_quiet(operator)
+    _take_over(system, plan.services, measured, say)
     return measured
+
+
+def _take_over(system: Client, services: int, measured: Measured, say: Callable[[str], None]) -> None:
+    """Replace the operator's pods, and follow the new leader's first pass over all LLMServices."""
+    say("replaces the operator")
+    system.kubectl("rollout", "restart", f"deployment/{OPERATOR}")
+    system.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=120s")
+    operator, leads = Operator(system), 0.0
+    while True:
+        found, now = operator.metrics(), time.perf_counter()
+        leads = leads or (now if found["octavo_operator_leader"] else 0.0)
+        done = found["octavo_operator_reconciles_total"] >= services and not found["octavo_operator_queue_depth"]
+        if leads and done:
+            break
+        time.sleep(0.1)
+    measured.takeover_seconds, measured.takeover_writes = now - leads, found.get("octavo_operator_writes_total", 0.0)
+    say(f"the new one has seen all after {measured.takeover_seconds:.1f} s, with {measured.takeover_writes:.0f} writes")
 
 
 def _burst(fleet: Fleet, measured: Measured, began: float, say: Callable[[str], None]) -> None:

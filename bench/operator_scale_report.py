@@ -24,6 +24,8 @@ def page(title: str, result: dict[str, Any]) -> str:
         ("objects with another resourceVersion afterwards", str(result["idle_changed_objects"])),
         ("CPU of the operator meanwhile", f"{result['idle_cpu_percent']:.2f} % of a core"),
         ("resident memory of the operator, most", f"{rss:.0f} MiB"),
+        ("a new leader has reconciled all of them", f"{result['takeover_seconds']:.1f} s"),
+        ("writes of the new leader meanwhile", f"{result['takeover_writes']:.0f}"),
     ]
     machine = f"{result['machine']['cores']} cores ({result['machine']['cpu']})"
     lines = [

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from octavo_operator import __version__
 from octavo_operator.api.crd import custom_resource_definition
+from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults, parse_engine_defaults
 from octavo_operator.api.files import inspect
 from octavo_operator.api.manifest import dump
 from octavo_operator.api.resource import LLMService
@@ -60,6 +61,13 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     _metrics_url(parser, "")
     parser.add_argument("--namespace", action="append", default=[], help="watch only this namespace; repeatable")
     parser.add_argument(
+        "--engine-defaults",
+        type=_engine_defaults,
+        default=NO_DEFAULTS,
+        metavar="JSON",
+        help="tolerations, runtimeClassName, imagePullSecrets and fixedUser of all engines (default: {})",
+    )
+    parser.add_argument(
         "--host-path",
         action="append",
         default=[],
@@ -85,6 +93,11 @@ def _metrics_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="NAMESPACE/NAME",
         help="the Service by which the API server reaches --tls-port",
+    )
+    parser.add_argument(
+        "--register",
+        action="store_true",
+        help="create the APIService of external metrics where there is none; without it an existing one is used",
     )
     parser.add_argument("--tls-port", type=int, default=8443, help="port for the API server (default: 8443)")
     parser.add_argument("--port", type=int, default=8080, help="port for KEDA and of /healthz (default: 8080)")
@@ -132,6 +145,13 @@ def _namespaced_name(text: str) -> tuple[str, str]:
     if not (namespace and slash and name) or "/" in name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
     return namespace, name
+
+
+def _engine_defaults(text: str) -> EngineDefaults:
+    try:
+        return parse_engine_defaults(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _engine_image(parser: argparse.ArgumentParser) -> None:
@@ -196,6 +216,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.lease,
         arguments.metrics_url,
         frozenset(arguments.host_path),
+        arguments.engine_defaults,
     )
     code, loop = 0, asyncio.new_event_loop()
     try:
@@ -218,7 +239,7 @@ def _metrics_api(arguments: argparse.Namespace) -> int:
     _log(arguments.log_level)
     try:
         namespace, service = arguments.service
-        asyncio.run(run(MetricsApiOptions(namespace, service, arguments.tls_port, arguments.port)))
+        asyncio.run(run(MetricsApiOptions(namespace, service, arguments.tls_port, arguments.port, arguments.register)))
     except (NoAggregationError, ApiError) as error:
         logging.getLogger(__name__).error("cannot serve metrics: %s", error)
         return 1

@@ -39,7 +39,10 @@ PROMETHEUS_OPERATOR = Crds(
     "github.com/prometheus-operator/prometheus-operator",
     "v0.85.0",
     "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
-    {f"{kind}.monitoring.coreos.com": _MONITORING.format(kind) for kind in ("podmonitors", "prometheusrules")},
+    {
+        f"{kind}.monitoring.coreos.com": _MONITORING.format(kind)
+        for kind in ("servicemonitors", "podmonitors", "prometheusrules")
+    },
 )
 KEDA = Crds(
     "github.com/kedacore/keda/v2",

@@ -19,7 +19,7 @@ CHART = CHECKOUT / "charts" / "octavo"
 MANIFESTS = CHECKOUT / "manifests"
 SAMPLES = MANIFESTS / "samples"
 IMAGES = ("--set", "operator.image.tag=dev", "--set", "engine.image.tag=dev")
-ONE_REPLICA = ("--set", "operator.replicas=1")
+ONE_REPLICA = ("--set", "operator.replicas=1,metricsApi.replicas=1")
 """Two cores have enough to do with one; tests of what several do give another number."""
 _PREFIX = "octavo-test-"
 RELEASE = f"{_PREFIX}{secrets.token_hex(3)}"

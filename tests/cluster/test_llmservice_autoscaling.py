@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Iterator
@@ -196,6 +197,28 @@ def test_the_metrics_api_answers_users_through_the_api_server_and_nobody_past_it
     assert (answer["kind"], answer["items"]) == ("ExternalMetricValueList", [])
     past = f"https://{METRICS}.{operator.namespace}.svc{path}"
     assert namespace.run_pod("octavo-operator:dev", ["python", "-c", PROBE, past]).logs.strip() == "401"
+
+
+def test_while_the_metrics_api_does_not_answer_discovery_works_and_namespaces_end(
+    operator: Client, namespace: Client
+) -> None:
+    """The operator deletes the APIService, and the metrics API creates it when it starts."""
+    name = "v1beta1.external.metrics.k8s.io"
+    operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=0")
+    operator.wait_until(lambda: not operator.exists("apiservice", name), 60, "it is deleted")
+    doomed = f"{namespace.namespace[:50]}-doomed"
+    namespace.kubectl("create", "namespace", doomed)
+    namespace.kubectl("delete", "namespace", doomed, "--timeout=60s")
+    operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=2")
+    operator.kubectl("rollout", "status", f"deployment/{METRICS}", "--timeout=60s")
+    operator.kubectl("wait", "--for=condition=Available", f"apiservice/{name}", "--timeout=30s")
+
+    trusted = base64.b64decode(operator.get("apiservice", name)["spec"]["caBundle"])
+    assert trusted.count(b"BEGIN CERTIFICATE") == 2
+    path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace.namespace}/octavo_requests_waiting"
+    for _ in range(10):  # by either replica
+        namespace.kubectl("get", "--raw", path)
+    operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=1")
 
 
 # Pods that find no node: nobody tells a load, and an autoscaler only keeps its bounds.

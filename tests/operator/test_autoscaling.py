@@ -162,3 +162,26 @@ def test_remarks_follow_the_sentence() -> None:
         "at 1, as many as the load asks for; schedule day is ignored: there is no time zone 'Mars'; schedule night "
         "sets 1 to 2; minReplicas 0 acts as 1, since without a replica nothing could tell that requests wait"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted", "behavior", "words"),
+    [
+        (12, 4, None, ", all at once, since one loads in 12 s"),
+        (240, 4, None, ", some at a time, since one takes 240 s to load"),
+        (12, 1, None, ""),
+        (12, 4, {"scaleUp": {"stabilizationWindowSeconds": 5}}, ""),
+        (None, 4, None, ""),
+    ],
+)
+def test_it_says_why_it_adds_so_many_at_a_time(
+    seconds: int | None, wanted: int, behavior: dict[str, Any] | None, words: str
+) -> None:
+    made = service(**({"behavior": behavior} if behavior else {}))
+    made = made.model_copy(update={"status": {"loading": {"lastLoadSeconds": seconds}}})
+    children = {
+        ("Deployment", "good"): {"spec": {"replicas": 2}},
+        ("HorizontalPodAutoscaler", "good"): hpa(desired=wanted),
+    }
+    message = scaling(made, Bounds(1, 4), children, 2).verdict()[2]
+    assert message == f"goes from 2 to {wanted} replicas with the load{words}"

@@ -12,12 +12,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
+from docs.chart import README, page, values
 from octavo_operator.api.names import METRICS_API_NAME, METRICS_API_SERVICE, NAME_LABEL
 from tests.cluster.build import HELM, ensure_built, program
 from tests.cluster.octavo import CHART
+from tests.operator.bad_llmservices import merged
+from tests.operator.chart_golden import GOLDEN, SETTINGS, change
 
 Object = dict[str, Any]
 INSTALL = CHART.parents[1] / "docs" / "how-to" / "install.md"
@@ -131,7 +135,6 @@ def test_without_a_cluster_to_look_at_the_clusters_api_service_is_claimed_only_i
         (claimed_by("octavo", "llm"), "Auto", 1),
         (claimed_by("keda", "keda"), "Auto", 0),
         (claimed_by("octavo", "elsewhere"), "Auto", 0),
-        (claimed_by("keda", "keda"), "Always", 1),
         (None, "Never", 0),
     ],
 )
@@ -145,6 +148,15 @@ def test_with_a_cluster_it_is_seen_who_has_it(
     assert server.asked
     for each in found:  # by which the operator knows it for Octavo's
         assert each["metadata"]["labels"][NAME_LABEL] == METRICS_API_NAME
+
+
+def test_the_slot_of_another_server_is_not_taken(cluster: tuple[ApiServer, tuple[str, ...]]) -> None:
+    server, settings = cluster
+    server.api_service = merged(
+        claimed_by("keda", "keda"), {"spec": {"service": {"namespace": "keda", "name": "adapter"}}}
+    )
+    with pytest.raises(AssertionError, match=r"is another server's \(Service keda/adapter\).*metricsApi.apiService"):
+        template(*settings, "--set", "metricsApi.apiService=Always")
 
 
 def operator_arguments(objects: list[Object]) -> list[str]:
@@ -161,7 +173,7 @@ def readers(objects: list[Object]) -> list[Object]:
     }
     roles = [each for each in objects if each["kind"] == "ClusterRole" and each["metadata"]["name"] in bound]
     rules = [rule for role in roles for rule in role["rules"] if rule["resources"] == ["apiservices"]]
-    assert all((rule["verbs"], rule["resourceNames"]) == (["get"], [METRICS_API_SERVICE]) for rule in rules)
+    assert all((rule["verbs"], rule["resourceNames"]) == (["get", "delete"], [METRICS_API_SERVICE]) for rule in rules)
     return rules
 
 
@@ -189,7 +201,10 @@ def test_a_metrics_api_that_is_not_well_is_not_restarted_for_it() -> None:
     (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
     asked = [container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe")]
     assert asked == ["/healthz", "/livez"]
-    assert objects["Service"]["spec"]["publishNotReadyAddresses"] is True
+    assert (
+        "publishNotReadyAddresses" not in objects["Service"]["spec"]
+    )  # a replica that is not trusted yet is not asked
+    assert objects["Deployment"]["spec"]["replicas"] == 2
 
 
 def test_the_registry_goes_before_the_images_of_the_plain_manifests_as_the_docs_say() -> None:
@@ -223,12 +238,48 @@ def test_it_can_be_a_part_of_another_chart(tmp_path: Path) -> None:
     assert not template("--set", "octavo.enabled=false", chart=tmp_path)
 
 
+def test_every_value_has_a_golden_file() -> None:
+    assert {each.name for each in values()} == set(SETTINGS)
+    assert {path.stem for path in GOLDEN.glob("*.diff")} == set(SETTINGS)
+
+
+@pytest.mark.parametrize("value", SETTINGS)
+def test_a_value_changes_what_it_says_and_nothing_else(value: str) -> None:
+    assert change(value) == (GOLDEN / f"{value}.diff").read_text()
+
+
+def test_the_readme_is_that_of_the_values() -> None:
+    assert README.read_text() == page()
+
+
+MINORS = ("1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
+SCHEMAS_OF = {"ValidatingAdmissionPolicy", "Deployment", "Service", "ClusterRole", "NetworkPolicy"}
+
+
+@pytest.mark.parametrize("minor", MINORS)
+def test_each_minor_of_kubernetes_knows_all_fields(minor: str) -> None:
+    """By the published schemas: what is run on is the newest."""
+    everything = CHART / "ci" / "everything-values.yaml"
+    objects = template("-f", str(everything), "--kube-version", f"{minor}.0")
+    judged = [each for each in objects if each["kind"] in SCHEMAS_OF]
+    assert {each["kind"] for each in judged} == SCHEMAS_OF
+    for each in judged:
+        kubernetes_validate.validate(each, minor, strict=True)
+
+
+def test_on_openshift_the_cluster_chooses_users() -> None:
+    objects = template("--api-versions", "security.openshift.io/v1/SecurityContextConstraints")
+    pods = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+    assert [sorted(pod["securityContext"]) for pod in pods] == [["runAsNonRoot", "seccompProfile"]] * 2
+    assert '--engine-defaults={"fixedUser":false}' in operator_arguments(objects)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         (("--set", "monitoring.enabled=Never"), "monitoring.enabled is Never"),
         ((), "There is no Prometheus Operator in this cluster"),
-        (("--api-versions", "monitoring.coreos.com/v1/PodMonitor"), ""),
+        (("--api-versions", "monitoring.coreos.com/v1/PrometheusRule"), ""),
     ],
 )
 def test_the_notes_say_why_there_is_no_monitor(settings: tuple[str, ...], words: str, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from octavo_operator.render import OPTIONAL_KINDS, RenderConfig, render
 from tests.operator.golden import SAMPLES, llmservice
 
 MONITORING = "monitoring.coreos.com/v1"
-NAMES = {"PodMonitor", "PrometheusRule"}
+NAMES = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+METRICS_SERVICE = "the headless Service"
 
 
 class Server:
@@ -54,19 +55,27 @@ async def test_kinds_that_come_or_go_are_noticed_and_an_outage_is_no_change(
 
 
 @pytest.mark.parametrize(
-    ("enabled", "alerts", "kinds", "made"),
+    ("kind", "enabled", "alerts", "kinds", "made"),
     [
-        ("Auto", True, set(), set()),
-        ("Auto", True, {"PodMonitor"}, {"PodMonitor"}),
-        ("Auto", True, NAMES, NAMES),
-        ("Auto", False, NAMES, {"PodMonitor"}),
-        ("Always", True, set(), NAMES),
-        ("Never", True, NAMES, set()),
+        ("PodMonitor", "Auto", True, set(), set()),
+        ("PodMonitor", "Auto", True, {"PodMonitor"}, {"PodMonitor"}),
+        ("PodMonitor", "Auto", True, NAMES, {"PodMonitor", "PrometheusRule"}),
+        ("PodMonitor", "Auto", False, NAMES, {"PodMonitor"}),
+        ("PodMonitor", "Always", True, set(), {"PodMonitor", "PrometheusRule"}),
+        ("PodMonitor", "Never", True, NAMES, set()),
+        ("ServiceMonitor", "Auto", True, {"PodMonitor"}, set()),
+        ("ServiceMonitor", "Auto", True, NAMES, {"ServiceMonitor", "PrometheusRule", METRICS_SERVICE}),
+        ("ServiceMonitor", "Always", False, set(), {"ServiceMonitor", METRICS_SERVICE}),
+        ("ServiceMonitor", "Never", True, NAMES, set()),
     ],
 )
-def test_monitoring_is_made_where_it_is_wanted(enabled: str, alerts: bool, kinds: set[str], made: set[str]) -> None:
+def test_monitoring_is_made_where_it_is_wanted(
+    kind: str, enabled: str, alerts: bool, kinds: set[str], made: set[str]
+) -> None:
     service = llmservice(SAMPLES / "smollm2.yaml")
-    monitoring = service.spec.monitoring.model_copy(update={"enabled": enabled, "alerts": alerts})
+    wanted = {"kind": kind, "enabled": enabled, "alerts": alerts}
+    monitoring = service.spec.monitoring.model_copy(update=wanted)
     service = service.model_copy(update={"spec": service.spec.model_copy(update={"monitoring": monitoring})})
-    rendered = {child["kind"] for child in render(service, RenderConfig("image:1", frozenset(kinds)))}
-    assert rendered & NAMES == made
+    children = render(service, RenderConfig("image:1", frozenset(kinds)))
+    named = {METRICS_SERVICE if child["metadata"]["name"] == "smollm2-metrics" else child["kind"] for child in children}
+    assert named & {*NAMES, METRICS_SERVICE} == made

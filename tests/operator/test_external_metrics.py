@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.discovery import KindsChangedError
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.kinds import Kind
+from octavo_operator.reconcile.release_metrics_slot import release_if_unavailable
 
 URL = "http://octavo-operator-metrics.octavo-system.svc:8080"
 FORBIDDEN = ApiError(403, "Forbidden", "may not")
@@ -69,3 +71,33 @@ async def test_a_change_is_noticed_and_a_gap_is_none(
         with pytest.raises(KindsChangedError, match=words):
             await watch_answerer(server, URL, before is KEDAS)
     assert server.asked == 6
+
+
+class Slot(Server):
+    """An API server whose APIService can be changed."""
+
+    def __init__(self, service: dict[str, Any], status: str, since: str) -> None:
+        condition = {"type": "Available", "status": status, "lastTransitionTime": since}
+        super().__init__({**service, "metadata": {"uid": "u7"}, "status": {"conditions": [condition]}})
+        self.deleted: list[str] = []
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        self.deleted.append(uid)
+
+
+@pytest.mark.parametrize(
+    ("service", "status", "since", "released"),
+    [
+        (OURS, "False", "2026-01-01T11:59:30Z", True),
+        (OURS, "False", "2026-01-01T11:59:31Z", False),
+        (OURS, "True", "2026-01-01T11:00:00Z", False),
+        (KEDAS, "False", "2026-01-01T11:00:00Z", False),
+        (LOCAL, "False", "2026-01-01T11:00:00Z", False),
+    ],
+)
+async def test_the_slot_is_given_up_while_octavos_server_does_not_answer(
+    service: dict[str, Any], status: str, since: str, released: bool
+) -> None:
+    slot = Slot(service, status, since)
+    assert await release_if_unavailable(slot, URL, datetime(2026, 1, 1, 12, tzinfo=UTC)) is released
+    assert slot.deleted == (["u7"] if released else [])

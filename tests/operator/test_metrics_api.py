@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import copy
 import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -421,24 +422,70 @@ class Registry:
         if self.failure:
             raise self.failure
         assert (kind.path(namespace, name)) == f"/apis/apiregistration.k8s.io/v1/apiservices/{METRICS_API_SERVICE}"
-        return None if self.spec is None else {"spec": self.spec}
+        metadata = {"resourceVersion": str(self.writes)}
+        return None if self.spec is None else {"metadata": metadata, "spec": copy.deepcopy(self.spec)}
 
     async def merge(self, kind: Kind, namespace: str, name: str, patch: Any) -> None:
         assert self.spec is not None
+        if patch["metadata"]["resourceVersion"] != str(self.writes):
+            raise ApiError(409, "Conflict", "it has changed")
         self.spec.update(patch["spec"])
+        self.writes += 1
+
+    async def apply_cluster_wide(self, kind: Kind, manifest: dict[str, Any]) -> None:
+        assert manifest["metadata"]["name"] == METRICS_API_SERVICE
+        self.spec = manifest["spec"]
         self.writes += 1
 
 
 async def test_the_api_service_is_told_whom_to_trust_once() -> None:
     registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics", "port": 443}})
-    registration = Registration(registry, "octavo-system", "metrics", b"PEM")
+    registration = Registration(registry, "octavo-system", "metrics", pem(1))
+    assert "not looked" in registration.not_trusted()
     for _ in range(3):
         assert await registration.look() == "answers external.metrics.k8s.io/v1beta1"
     assert registry.spec is not None
-    assert (registry.writes, registry.spec["caBundle"]) == (1, base64.b64encode(b"PEM").decode())
+    assert (registry.writes, registry.spec["caBundle"]) == (1, base64.b64encode(pem(1)).decode())
+    assert registration.not_trusted() == ""
     registry.spec["caBundle"] = "overwritten"
     await registration.look()
     assert registry.writes == 2
+
+
+def pem(number: int) -> bytes:
+    return f"-----BEGIN CERTIFICATE-----\n{number}\n-----END CERTIFICATE-----\n".encode()
+
+
+async def test_every_replica_is_trusted_and_of_former_ones_the_last() -> None:
+    registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}})
+    replicas = [Registration(registry, "octavo-system", "metrics", pem(number)) for number in range(10)]
+    for replica in replicas:
+        await replica.look()
+    assert registry.spec is not None
+    assert base64.b64decode(registry.spec["caBundle"]) == b"".join(map(pem, range(2, 10)))
+    for replica in replicas[2:]:
+        await replica.look()
+    assert registry.writes == 10
+
+
+async def test_an_api_service_that_was_deleted_is_made_by_a_replica_that_starts_or_after_a_while() -> None:
+    now = [0.0]
+    registry = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}})
+    before = Registration(registry, "octavo-system", "metrics", pem(1), True, lambda: now[0])
+    await before.look()
+    registry.spec = None
+    assert "creates it again after 300 s" in await before.look()
+    fresh = Registration(registry, "octavo-system", "metrics", pem(2), True, lambda: now[0])
+    assert await fresh.look() == "answers external.metrics.k8s.io/v1beta1"
+    assert registry.spec is not None
+    assert registry.spec["service"] == {"namespace": "octavo-system", "name": "metrics", "port": 443}
+    await before.look()
+    registry.spec, now[0] = None, 300.0
+    assert await before.look() == "answers external.metrics.k8s.io/v1beta1"
+    registry.spec = None
+    asked_for_none = Registration(registry, "octavo-system", "metrics", pem(3))
+    assert "there is no APIService" in await asked_for_none.look()
+    assert registry.spec is None
 
 
 async def test_an_api_service_of_somebody_else_is_left_alone() -> None:
@@ -454,7 +501,7 @@ async def test_an_api_service_of_somebody_else_is_left_alone() -> None:
 
 async def test_a_registration_that_fails_for_minutes_is_told_and_one_that_stands_still_too() -> None:
     registry, now = Registry({"service": {"namespace": "octavo-system", "name": "metrics"}}), [0.0]
-    registration = Registration(registry, "octavo-system", "metrics", b"PEM", lambda: now[0])
+    registration = Registration(registry, "octavo-system", "metrics", b"PEM", clock=lambda: now[0])
     await registration.look()
     registry.failure = ApiError(403, "Forbidden", "may not")
     now[0] = FAILED_SECONDS
@@ -516,9 +563,11 @@ async def test_pods_that_keep_one_waiting_redirect_or_talk_without_end(monkeypat
 
 
 @contextlib.asynccontextmanager
-async def plain_server(world: World, trouble: str = "", standstill: str = "") -> AsyncIterator[Ask]:
+async def plain_server(
+    world: World, trouble: str = "", standstill: str = "", not_ready: str = ""
+) -> AsyncIterator[Ask]:
     """The plain port on loopback; what is asked of it goes out as it is written."""
-    runner = web.AppRunner(plain(world.collector, lambda: trouble, lambda: standstill))
+    runner = web.AppRunner(plain(world.collector, lambda: not_ready, lambda: trouble, lambda: standstill))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     root = f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -569,6 +618,8 @@ async def test_health_is_whether_it_is_registered_and_life_is_whether_it_tries(w
     async with plain_server(world) as ask:
         assert (await ask("/healthz"), await ask("/livez")) == ((200, "ok\n"), (200, "ok\n"))
     async with plain_server(world, trouble="may not") as ask:
-        assert (await ask("/healthz"), await ask("/livez")) == ((503, "may not\n"), (200, "ok\n"))
+        assert (await ask("/healthz"), await ask("/livez")) == ((200, "ok\nmay not\n"), (200, "ok\n"))
+    async with plain_server(world, not_ready="not trusted") as ask:
+        assert (await ask("/healthz"), await ask("/livez")) == ((503, "not trusted\n"), (200, "ok\n"))
     async with plain_server(world, standstill="sleeps") as ask:
         assert await ask("/livez") == (503, "sleeps\n")

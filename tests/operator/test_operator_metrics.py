@@ -73,7 +73,7 @@ def indexes_of(holding: list[str], monitored: bool = False) -> dict[str, dict[Ke
     """Of one LLMService, in which these conditions hold of Ready and Degraded."""
     conditions = [{"type": kind, "status": str(kind in holding)} for kind in ("Ready", "Degraded")]
     status = {"conditions": conditions, "desiredReplicas": 2}
-    monitors = {"podmonitors": {KEY: [{"metadata": {}}]}} if monitored else {}
+    monitors = {"servicemonitors": {KEY: [{"metadata": {}}]}} if monitored else {}
     return {LLMSERVICE.plural: {KEY: [{"metadata": {}, "status": status}]}, **monitors}
 
 

@@ -628,7 +628,7 @@ async def test_what_the_deployments_controller_notes_is_no_change() -> None:
     server = Server()
     operator = await settled(server)
     live = copy.deepcopy(server.live["Deployment"])
-    live["metadata"]["annotations"] = {"deployment.kubernetes.io/revision": "7"}
+    live["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "7"
     live["status"] = {"replicas": 1}
     server._store("Deployment", live)
     await operator.reconcile(KEY)

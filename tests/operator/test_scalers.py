@@ -103,6 +103,16 @@ def test_without_a_metrics_api_nothing_points_keda_at_one(source: str, expected:
     assert not why_no_scaler(wanted.spec, "http://metrics:8080")
 
 
+@pytest.mark.parametrize(("seconds", "quick"), [(1, True), (60, True), (61, False), (None, False)])
+def test_all_that_are_lacking_are_added_at_once_where_replicas_load_in_seconds(
+    seconds: int | None, quick: bool
+) -> None:
+    loaded = service({"loading": {"lastLoadSeconds": seconds} if seconds else {}})
+    up = hpa(loaded)["behavior"]["scaleUp"]
+    at_once = {"type": "Pods", "value": 1000, "periodSeconds": 15}
+    assert (up["stabilizationWindowSeconds"] == 0, at_once in up["policies"]) == (quick, quick)
+
+
 def test_suspension_wins_over_autoscaling() -> None:
     found = rendered(service(spec={"suspend": True}))
     assert not {"HorizontalPodAutoscaler", "ScaledObject"} & set(found)

@@ -1,5 +1,15 @@
 {{- define "octavo.name" -}}
-{{ .Release.Name | trunc 50 | trimSuffix "-" }}-operator
+{{- $name := .Values.nameOverride | default "operator" | trunc 20 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | default (printf "%s-%s" (.Release.Name | trunc 42 | trimSuffix "-" | trimSuffix ".") $name) | trunc 52 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "octavo.serviceAccount" -}}
+{{ .Values.operator.serviceAccount.name | default (include "octavo.name" .) }}
+{{- end }}
+
+{{- /* Whether the cluster chooses the users of pods; "" means no. */ -}}
+{{- define "octavo.openshift" -}}
+{{- if or (eq .Values.openshift "Always") (and (eq .Values.openshift "Auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1/SecurityContextConstraints")) }}true{{ end }}
 {{- end }}
 
 {{- define "octavo.selector" -}}
@@ -13,6 +23,16 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/component: operator
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- include "octavo.commonLabels" . }}
+{{- end }}
+
+{{- /* Labels of the user's: those that objects are found by are not theirs to set. */ -}}
+{{- define "octavo.commonLabels" -}}
+{{- range $name, $value := .Values.commonLabels }}
+{{- if not (or (hasPrefix "app.kubernetes.io/" $name) (eq $name "helm.sh/chart")) }}
+{{ $name }}: {{ $value | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* An image's reference: (dict "root" $ "image" .Values.operator.image). */ -}}
@@ -48,22 +68,43 @@ affinity:
 {{- with .Values.operator.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- $user := ternary dict (dict "runAsUser" 10001 "runAsGroup" 10001) (eq (include "octavo.openshift" .) "true") }}
+{{- $context := merge (dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault")) $user }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  seccompProfile:
-    type: RuntimeDefault
+  {{- include "octavo.over" (list $context .Values.operator.podSecurityContext) | nindent 2 }}
+{{- end }}
+
+{{- /* How the pods of one kind, by the template of their selector, are spread: (list $ "octavo.selector"). */ -}}
+{{- define "octavo.spread" -}}
+{{- $root := first . }}
+topologySpreadConstraints:
+{{- if $root.Values.operator.topologySpreadConstraints }}
+  {{- toYaml $root.Values.operator.topologySpreadConstraints | nindent 2 }}
+{{- else }}
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include (last .) $root | nindent 8 }}
+{{- end }}
+{{- end }}
+
+{{- /* The first mapping with the fields of the second over it; null removes one. */ -}}
+{{- define "octavo.over" -}}
+{{- $result := deepCopy (first .) }}
+{{- range $name, $value := last . }}
+{{- if kindIs "invalid" $value }}{{ $_ := unset $result $name }}{{ else }}{{ $_ := set $result $name $value }}{{ end }}
+{{- end }}
+{{- toYaml $result }}
 {{- end }}
 
 {{- define "octavo.container" -}}
 image: {{ include "octavo.image" (dict "root" . "image" .Values.operator.image) | quote }}
 imagePullPolicy: {{ .Values.operator.image.pullPolicy }}
+{{- $context := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) }}
 securityContext:
-  allowPrivilegeEscalation: false
-  capabilities:
-    drop: [ALL]
-  readOnlyRootFilesystem: true
+  {{- include "octavo.over" (list $context .Values.operator.securityContext) | nindent 2 }}
 {{- end }}
 
 {{- define "octavo.metrics" -}}
@@ -81,6 +122,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/component: metrics-api
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- include "octavo.commonLabels" . }}
 {{- end }}
 
 {{- /* Whether to run the metrics API. It serves the whole cluster, so by default an operator that is limited to some
@@ -97,8 +139,15 @@ so with them Auto never registers it. */ -}}
 {{- $seen := lookup "v1" "Namespace" "" "kube-system" }}
 {{- $release := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $known }}
 {{- $namespace := dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" $known }}
-{{- $own := and (eq $release .Release.Name) (eq $namespace .Release.Namespace) }}
+{{- $service := dig "spec" "service" dict $known | default dict }}
+{{- $named := and (eq (dig "name" "" $service) (include "octavo.metrics" .)) (eq (dig "namespace" "" $service) .Release.Namespace) }}
+{{- $own := or $named (and (eq $release .Release.Name) (eq $namespace .Release.Namespace)) }}
 {{- $free := and $seen (or (not $known) $own) }}
 {{- $choice := .Values.metricsApi.apiService }}
+{{- if and (eq $choice "Always") $known (not $own) }}
+{{- $holder := dig "spec" "service" dict $known | default dict }}
+{{- $what := "APIService v1beta1.external.metrics.k8s.io, of which a cluster has one, is another server's" }}
+{{- fail (printf "%s (Service %s/%s): set metricsApi.apiService to Never and use KEDA or the adapter that is there, or delete that APIService first" $what (dig "namespace" "?" $holder) (dig "name" "?" $holder)) }}
+{{- end }}
 {{- if or (eq $choice "Always") (and (eq $choice "Auto") $free) }}true{{ end }}
 {{- end }}

@@ -272,8 +272,11 @@ _FIVE_SCRAPES_IN_A_WINDOW = Rule(
 class Monitoring(SpecModel):
     """Monitors and alerts for the Prometheus Operator, where there is one."""
 
-    enabled: Literal["Auto", "Always", "Never"] = Field(
-        "Auto", description="Auto: only if the cluster has its CRDs, PodMonitor and PrometheusRule."
+    enabled: Literal["Auto", "Always", "Never"] = Field("Auto", description="Auto: only if the cluster has its CRDs.")
+    kind: Literal["ServiceMonitor", "PodMonitor"] = Field(
+        "ServiceMonitor",
+        description="ServiceMonitor comes with a headless Service <name>-metrics of all pods, loading and draining ones"
+        " too; PodMonitor needs no Service.",
     )
     interval: Annotated[Duration, _FIVE_SCRAPES_IN_A_WINDOW] = Field(
         "15s", description="Time between two scrapes, such as 15s; 1m at most, as the alerts look at 5 minutes."

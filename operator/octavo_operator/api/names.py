@@ -18,6 +18,8 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 """What a child or pod is there for: the engine; gateway and worker are kept for later."""
 ENGINE = "engine"
+METRICS = "metrics"
+"""The component of the Service by which Prometheus finds the pods, and the name of its port."""
 TRACK_LABEL = f"{GROUP}/track"
 """Which of two versions that serve side by side a pod is of: stable; canary is kept for later."""
 STABLE = "stable"
@@ -67,9 +69,19 @@ def selector(service_name: str) -> dict[str, str]:
     return {SERVICE_LABEL: service_name, COMPONENT_LABEL: ENGINE, TRACK_LABEL: STABLE}
 
 
+def selector_of_component(service_name: str, component: str) -> dict[str, str]:
+    """The labels that select the children of a service with this component."""
+    return {SERVICE_LABEL: service_name, COMPONENT_LABEL: component}
+
+
 def is_engine_pod(pod_labels: Mapping[str, str]) -> bool:
     """Whether a pod with these labels is one of an LLMService's engine, of any track."""
     return SERVICE_LABEL in pod_labels and pod_labels.get(COMPONENT_LABEL) == ENGINE and TRACK_LABEL in pod_labels
+
+
+def metrics_service_name(service_name: str) -> str:
+    """The headless Service by which Prometheus finds the pods."""
+    return f"{service_name}-metrics"
 
 
 def cache_claim(service_name: str) -> str:

@@ -80,10 +80,11 @@ async def _values(collector: Collector, request: web.Request) -> web.Response:
     return web.json_response(external.value_list(metric, loads, now))
 
 
-def plain(collector: Collector, trouble: Wrong, standstill: Wrong) -> web.Application:
+def plain(collector: Collector, not_ready: Wrong, trouble: Wrong, standstill: Wrong) -> web.Application:
     """What KEDA asks of one LLMService, and what the kubelet asks.
 
-    `/healthz` (readiness) answers 503 with `trouble`, which a restart would not mend, `/livez` with `standstill`.
+    `/healthz` (readiness) answers 503 with `not_ready`; `trouble`, which neither keeps it from answering nor would be
+    mended by a restart, is a line below. `/livez` answers 503 with `standstill`.
     """
 
     async def load(request: web.Request) -> web.Response:
@@ -96,18 +97,19 @@ def plain(collector: Collector, trouble: Wrong, standstill: Wrong) -> web.Applic
     app = web.Application()
     app.add_routes(
         [
-            web.get("/healthz", _unless(trouble)),
-            web.get("/livez", _unless(standstill)),
+            web.get("/healthz", _unless(not_ready, trouble)),
+            web.get("/livez", _unless(standstill, lambda: "")),
             web.get(path("{namespace}", "{name}"), load),
         ]
     )
     return app
 
 
-def _unless(wrong: Wrong) -> Handler:
+def _unless(wrong: Wrong, remark: Wrong) -> Handler:
     async def handler(_: web.Request) -> web.StreamResponse:
         sentence = wrong()
-        return web.Response(status=503 if sentence else 200, text=f"{sentence or 'ok'}\n")
+        lines = filter(None, [sentence or "ok", "" if sentence else remark()])
+        return web.Response(status=503 if sentence else 200, text="".join(f"{line}\n" for line in lines))
 
     return handler
 

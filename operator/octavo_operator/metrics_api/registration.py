@@ -1,25 +1,32 @@
-"""Has the API server trust us: our authority goes into the APIService that the chart made.
+"""Adds the authority of this replica to those that the APIService of external metrics trusts.
 
-Only where the APIService names our Service: a cluster has one server for external metrics, and if it is KEDA's or
-prometheus-adapter's, it stays so.
+Each replica has an authority of its own, whose key never leaves its memory; the APIService holds those of the last few.
+It is only changed where it names our Service: a cluster has one server for external metrics, and if it is KEDA's or
+prometheus-adapter's, it stays so, and that is reported.
 """
 
 from __future__ import annotations
 
 import base64
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from octavo_operator.api.names import METRICS_API, METRICS_API_SERVICE
+from octavo_operator.api.names import METRICS_API, METRICS_API_NAME, METRICS_API_SERVICE, NAME_LABEL
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.kinds import API_SERVICE, Kind
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
+SOON_SECONDS = 1.0  # until it is trusted: two replicas that start together write at the same time
 FAILED_SECONDS = 120.0
+RETURN_SECONDS = 300.0
+"""A replica that ran while the API server could not reach it lets it try again after this time."""
+MOST_AUTHORITIES = 8
+"""Of former replicas some are kept: which of them run is not known here."""
 
 
 class Registry(Protocol):
@@ -31,9 +38,15 @@ class Registry(Protocol):
     async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
         """Merges `patch` into the object."""
 
+    async def apply_cluster_wide(self, kind: Kind, manifest: dict[str, Any]) -> None:
+        """Creates an object without a namespace, or takes its fields over."""
+
 
 class Registration:
-    """Keeps the APIService's trust in `authority` (PEM), whose Service is `namespace`/`service`."""
+    """Keeps the APIService's trust in `authority` (PEM), whose Service is `namespace`/`service`.
+
+    `creates`: an APIService that is not there is created.
+    """
 
     def __init__(
         self,
@@ -41,20 +54,24 @@ class Registration:
         namespace: str,
         service: str,
         authority: bytes,
+        creates: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._service = {"namespace": namespace, "name": service}
-        self._bundle = base64.b64encode(authority).decode()
+        self._authority = authority.strip() + b"\n"
+        self._creates = creates
+        self._seen_at: float | None = None
         self._told = ""
         self._clock = clock
         self._looked_at = self._succeeded_at = clock()
+        self._registered = False
 
     async def look(self) -> str:
         """Writes if something is to be written; returns how it stands, in a sentence, and logs it when that changes."""
         try:
             state = await self._look()
-            self._succeeded_at = self._clock()
+            self._succeeded_at, self._registered = self._clock(), True
         except ApiError as error:
             state = f"cannot register for {METRICS_API}: {error.message}"
         if state != self._told:
@@ -62,6 +79,13 @@ class Registration:
             self._told = state
         self._looked_at = self._clock()
         return state
+
+    def not_trusted(self) -> str:
+        """That the API server does not trust this replica yet, in a sentence; empty: it does, or asks another server.
+
+        What fails later keeps no replica from answering.
+        """
+        return "" if self._registered else self._told or "has not looked at its APIService yet"
 
     def trouble(self) -> str:
         """What is wrong, in a sentence, once it has been so for `FAILED_SECONDS`; empty: nothing."""
@@ -76,10 +100,53 @@ class Registration:
     async def _look(self) -> str:
         live = await self._cluster.get(API_SERVICE, "", METRICS_API_SERVICE)
         if live is None:
-            return f"there is no APIService {METRICS_API_SERVICE}: no server is registered for external metrics"
+            return await self._create()
         service = live["spec"].get("service") or {}
         if any(service.get(part) != name for part, name in self._service.items()):
+            self._seen_at = None
             return f"{METRICS_API} is answered by {service.get('namespace')}/{service.get('name')}, and left to it"
-        if live["spec"].get("caBundle") != self._bundle:
-            await self._cluster.merge(API_SERVICE, "", METRICS_API_SERVICE, {"spec": {"caBundle": self._bundle}})
+        self._seen_at = self._clock()
+        trusted = _certificates(live["spec"].get("caBundle") or "")
+        if self._authority not in trusted:
+            bundle = _encoded([*trusted[1 - MOST_AUTHORITIES :], self._authority])
+            # As it was read: another replica that writes at the same time is not overwritten.
+            metadata = {"resourceVersion": live["metadata"].get("resourceVersion")}
+            patch = {"metadata": metadata, "spec": {"caBundle": bundle}}
+            await self._cluster.merge(API_SERVICE, "", METRICS_API_SERVICE, patch)
         return f"answers {METRICS_API}"
+
+    async def _create(self) -> str:
+        """Creates the APIService if that is wanted.
+
+        The operator deletes it while the API server reaches no replica; one that ran meanwhile waits for a while.
+        """
+        if not self._creates:
+            return f"there is no APIService {METRICS_API_SERVICE}: no server is registered for external metrics"
+        if self._seen_at is not None and self._clock() - self._seen_at < RETURN_SECONDS:
+            return f"APIService {METRICS_API_SERVICE} was deleted; creates it again after {RETURN_SECONDS:.0f} s"
+        group, _, version = METRICS_API.partition("/")
+        spec = {
+            "group": group,
+            "version": version,
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "service": {**self._service, "port": 443},
+            "caBundle": _encoded([self._authority]),
+        }
+        metadata = {"name": METRICS_API_SERVICE, "labels": {NAME_LABEL: METRICS_API_NAME}}
+        manifest = {"apiVersion": API_SERVICE.api_version, "kind": API_SERVICE.name, "metadata": metadata, "spec": spec}
+        await self._cluster.apply_cluster_wide(API_SERVICE, manifest)
+        return f"answers {METRICS_API}"
+
+
+def _certificates(bundle: str) -> list[bytes]:
+    """The certificates of a caBundle, each as PEM; none of one that cannot be read."""
+    try:
+        text = base64.b64decode(bundle, validate=True)
+    except ValueError:
+        return []
+    return [found + b"\n" for found in re.findall(rb"-----BEGIN [^-]+-----.*?-----END [^-]+-----", text, re.DOTALL)]
+
+
+def _encoded(certificates: list[bytes]) -> str:
+    return base64.b64encode(b"".join(certificates)).decode()

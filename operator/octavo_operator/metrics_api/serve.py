@@ -9,12 +9,12 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from octavo_operator.metrics_api.app import aggregated, plain
+from octavo_operator.metrics_api.app import Wrong, aggregated, plain
 from octavo_operator.metrics_api.certificates import RENEW_SECONDS, Authority
 from octavo_operator.metrics_api.collector import Collector
 from octavo_operator.metrics_api.front_proxy import CONFIG_MAP, NAMESPACE, FrontProxy
 from octavo_operator.metrics_api.pods import EnginePod, engine_pod
-from octavo_operator.metrics_api.registration import LOOK_SECONDS, Registration
+from octavo_operator.metrics_api.registration import LOOK_SECONDS, SOON_SECONDS, Registration
 from octavo_operator.metrics_api.scrape import Scraper
 from octavo_operator.reconcile.apply import ApiError, Cluster
 from octavo_operator.reconcile.kinds import POD, Kind
@@ -28,12 +28,16 @@ _FRONT_PROXY_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class MetricsApiOptions:
-    """How to run. `namespace`/`service` is the Service by which the API server reaches `tls_port`."""
+    """How to run. `namespace`/`service` is the Service by which the API server reaches `tls_port`.
+
+    `register`: create the APIService of external metrics where there is none.
+    """
 
     namespace: str
     service: str
     tls_port: int = 8443
     port: int = 8080
+    register: bool = False
 
 
 async def run(options: MetricsApiOptions) -> None:
@@ -60,10 +64,12 @@ async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper,
     authority = Authority(hosts(options))
     authority.serve_with(clients.context)
     collector = Collector(list_pods, scraper.scrape)
-    registration = Registration(cluster, options.namespace, options.service, authority.pem)
+    registration = Registration(cluster, options.namespace, options.service, authority.pem, options.register)
     runners = [
         await listen(aggregated(collector, lambda: clients.front_proxy), options.tls_port, clients.context),
-        await listen(plain(collector, registration.trouble, registration.standstill), options.port),
+        await listen(
+            plain(collector, registration.not_trusted, registration.trouble, registration.standstill), options.port
+        ),
     ]
     loops = [
         asyncio.create_task(_register(registration)),
@@ -80,6 +86,11 @@ async def _serve(options: MetricsApiOptions, cluster: Cluster, scraper: Scraper,
             task.cancel()
         for runner in runners:
             await runner.cleanup()
+
+
+def _states(registration: Registration) -> tuple[Wrong, Wrong, Wrong]:
+    """What keeps this replica from being ready, what is wrong else, and what a restart would mend."""
+    return registration.not_trusted, registration.trouble, registration.standstill
 
 
 def hosts(options: MetricsApiOptions) -> tuple[str, ...]:
@@ -114,7 +125,7 @@ class Clients:
 async def _register(registration: Registration) -> None:
     while True:
         await registration.look()
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(SOON_SECONDS if registration.not_trusted() else LOOK_SECONDS)
 
 
 async def _renew(authority: Authority, context: ssl.SSLContext) -> None:

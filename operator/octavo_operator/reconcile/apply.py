@@ -15,7 +15,8 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SERVICE_LABEL
-from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LLMSERVICE, OPTIONAL, Kind
+from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LEASE, LLMSERVICE, OPTIONAL, Kind
+from octavo_operator.reconcile.limiter import Limiter, retry_after_of
 from octavo_operator.reconcile.queue import ExpectedError
 from octavo_operator.reconcile.relist import Listing
 
@@ -35,11 +36,12 @@ _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=
 class ApiError(ExpectedError):
     """The API server refused, or could not be reached (`status` 0). `reason` is its word, `message` its sentence."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
+        self.at_least = retry_after
 
     @property
     def transient(self) -> bool:
@@ -65,6 +67,7 @@ class Cluster:
 
     def __init__(self, api: Any) -> None:
         self._api = api
+        self._limiter = Limiter()
         self.may_write_for: Callable[[], float] = lambda: _TIMEOUT_SECONDS
         self.wrote: Callable[[str, str], object] = lambda *_: None
 
@@ -126,7 +129,7 @@ class Cluster:
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """The live object, or None."""
         try:
-            return await self._request("GET", kind.path(namespace, name))
+            return await self._request("GET", kind.path(namespace, name), at_once=kind is LEASE)
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -225,6 +228,16 @@ class Cluster:
         """Merges `patch` into an object that exists."""
         await self._write("patch", kind.name, "PATCH", kind.path(namespace, name), dict(patch), content_type=_MERGE)
 
+    async def apply_cluster_wide(self, kind: Kind, manifest: Object) -> None:
+        """Creates an object without a namespace, or takes its fields over.
+
+        By server-side apply the right to create it can be limited to its name, unlike by POST.
+        """
+        query = [("fieldManager", FIELD_MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
+        await self._write(
+            "apply", kind.name, "PATCH", kind.path("", manifest["metadata"]["name"]), manifest, query, _APPLY
+        )
+
     async def create_event(self, event: Object) -> bool:
         """Creates the event; False: one of its name exists already."""
         try:
@@ -248,8 +261,8 @@ class Cluster:
         """
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         if "resourceVersion" in manifest["metadata"]:
-            return await self._request("PUT", kind.path(namespace, name), manifest)
-        return await self._request("POST", kind.path(namespace), manifest)
+            return await self._request("PUT", kind.path(namespace, name), manifest, at_once=True)
+        return await self._request("POST", kind.path(namespace), manifest, at_once=True)
 
     async def _write(
         self,
@@ -261,11 +274,12 @@ class Cluster:
         query: list[tuple[str, str]] | None = None,
         content_type: str = "application/json",
     ) -> Object:
+        await self._limiter.wait()
         seconds = min(_TIMEOUT_SECONDS, self.may_write_for())
         if seconds <= 0:
             raise NotLeadingError(f"does not lead any longer, and leaves {what} as it is")
         self.wrote(verb, what)
-        return await self._request(method, path, body, query, content_type, seconds=seconds)
+        return await self._request(method, path, body, query, content_type, seconds=seconds, at_once=True)
 
     async def _request(
         self,
@@ -276,7 +290,11 @@ class Cluster:
         content_type: str = "application/json",
         accept: str = "application/json",
         seconds: float = _TIMEOUT_SECONDS,
+        at_once: bool = False,
     ) -> Object:
+        """One request, which waits while the API server asks for less, unless it is to be sent `at_once`."""
+        if not at_once:
+            await self._limiter.wait()
         headers = {"Accept": accept, "Content-Type": content_type}
         request = await self._api.param_serialize(
             method, path, query_params=query or [], header_params=headers, body=body, auth_settings=["BearerToken"]
@@ -285,11 +303,14 @@ class Cluster:
             response = await self._api.call_api(*request, _request_timeout=aiohttp.ClientTimeout(total=seconds))
             data = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._limiter.answered(0, None)
             raise ApiError(
                 0, "Unreachable", f"the API server cannot be reached: {error or type(error).__name__}"
             ) from None
         if response.status >= 300:
-            raise _api_error(response.status, data)
+            retry_after = retry_after_of(response.headers)
+            self._limiter.answered(response.status, retry_after)
+            raise _api_error(response.status, data, retry_after)
         return cast(Object, json.loads(data))
 
 
@@ -299,9 +320,10 @@ def _applied_only(live: Object) -> list[Any]:
     return [each for each in live["metadata"]["managedFields"] if (each["manager"], each["operation"]) != ours]
 
 
-def _api_error(status: int, data: bytes) -> ApiError:
+def _api_error(status: int, data: bytes, retry_after: float | None) -> ApiError:
     try:
         answer = json.loads(data)
-        return ApiError(status, answer.get("reason") or str(status), answer.get("message") or f"HTTP {status}")
+        reason, message = answer.get("reason") or str(status), answer.get("message") or f"HTTP {status}"
     except (ValueError, AttributeError):
-        return ApiError(status, str(status), f"HTTP {status}: {data[:200].decode(errors='replace')}")
+        reason, message = str(status), f"HTTP {status}: {data[:200].decode(errors='replace')}"
+    return ApiError(status, reason, message, retry_after)

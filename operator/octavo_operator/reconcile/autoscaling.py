@@ -18,7 +18,7 @@ from octavo_operator.api.status import AutoscalingStatus
 from octavo_operator.reconcile.observe import Object, is_going
 from octavo_operator.reconcile.pods import condition_of
 from octavo_operator.render.hpa import KIND as HPA
-from octavo_operator.render.hpa import behavior
+from octavo_operator.render.hpa import behavior, load_seconds, loads_quickly
 from octavo_operator.render.scaledobject import KIND as SCALED_OBJECT
 from octavo_operator.render.schedules import Bounds
 
@@ -85,13 +85,23 @@ class Scaling:
         hpa = self.hpa or {}
         wanted = (hpa.get("status") or {}).get("desiredReplicas", self.replicas)
         if wanted != self.replicas:
-            return f"goes from {self.replicas} to {wanted} replicas with the load"
+            return f"goes from {self.replicas} to {wanted} replicas with the load{self._pace(wanted)}"
         reasons = [condition_of(hpa, kind).get("reason") for kind in ("AbleToScale", "ScalingLimited")]
         if self.replicas <= self.bounds.floor and "ScaleDownStabilized" in reasons:
             reasons = ["TooFewReplicas"]  # there is nothing to give up, now or later
         at = f"{self.replicas}, of which {self.loading} still load" if self.loading else f"{self.replicas}"
         found = (sentence for reason, sentence in self._sentences(at).items() if reason in reasons)
         return next(found, f"at {at}, as many as the load asks for")
+
+    def _pace(self, wanted: int) -> str:
+        """Why so many are added at a time, unless the spec says how many."""
+        seconds, rules = load_seconds(self.service), self.service.spec.autoscaling
+        given = rules is not None and rules.behavior is not None and rules.behavior.scale_up is not None
+        if wanted < self.replicas or seconds is None or given:
+            return ""
+        if loads_quickly(self.service):
+            return f", all at once, since one loads in {seconds} s"
+        return f", some at a time, since one takes {seconds} s to load"
 
     def _sentences(self, at: str) -> dict[str, str]:
         """What each reason of the autoscaler's means to a user, the more telling first."""

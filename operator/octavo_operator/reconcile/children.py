@@ -16,6 +16,7 @@ from octavo_operator.reconcile.handover import Applier, apply_scaled, is_scaled,
 from octavo_operator.reconcile.kinds import BY_NAME, Kind
 from octavo_operator.reconcile.live_values import with_live_values
 from octavo_operator.reconcile.observe import Key, Observation, belongs_to, fingerprint, is_going, trimmed
+from octavo_operator.reconcile.ownership import is_as_applied, marked
 
 Object = dict[str, Any]
 Identity = tuple[str, str]
@@ -125,8 +126,12 @@ class Children:
         """The child as it is now; None: it was deleted again and again, and is not made for now."""
         identity = (manifest["kind"], manifest["metadata"]["name"])
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
+        manifest = marked(manifest, digest)
         before = self._applied.setdefault(key, {}).get(identity)
         if seen is not None and before == (digest, seen["fingerprint"]):
+            return seen
+        if seen is not None and before is None and self._is_right(service, seen, manifest, digest):
+            self._applied[key][identity] = (digest, seen["fingerprint"])
             return seen
         drifted = before is not None and before[0] == digest
         live: Mapping[str, Any] | None = seen
@@ -137,16 +142,32 @@ class Children:
         if live is not None and not belongs_to(live, service.name, service.metadata.uid or ""):
             raise NameTakenError(identity)
         if drifted:
-            return await self._mend(key, identity, live, manifest, start)
+            return await self._mend(key, identity, live, manifest, digest, start)
         self._field_conflicts.settled(key, identity)
         written = await self._write(manifest, start, is_new=seen is None and live is None)
         return self._take_down(key, identity, digest, written, "applied")
 
+    def _is_right(self, service: LLMService, seen: Mapping[str, Any], manifest: Object, digest: str) -> bool:
+        """Whether a child that another operator applied needs no write."""
+        return (
+            is_as_applied(manifest, digest, seen)
+            and not is_going(seen)
+            and belongs_to(seen, service.name, service.metadata.uid or "")
+            and not crowded_list(manifest, seen)
+            and not is_stopped(manifest, seen)
+        )
+
     async def _mend(
-        self, key: Key, identity: Identity, live: Mapping[str, Any] | None, manifest: Object, start: int
+        self,
+        key: Key,
+        identity: Identity,
+        live: Mapping[str, Any] | None,
+        manifest: Object,
+        digest: str,
+        start: int,
     ) -> Mapping[str, Any] | None:
         """Sets back what is not as it was applied, but for what was set back just now already."""
-        kind, digest = BY_NAME[identity[0]], digest_of(manifest)
+        kind = BY_NAME[identity[0]]
         drift = await self._drift(live, manifest)
         held = self._field_conflicts.held(key, identity, drift)
         if live is not None and not drift:  # what was changed is nothing of ours
@@ -221,4 +242,4 @@ def crowded_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
 
 def digest_of(manifest: Object) -> str:
     """A hash of what is wanted."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:32]

@@ -48,6 +48,7 @@ CHILDREN = (
 OBSERVED = (POD, ENDPOINT_SLICE)
 
 OPTIONAL = (
+    Kind("ServiceMonitor", "monitoring.coreos.com/v1", "servicemonitors"),
     Kind("PodMonitor", "monitoring.coreos.com/v1", "podmonitors"),
     Kind("PrometheusRule", "monitoring.coreos.com/v1", "prometheusrules"),
     Kind("ScaledObject", "keda.sh/v1alpha1", "scaledobjects"),

@@ -12,6 +12,7 @@ from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_L
 from octavo_operator.reconcile.endpoints import summary_of_slice
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.load_report import LoadReport
+from octavo_operator.reconcile.ownership import APPLIED, owned_fields
 from octavo_operator.reconcile.placement import kept_spec
 from octavo_operator.render.container import CONTAINER
 
@@ -55,12 +56,17 @@ def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:
     )
 
 
+_SLICE_OF = "kubernetes.io/service-name"
+
+
 def key_of(kind: Kind, body: Object) -> Key | None:
     """The LLMService that `body` is or belongs to, by its labels; None: to none, as a pod that is no engine's."""
     metadata = body["metadata"]
     labels = metadata.get("labels") or {}
     if kind is POD and not is_engine_pod(labels):
         return None
+    if kind is ENDPOINT_SLICE and labels.get(_SLICE_OF) != labels.get(SERVICE_LABEL):
+        return None  # of the metrics Service, which also leads to pods that are not ready
     name = metadata["name"] if kind is LLMSERVICE else labels.get(SERVICE_LABEL)
     return (metadata["namespace"], name) if name else None
 
@@ -76,7 +82,8 @@ _KEPT_METADATA = (
     "labels",
     "ownerReferences",
 )
-_KEPT_SPEC = {"Deployment": ("replicas", "strategy"), POD.name: ("volumes",)}  # of pods also their place
+_KEPT_SPEC = {"Deployment": ("replicas", "strategy"), "Service": ("ports",), POD.name: ("volumes",)}
+"""Of pods also what their placement depends on."""
 _CONTROLLERS_NOTES = "deployment.kubernetes.io/"  # annotations by which the Deployment's controller counts revisions
 
 
@@ -100,6 +107,8 @@ def trimmed(kind: Kind, body: Object) -> Object:
             kept["spec"] |= kept_spec(spec)
     if kind not in OBSERVED:
         kept["fingerprint"] = fingerprint(body)
+        kept["applied"] = (body["metadata"].get("annotations") or {}).get(APPLIED)
+        kept["owned"] = owned_fields(body)
     return kept
 
 

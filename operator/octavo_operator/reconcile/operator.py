@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults
 from octavo_operator.reconcile.apply import Cluster
 from octavo_operator.reconcile.discovery import WatchesOutdatedError, check_kinds, present_kinds, watch_kinds
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
@@ -24,6 +25,7 @@ from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
+from octavo_operator.reconcile.release_metrics_slot import watch_metrics_slot
 from octavo_operator.reconcile.resync import Resync
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces, check_namespaces, watch_namespaces
 from octavo_operator.reconcile.watches import Watches, WatchesHangError
@@ -39,7 +41,7 @@ class OperatorOptions:
 
     `lease`: namespace and name of the Lease by which replicas agree who leads; None: this one always leads.
     `metrics_url`: Octavo's metrics API, as KEDA reaches it; empty: there is none. `host_paths`: the folders of nodes
-    that spec.cache.hostPath may name.
+    that spec.cache.hostPath may name. `engine_defaults`: what the administrator sets for all engines.
     """
 
     engine_image: str
@@ -48,6 +50,7 @@ class OperatorOptions:
     lease: tuple[str, str] | None = None
     metrics_url: str = ""
     host_paths: frozenset[str] = frozenset()
+    engine_defaults: EngineDefaults = NO_DEFAULTS
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,7 @@ async def _serve(process: _Process) -> None:
         metrics_url=options.metrics_url,
         others_answer=others,
         host_paths=options.host_paths,
+        defaults=options.engine_defaults,
     )
     if options.lease:  # it lies where the operator runs
         config = replace(config, operator_namespace=options.lease[0])
@@ -169,8 +173,14 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
         watches.run(functools.partial(_stop_on_signals, process.stop)),
         Resync(cluster, namespaces, indexes, queue, heartbeat).run(),
         _ask_pods(process, loading),
+        *([_keep_discovery_working(process)] if process.options.metrics_url else []),
         *(_work(process, watches.indexed, reconciler) for _ in range(WORKERS)),
     )
+
+
+async def _keep_discovery_working(process: _Process) -> None:
+    await process.leads.wait()
+    await watch_metrics_slot(process.cluster, process.options.metrics_url)
 
 
 async def _ask_pods(process: _Process, loading: LoadWatch) -> None:

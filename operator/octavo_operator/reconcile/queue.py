@@ -137,6 +137,8 @@ class WorkQueue(Generic[Key]):
         pause *= random.uniform(0.8, 1.2)
         if isinstance(error, ExpectedError) and error.within is not None:
             pause = min(pause, error.within)
+        if isinstance(error, ExpectedError) and error.at_least is not None:
+            pause = max(pause, error.at_least)
         # A message of the API is expected trouble; anything else is a fault of ours and needs its traceback.
         logger.warning("%s: %s; next try in %.0f s", key, error, pause, exc_info=not isinstance(error, ExpectedError))
         self.add_after(key, pause)
@@ -153,7 +155,9 @@ class WorkQueue(Generic[Key]):
 class ExpectedError(Exception):
     """Something went wrong outside of the operator; trying again may help.
 
-    `within`: after how many seconds at the latest, since something else is due by then; None: nothing is.
+    `within`: after how many seconds at the latest, since something else is due by then; None: nothing is. `at_least`:
+    after how many seconds at the earliest, as the API server asked; None: it did not.
     """
 
     within: float | None = None
+    at_least: float | None = None

@@ -31,7 +31,7 @@ from octavo_operator.render.scaler import bounds_in_force, why_no_scaler
 logger = logging.getLogger(__name__)
 
 _SERVING = ("Deployment", "Service")
-"""Kinds of the children without which nothing serves."""
+"""Kinds of the children, called like the LLMService, without which nothing serves."""
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 """Access modes of claims that pods on several nodes may have at the same time."""
 _LASTING = timedelta(minutes=1)
@@ -107,7 +107,7 @@ class Reconciler:
         try:
             if reported or not applied.failures:  # else what there is to say is as old as what was applied
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
-                result = replace(_result(reported, applied, now), no_scaler=no_scaler)
+                result = replace(_result(service, reported, applied, now), no_scaler=no_scaler)
                 later = await self._report(service, replace(observed, children=applied.children), image, result)
                 again = min((each for each in (again, later) if each is not None), default=None)
             for failure in (*applied.refusals.values(), *applied.failures.values()):
@@ -226,10 +226,11 @@ def _again(
     return min(pauses, default=None)
 
 
-def _result(reported: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
+def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied: Applied, now: RolloutState) -> Result:
     fought = "; ".join(conflict.message for conflict in applied.conflicts)
     refused = {identity: _problem(failure) for identity, failure in reported.items()}
-    unserved = next((found for (kind, _), found in refused.items() if kind in _SERVING), None)
+    serving = [(kind, service.name) for kind in _SERVING]
+    unserved = next((found for identity, found in refused.items() if identity in serving), None)
     return Result(
         unserved=unserved,
         refused=next((found for found in refused.values() if found is not unserved), None),

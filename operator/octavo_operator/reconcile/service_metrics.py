@@ -11,9 +11,10 @@ from prometheus_client.registry import Collector
 from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL
 from octavo_operator.reconcile.observe import Index
 from octavo_operator.render.podmonitor import KIND as POD_MONITOR
+from octavo_operator.render.servicemonitor import KIND as SERVICE_MONITOR
 
 _STATUSES = ("True", "False", "Unknown")
-_MONITORS = tuple(kind.plural for kind in OPTIONAL if kind.name == POD_MONITOR)
+_MONITORS = tuple(kind.plural for kind in OPTIONAL if kind.name in (SERVICE_MONITOR, POD_MONITOR))
 
 
 class ServiceCollector(Collector):

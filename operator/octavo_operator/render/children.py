@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults
 from octavo_operator.api.resource import LLMService
-from octavo_operator.render import podmonitor, prometheusrule, scaledobject
+from octavo_operator.render import podmonitor, prometheusrule, scaledobject, servicemonitor
 from octavo_operator.render.deployment import deployment
+from octavo_operator.render.metrics_service import metrics_service
 from octavo_operator.render.networkpolicy import network_policy
 from octavo_operator.render.pdb import pod_disruption_budget
 from octavo_operator.render.pvc import persistent_volume_claim
 from octavo_operator.render.scaler import scaler
 from octavo_operator.render.service import service
 
-OPTIONAL_KINDS = (podmonitor.KIND, prometheusrule.KIND, scaledobject.KIND)
+OPTIONAL_KINDS = (servicemonitor.KIND, podmonitor.KIND, prometheusrule.KIND, scaledobject.KIND)
 """The kinds that are made only where the cluster has them."""
 DEFAULT_METRICS_URL = "http://octavo-operator-metrics.octavo-system.svc:8080"
 """As the chart makes it of a release `octavo` in the namespace `octavo-system`."""
@@ -30,7 +32,7 @@ class RenderConfig:
     `metrics_url` is Octavo's metrics API, as KEDA reaches it (empty: there is none). `others_answer`: the cluster's
     server for external metrics is not Octavo's. `operator_namespace` is where Octavo's own pods run. `now` decides
     which schedules are in force (None: none). `host_paths`: the folders of nodes that spec.cache.hostPath may name;
-    None: any, as where that is not known.
+    None: any, as where that is not known. `defaults`: what the administrator sets for all engines.
     """
 
     engine_image: str
@@ -41,6 +43,7 @@ class RenderConfig:
     operator_namespace: str = DEFAULT_NAMESPACE
     now: datetime | None = None
     host_paths: frozenset[str] | None = None
+    defaults: EngineDefaults = NO_DEFAULTS
 
     @property
     def keda_answers(self) -> bool:
@@ -50,13 +53,16 @@ class RenderConfig:
 
 def render(llmservice: LLMService, config: RenderConfig) -> list[dict[str, Any]]:
     """The objects that `llmservice` should have, each complete for server-side apply."""
+    llmservice = llmservice.model_copy(update={"spec": config.defaults.applied_to(llmservice.spec)})
     children: list[dict[str, Any] | None] = [
         persistent_volume_claim(llmservice),
         service(llmservice),
         pod_disruption_budget(llmservice),
         network_policy(llmservice, config.operator_namespace),
-        deployment(llmservice, config.engine_image, config.in_place),
+        deployment(llmservice, config.engine_image, config.in_place, config.defaults.fixed_user),
         scaler(llmservice, config.keda_answers, config.metrics_url, config.now),
+        metrics_service(llmservice, config.kinds),
+        servicemonitor.service_monitor(llmservice, config.kinds),
         podmonitor.pod_monitor(llmservice, config.kinds),
         prometheusrule.prometheus_rule(llmservice, config.kinds),
     ]

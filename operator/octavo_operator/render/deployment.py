@@ -18,10 +18,13 @@ DRAIN_SLACK_SECONDS = 20
 DEADLINE_SLACK_SECONDS = 60  # for scheduling and pulling, beside loading
 
 
-def deployment(llmservice: LLMService, default_image: str, in_place: bool = False) -> dict[str, Any]:
+def deployment(
+    llmservice: LLMService, default_image: str, in_place: bool = False, fixed_user: bool = True
+) -> dict[str, Any]:
     """A Deployment named like the LLMService; `default_image` is used where the spec names none.
 
-    `in_place`: a rollout of strategy Auto found no GPU for a surge and goes on without.
+    `in_place`: a rollout of strategy Auto found no GPU for a surge and goes on without. `fixed_user`: pods run as the
+    image's user, else as one that the cluster chooses.
     """
     spec = llmservice.spec
     replicas = desired_replicas(spec)
@@ -38,7 +41,7 @@ def deployment(llmservice: LLMService, default_image: str, in_place: bool = Fals
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": progress_deadline(spec.rollout),
             "selector": {"matchLabels": selector(llmservice.name)},
-            "template": pod_template(llmservice, spec.engine.image or default_image),
+            "template": pod_template(llmservice, spec.engine.image or default_image, fixed_user),
         },
     }
 
@@ -78,14 +81,14 @@ def grace_period(rollout: Rollout) -> int:
     return PRE_STOP_SECONDS + rollout.drain_timeout_seconds + DRAIN_SLACK_SECONDS
 
 
-def pod_template(llmservice: LLMService, image: str) -> dict[str, Any]:
+def pod_template(llmservice: LLMService, image: str, fixed_user: bool = True) -> dict[str, Any]:
     """The template of the pods, with the spec's own `podTemplate` over it."""
-    template = {"metadata": {"labels": pod_labels(llmservice.name)}, "spec": pod_spec(llmservice, image)}
+    template = {"metadata": {"labels": pod_labels(llmservice.name)}, "spec": pod_spec(llmservice, image, fixed_user)}
     patch = llmservice.spec.pod_template
     return merge_pod_template(template, patch.as_patch()) if patch else template
 
 
-def pod_spec(llmservice: LLMService, image: str) -> dict[str, Any]:
+def pod_spec(llmservice: LLMService, image: str, fixed_user: bool = True) -> dict[str, Any]:
     """The pod: restricted, without access to the API server, with time to drain."""
     spec = llmservice.spec
     mounted = mounts(llmservice)
@@ -96,9 +99,7 @@ def pod_spec(llmservice: LLMService, image: str) -> dict[str, Any]:
         "terminationGracePeriodSeconds": grace_period(spec.rollout),
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
+            **({"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER} if fixed_user else {}),
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },

@@ -16,6 +16,8 @@ from octavo_operator.render.metadata import child_metadata
 from octavo_operator.render.schedules import Bounds
 
 KIND = "HorizontalPodAutoscaler"
+_QUICK_LOAD_SECONDS = 60
+_MOST_REPLICAS = 1000  # as many as an LLMService can have
 _SHRINK_AFTER_SECONDS = 600  # until a load was measured
 _SHRINK_AFTER_AT_LEAST = 300
 _SHRINK_AFTER_AT_MOST = 3600  # the most that autoscaling/v2 takes
@@ -66,11 +68,13 @@ def target_in_flight(spec: LLMServiceSpec) -> int:
 
 
 def behavior(llmservice: LLMService) -> dict[str, Any]:
-    """How fast to scale: what the spec says, field by field, over defaults for replicas that take long to load."""
+    """How fast to scale: what the spec says, field by field, over defaults that depend on how long replicas load."""
+    quick = loads_quickly(llmservice)
+    careful = [_policy("Pods", 1, 60), _policy("Percent", 100, 120)]
     up: dict[str, Any] = {
-        "stabilizationWindowSeconds": 30,
+        "stabilizationWindowSeconds": 0 if quick else 30,
         "selectPolicy": "Max",
-        "policies": [_policy("Pods", 1, 60), _policy("Percent", 100, 120)],
+        "policies": [_policy("Pods", _MOST_REPLICAS, 15)] if quick else careful,
     }
     down: dict[str, Any] = {
         "stabilizationWindowSeconds": shrink_after_seconds(llmservice),
@@ -89,11 +93,25 @@ def _policy(kind: str, value: int, period_seconds: int) -> dict[str, Any]:
     return {"type": kind, "value": value, "periodSeconds": period_seconds}
 
 
+def loads_quickly(llmservice: LLMService) -> bool:
+    """Whether a replica serves so soon after its start that all that are lacking are added at once.
+
+    One that takes minutes comes when the queue that asked for it may be over: of those fewer are added, and later.
+    """
+    seconds = load_seconds(llmservice)
+    return seconds is not None and seconds <= _QUICK_LOAD_SECONDS
+
+
+def load_seconds(llmservice: LLMService) -> int | None:
+    """How long the last replica took from its start until it served; None: not known yet."""
+    known = ((llmservice.status or {}).get("loading") or {}).get("lastLoadSeconds")
+    return None if known is None else int(known)
+
+
 def shrink_after_seconds(llmservice: LLMService) -> int:
     """How long fewer replicas must have been enough: some loads, in whole minutes so that it does not change daily."""
-    loading = (llmservice.status or {}).get("loading") or {}
-    load_seconds = loading.get("lastLoadSeconds")
-    if load_seconds is None:
+    seconds = load_seconds(llmservice)
+    if seconds is None:
         return _SHRINK_AFTER_SECONDS
-    minutes = -(-_LOADS * int(load_seconds) // 60)
+    minutes = -(-_LOADS * seconds // 60)
     return min(_SHRINK_AFTER_AT_MOST, max(_SHRINK_AFTER_AT_LEAST, 60 * minutes))

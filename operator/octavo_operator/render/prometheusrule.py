@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo_operator.api.resource import LLMService
-from octavo_operator.render.podmonitor import LABEL, is_wanted, monitoring_metadata
+from octavo_operator.render.monitoring import LABEL, is_wanted, monitoring_metadata
 
 KIND = "PrometheusRule"
 BASELINE = "llmservice:octavo_generation_tokens_per_replica:rate5m"

@@ -1,0 +1,40 @@
+"""Holds all requests back while the API server asks for less, so that a thousand retries do not keep it down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+PAUSE_SECONDS = 1.0
+"""Where the API server does not say how long."""
+LONGEST_SECONDS = 60.0
+_OVERLOADED = (0, 429, 503)
+"""Statuses that say something about the API server and not about the request; 0: it cannot be reached."""
+
+
+class Limiter:
+    """One for all requests of a process but those for the Lease, which must not wait."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._until = float("-inf")
+
+    async def wait(self) -> None:
+        """Returns once requests may be sent."""
+        while (left := self._until - self._clock()) > 0:
+            await self._sleep(left)
+
+    def answered(self, status: int, retry_after: float | None) -> None:
+        """Takes note of a refusal; `retry_after`: the seconds that the API server asks for."""
+        if status in _OVERLOADED:
+            pause = PAUSE_SECONDS if retry_after is None else min(retry_after, LONGEST_SECONDS)
+            self._until = max(self._until, self._clock() + pause)
+
+
+def retry_after_of(headers: Mapping[str, str]) -> float | None:
+    """The seconds of a Retry-After header; None where there is none, or a date, which the API server never sends."""
+    text = headers.get("Retry-After", "")
+    return float(text) if text.isascii() and text.isdigit() else None

@@ -1,0 +1,69 @@
+"""Deletes the APIService of external metrics while Octavo's metrics API does not answer.
+
+A cluster has one APIService for external metrics. While its server is unavailable, API discovery fails, and with it the
+deletion of every namespace in the cluster. The metrics API creates it again when it starts, or later
+(`metrics_api.registration`). An APIService without a Service would not do: discovery goes on to count it as stale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from octavo_operator.api.names import METRICS_API_SERVICE
+from octavo_operator.reconcile.apply import ApiError, NotLeadingError
+from octavo_operator.reconcile.kinds import API_SERVICE, Kind
+from octavo_operator.reconcile.pods import condition_of
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 10.0
+UNAVAILABLE_SECONDS = 30.0
+"""A rollout of the metrics API, or a node that ends, takes less: it has two replicas."""
+
+
+class Releaser(Protocol):
+    """What is needed of a cluster."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        """The live object, or None."""
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Deletes the object of that uid."""
+
+
+async def watch_metrics_slot(cluster: Releaser, metrics_url: str) -> None:
+    """For ever."""
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        try:
+            await release_if_unavailable(cluster, metrics_url, datetime.now(UTC))
+        except (ApiError, NotLeadingError) as error:
+            logger.warning("cannot see whether external metrics are answered: %s", error)
+
+
+async def release_if_unavailable(cluster: Releaser, metrics_url: str, now: datetime) -> bool:
+    """Whether the APIService was deleted, since the server at `metrics_url` has been unavailable for too long."""
+    live = await cluster.get(API_SERVICE, "", METRICS_API_SERVICE)
+    if live is None or not _is_unavailable(live, metrics_url, now):
+        return False
+    await cluster.delete(API_SERVICE, "", METRICS_API_SERVICE, live["metadata"]["uid"])
+    logger.warning(
+        "the metrics API has been unavailable for %.0f s: deletes APIService %s, so that discovery and the deletion "
+        "of namespaces work; autoscalers hold until it is back",
+        UNAVAILABLE_SECONDS,
+        METRICS_API_SERVICE,
+    )
+    return True
+
+
+def _is_unavailable(live: Mapping[str, Any], metrics_url: str, now: datetime) -> bool:
+    service, available = live["spec"].get("service") or {}, condition_of(live, "Available")
+    ours = (urlsplit(metrics_url).hostname or "").split(".")[:2] == [service.get("name"), service.get("namespace")]
+    if not ours or available.get("status") != "False":
+        return False
+    return (now - datetime.fromisoformat(available["lastTransitionTime"])).total_seconds() >= UNAVAILABLE_SECONDS

@@ -1,0 +1,40 @@
+"""What the objects for the Prometheus Operator have in common: whether they are wanted, and their labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_operator.api.names import SERVICE_LABEL
+from octavo_operator.api.resource import LLMService
+from octavo_operator.render.metadata import child_metadata
+
+LABEL = "llmservice"
+"""The label of each series that names its LLMService."""
+
+
+def is_wanted(llmservice: LLMService, kind: str, kinds: frozenset[str]) -> bool:
+    """Whether spec.monitoring asks for `kind` where the cluster has the optional `kinds`."""
+    enabled = llmservice.spec.monitoring.enabled
+    return enabled == "Always" or (enabled == "Auto" and kind in kinds)
+
+
+def is_monitored_by(llmservice: LLMService, kind: str, kinds: frozenset[str]) -> bool:
+    """Whether `kind`, one of the two kinds of monitors, is the one that is wanted."""
+    return llmservice.spec.monitoring.kind == kind and is_wanted(llmservice, kind, kinds)
+
+
+def monitoring_metadata(llmservice: LLMService) -> dict[str, Any]:
+    """A child's metadata with the labels by which the user's Prometheus selects."""
+    metadata = child_metadata(llmservice)
+    return {**metadata, "labels": {**llmservice.spec.monitoring.labels, **metadata["labels"]}}
+
+
+def endpoint(llmservice: LLMService, port: str, labelled: str) -> dict[str, Any]:
+    """How a monitor scrapes `port`; `labelled` is the object whose label names the LLMService: pod or service."""
+    label = "".join(c if c.isalnum() else "_" for c in SERVICE_LABEL)
+    return {
+        "port": port,
+        "path": "/metrics",
+        "interval": llmservice.spec.monitoring.interval,
+        "relabelings": [{"sourceLabels": [f"__meta_kubernetes_{labelled}_label_{label}"], "targetLabel": LABEL}],
+    }

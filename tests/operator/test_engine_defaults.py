@@ -1,0 +1,52 @@
+"""What the administrator sets for all engines holds where an LLMService says nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults, parse_engine_defaults
+from octavo_operator.api.resource import parse
+from octavo_operator.cli import build_parser
+from octavo_operator.render import RenderConfig, render
+from tests.operator.bad_llmservices import VALID, merged
+
+DEFAULTS = parse_engine_defaults(
+    '{"tolerations": [{"key": "gpu", "operator": "Exists"}], "runtimeClassName": "nvidia", "imagePullSecrets": '
+    '[{"name": "all"}], "fixedUser": false}'
+)
+GPU = {"key": "gpu", "operator": "Exists"}
+
+
+def pod(defaults: EngineDefaults = DEFAULTS, **spec: Any) -> dict[str, Any]:
+    service = parse(merged(VALID, {"spec": spec}))
+    children = {each["kind"]: each for each in render(service, RenderConfig("image", defaults=defaults))}
+    return dict(children["Deployment"]["spec"]["template"]["spec"])
+
+
+def test_they_hold_where_the_spec_says_nothing() -> None:
+    made = pod()
+    assert made["tolerations"] == [GPU]
+    assert (made["runtimeClassName"], made["imagePullSecrets"]) == ("nvidia", [{"name": "all"}])
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(made["securityContext"])
+
+
+def test_the_spec_wins_and_a_toleration_stands_once() -> None:
+    own = {"tolerations": [GPU, {"key": "mine", "operator": "Exists"}], "runtimeClassName": "own"}
+    made = pod(scheduling=own, engine={"imagePullSecrets": [{"name": "own"}]})
+    assert made["tolerations"] == own["tolerations"]
+    assert (made["runtimeClassName"], made["imagePullSecrets"]) == ("own", [{"name": "own"}])
+
+
+def test_without_them_nothing_changes() -> None:
+    made = pod(NO_DEFAULTS)
+    assert not {"tolerations", "runtimeClassName", "imagePullSecrets"} & set(made)
+    assert made["securityContext"]["runAsUser"] == 10001
+
+
+@pytest.mark.parametrize("text", ["{", '{"toleration": []}', '{"tolerations": [{"operator": "Equal"}]}', "[]"])
+def test_a_wrong_one_is_refused_when_the_operator_starts(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        build_parser().parse_args(["run", f"--engine-defaults={text}"])
+    assert "--engine-defaults" in capsys.readouterr().err

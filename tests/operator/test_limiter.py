@@ -1,0 +1,79 @@
+"""What the API server asks for is waited for by every request but those for the Lease."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import client
+
+from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.kinds import BY_NAME, LEASE
+from octavo_operator.reconcile.limiter import Limiter, retry_after_of
+
+DEPLOYMENT = BY_NAME["Deployment"]
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, list[float]()
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+async def waited(clock: Clock, limiter: Limiter) -> list[float]:
+    await limiter.wait()
+    return clock.slept
+
+
+async def test_an_overloaded_server_is_given_the_time_that_it_asks_for() -> None:
+    clock = Clock()
+    limiter = Limiter(clock, clock.sleep)
+    limiter.answered(404, None)
+    assert await waited(clock, limiter) == []
+    limiter.answered(429, 7.0)
+    limiter.answered(503, None)  # a shorter pause ends no longer one
+    assert await waited(clock, limiter) == [7.0]
+    limiter.answered(0, None)
+    assert await waited(clock, limiter) == [7.0, 1.0]
+    limiter.answered(429, 86_400.0)
+    assert await waited(clock, limiter) == [7.0, 1.0, 60.0]
+
+
+def test_a_date_is_no_number_of_seconds() -> None:
+    found = [retry_after_of({"Retry-After": text}) for text in ("3", "Wed, 21 Oct 2026 07:28:00 GMT", "-1", "")]
+    assert found == [3.0, None, None, None]
+
+
+async def test_the_header_of_an_answer_holds_all_keys_back_but_not_the_lease() -> None:
+    answers = [429, 200, 200]
+
+    async def answer(_: web.Request) -> web.Response:
+        code = answers.pop(0)
+        return web.json_response({"message": "busy"}, status=code, headers={"Retry-After": "5"} if code == 429 else {})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    server = TestServer(app)
+    await server.start_server()
+    configuration = client.Configuration(host=str(server.make_url("/")).rstrip("/"))
+    configuration.retries = 0
+    cluster, clock = Cluster(client.ApiClient(configuration)), Clock()
+    cluster._limiter = Limiter(clock, clock.sleep)
+    try:
+        for kind, slept in ((DEPLOYMENT, []), (LEASE, []), (DEPLOYMENT, [5.0])):
+            try:
+                await cluster.get(kind, "llm", "good")
+            except ApiError as error:
+                assert (error.status, error.at_least) == (429, 5.0)
+            assert clock.slept == slept
+    finally:
+        await cluster.close()
+        await server.close()
+    assert answers == []
