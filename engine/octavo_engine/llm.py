@@ -10,15 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.request import Request, TokenLogprobs
+from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
 from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup import LoadProgress, start_engine
+from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.model.source import resolve_model
+from octavo_engine.request_checks import check_sampling
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -80,21 +83,29 @@ class LLM:
         """
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
         running: dict[str, _Running] = {}
-        completions = []
+        completions: list[Completion] = []
+        refused: list[tuple[int, Completion]] = []
         for index, (prompt, params) in enumerate(zip(prompts, each, strict=True)):
             request_id = f"llm-{self._count}"
             self._count += 1
             tokens = self.encode(prompt)
             completion = Completion(tokens)
             completions.append(completion)
+            try:
+                check_sampling(params)
+            except NotAdmissibleError as error:
+                completion.error, completion.finish_reason = str(error), FinishReason.ERROR.value
+                refused.append((index, completion))
+                continue
             detokenizer = Detokenizer(self.tokenizer, stop=stop, min_tokens=params.min_tokens)
             running[request_id] = _Running(index, completion, detokenizer)
             self._loop.add(
                 Request(request_id=request_id, prompt_token_ids=tuple(tokens), sampling=self._with_ends(params))
             )
-        for ended in self._steps(running):
+        ended = ((each.index, each.completion) for each in self._steps(running))
+        for index, completion in chain(refused, ended):
             if on_finish is not None:
-                on_finish(ended.index, ended.completion)
+                on_finish(index, completion)
         return completions
 
     def chat(
@@ -130,13 +141,15 @@ class LLM:
     def _take(self, request: _Running, output: RequestOutput) -> bool:
         """Add what a step gave; whether the answer is complete."""
         completion = request.completion
+        if output.error is not None:
+            completion.error, completion.finish_reason = output.error, output.finish_reason
+            return True
         shown = [token for token in output.token_ids if token != output.stop_token]
         delta = request.detokenizer.push(shown, last=output.finish_reason is not None)
         kept = len(output.token_ids) if delta.stop is None else delta.tokens
         completion.token_ids += output.token_ids[:kept]
         completion.logprobs += output.logprobs[:kept]
         completion.cached_tokens = max(completion.cached_tokens, output.cached_tokens)
-        completion.error = output.error
         completion.text += delta.text
         completion.finish_reason, completion.stop_token = output.finish_reason, output.stop_token
         if delta.stop is not None:

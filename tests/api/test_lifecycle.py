@@ -342,6 +342,9 @@ def test_outcomes_tell_how_answers_ended(start: Callable[..., Served]) -> None:
     server.play(finish="timeout")
     server.http.post("/v1/completions", json={"prompt": "x", "n": 3})  # none of the choices is given up by the client
     assert outcomes() == {"stop": 1, "length": 1, "timeout": 4, "error": 1, "abort": 1}
+    server.play(finish="error")
+    server.http.post("/v1/completions", json={"prompt": "x", "n": 3})  # the first that fails ends the other two
+    assert outcomes() == {"stop": 1, "length": 1, "timeout": 4, "error": 2, "abort": 3}
 
 
 def test_one_request_that_breaks_harms_no_other(start: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> None:

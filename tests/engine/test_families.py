@@ -248,6 +248,15 @@ def test_longrope_is_that_of_transformers(length: int, pairs: Callable[[str], Pa
     assert rope.attention_factor == theirs.attention_scaling != 1
 
 
+@pytest.mark.parametrize("name", ["su", "yarn"])
+def test_the_first_phi3_called_longrope_by_other_names(name: str, tmp_path: Path) -> None:
+    def read(name: str) -> ModelSpec:
+        scaling = {"type": name, "short_factor": [1.1] * 48, "long_factor": [2.0] * 48}
+        return spec_of(tmp_path, "Phi3ForCausalLM", rope_scaling=scaling)
+
+    assert read(name) == read("longrope")
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "layers": ("Gemma2ForCausalLM", {"layer_types": ["full_attention"] * 3}, "does not name 26 layers"),
     "kinds": ("Cohere2ForCausalLM", {"layer_types": ["chunked_attention"] * 32}, "layer_types"),

@@ -29,7 +29,7 @@ from octavo_engine.engine.resolved_config import make_blueprint, resolve_config,
 from octavo_engine.engine.startup import memory_need
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
-from octavo_engine.model.checkpoint import unsharded
+from octavo_engine.model.checkpoint import Span, unsharded
 from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.decoder import Decoder
@@ -38,13 +38,14 @@ from octavo_engine.model.layers.fused import FusedLayers
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.products import torch_product
+from octavo_engine.model.layers.residual import ResidualSum
 from octavo_engine.model.layers.rope import head_order
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization.e4m3 import dequantize, quantize_rows
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.quantization.linear_method import Projection
-from octavo_engine.model.quantization.online import quantize_into
+from octavo_engine.model.quantization.loading import quantize_into
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -105,6 +106,15 @@ def test_ranks_compute_what_one_computes(tmp_path):
         torch.testing.assert_close(torch.load(tmp_path / f"{name}.pt"), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_scales_of_blocks_are_planned_where_they_are_widened(tmp_path):
+    save_fp8(tmp_path, "deepseek")
+    blueprint = make_blueprint(read_spec(ModelFiles("test", directory=tmp_path)), torch.bfloat16, Shard())
+    linear = max(blueprint.linears(), key=lambda linear: linear.weight.numel())
+    assert linear.scale is not None
+    widened = linear.scale.repeat_interleave(128, dim=1).nbytes  # as `dequantize` has them
+    assert linear.scratch_bytes == linear.weight.numel() * (4 + 2) + widened
+
+
 def test_blocks_that_ranks_would_cut_are_refused(tmp_path):
     save_fp8(tmp_path, "deepseek", intermediate_size=128)
     files = ModelFiles("test", directory=tmp_path)
@@ -120,6 +130,9 @@ FAULTS = {
     "another type": ({K + ".weight": torch.zeros(128, 128).to(torch.float8_e5m2)}, "is F8_E5M2, not F8_E4M3"),
     "too many scales": ({K + ".weight_scale": torch.ones(3)}, "weight_scale is [3], expected [128]"),
     "whole scales": ({K + ".weight_scale": torch.ones(128, dtype=torch.int32)}, "is I32, not floating point"),
+    "a negative scale": ({K + ".weight_scale": torch.full((128,), -0.5)}, "128 scales that are no positive numbers"),
+    "a scale of zero": ({K + ".weight_scale": torch.arange(128.0)}, "k_proj.weight_scale' has 1 scales that are no"),
+    "a scale of nothing": ({K + ".weight_scale": torch.full((128,), torch.nan)}, "such as nan"),
     "a KV scale of nothing": ({"model.layers.1.self_attn.k_scale": torch.tensor(0.0)}, "is no scale of a layer's KV"),
     "a KV scale of no layer": (
         {"model.layers.9.self_attn.v_scale": torch.tensor(1.0)},
@@ -256,6 +269,22 @@ def test_dequantized_weights_are_multiplied_as_all_others_are():
     torch.testing.assert_close(found.double(), exact, rtol=2**-6, atol=0.1)
     assert [w.dtype for w in seen] == [dtype]
     assert torch.equal(seen[0], stands_for(linear).to(dtype))
+
+
+@pytest.mark.parametrize("columns", [64, 56])
+def test_ranks_of_all_sizes_leave_the_residual_to_the_next_norm(columns):
+    """56 columns are not multiplied in 8 bits, but another rank's 64 may be: none adds the residual to its product."""
+    dtype = torch.bfloat16
+    options = LayerOptions(ALONE, Compute(product=torch_product), dtype, CPU, LLAMA_NAMES, fp8_products=True)
+    linear = Linear(Span(0, columns, 120), (unsharded(32),), bias=False, options=options, method=ONLINE["fp8"])
+    assert linear.weights.in_8_bits == (columns == 64)
+    linear.weights.in_8_bits = False  # this CPU cannot
+    quantize_into(quantize_rows, linear.scale, linear.weight, slice(0, 32), torch.randn(32, columns))
+    x, residual = torch.randn(9, columns).to(dtype), torch.randn(9, 32).to(dtype)
+    stream = linear.add_to(residual, x)
+    assert isinstance(stream, ResidualSum)
+    assert torch.equal(stream.residual, residual)
+    assert torch.equal(stream.product, linear(x))
 
 
 @pytest.mark.parametrize(

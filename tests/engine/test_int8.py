@@ -135,6 +135,16 @@ def test_values_of_another_type_are_refused(tmp_path):
         load(tmp_path)
 
 
+def test_scales_that_are_no_positive_numbers_are_refused(tmp_path):
+    save_int8(tmp_path)
+    path, name = tmp_path / "model.safetensors", "model.layers.0.mlp.down_proj.weight_scale"
+    tensors = load_file(path)
+    tensors[name][1] = torch.inf
+    save_file(tensors, path)
+    with pytest.raises(ModelLoadError, match=rf"{name}' has 1 scales that are no positive numbers, such as inf"):
+        load(tmp_path)
+
+
 def test_the_flag_knows_the_schemes_that_quantize_while_loading():
     for name in ONLINE:
         assert EngineConfig(model="x", quantization=name).quantization == name

@@ -96,6 +96,8 @@ NONSENSE: list[dict[str, Any]] = [
     {"logit_bias": ((1, 100.0), (1, 100.0))},
     {"logit_bias": ((1,),)},
     {"logit_bias": 5},
+    {"stop_token_ids": 5},
+    {"min_tokens": "two"},
     {"ignore_eos": "no"},
 ]
 
@@ -105,8 +107,10 @@ def test_nonsense_is_refused_at_the_door_and_harms_no_other(params: dict[str, An
     strange = SamplingParams(max_tokens=3, **params)
     with pytest.raises(NotAdmissibleError):
         check_sampling(strange)
-    answers = llm.generate([[1], [1, 2, 3]], [strange, GREEDY])
-    assert answers[0].finish_reason == "error"
+    ended: list[int] = []
+    answers = llm.generate([[1], [1, 2, 3]], [strange, GREEDY], on_finish=lambda index, _: ended.append(index))
+    assert answers[0].finish_reason == "error" and answers[0].error
+    assert ended == [0, 1]
     assert len(answers[1].token_ids) == 12
 
 

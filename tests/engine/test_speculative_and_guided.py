@@ -108,6 +108,29 @@ class BrokenMasks(PretendedMasks):
         return mask
 
 
+class Forgetful(PretendedMasks):
+    """Cannot say whether it guides one request."""
+
+    def __init__(self, victim: str) -> None:
+        super().__init__()
+        self._victim = victim
+
+    def guides(self, request_id: str) -> bool:
+        if request_id == self._victim:
+            raise KeyError(request_id)
+        return super().guides(request_id)
+
+
+def test_a_provider_that_fails_for_a_request_ends_that_one_alone(llm: LLM) -> None:
+    llm._loop.mask_provider = PretendedMasks()
+    expected = llm.generate(PROMPTS, GREEDY)
+    llm._loop.mask_provider = Forgetful(f"llm-{llm._count + 2}")
+    answers = llm.generate(PROMPTS, GREEDY)
+    assert [answer.finish_reason for answer in answers] == ["length", "length", "error", *["length"] * 3]
+    assert "guided decoding failed" in str(answers[2].error)
+    assert [a.token_ids for a in answers[:2] + answers[3:]] == [a.token_ids for a in expected[:2] + expected[3:]]
+
+
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_mask_that_fails_ends_its_request_alone(llm: LLM, raises: bool) -> None:
     llm._loop.mask_provider = PretendedMasks()

@@ -104,6 +104,10 @@ def drop(*names):
 Q, NORM = "model.layers.1.self_attn.q_proj.weight", "model.norm.weight"
 TENSOR_FAULTS = {
     "missing": (drop(NORM, Q), ["2 of", "missing", NORM, Q]),
+    "other names and shapes": (
+        lambda t: t.update({NORM.replace("norm", "ln_f"): t.pop(NORM), Q: torch.zeros(3, 64)}),
+        ["1 of", "missing", f"{NORM} (there is model.ln_f.weight)"],
+    ),
     "no head": (drop("lm_head.weight"), ["missing", "lm_head.weight"]),
     "wrong shape": (lambda t: t.update({Q: torch.zeros(3, 64)}), [Q, "[3, 64]", "expected [64, 64]"]),
     "transposed": (
@@ -112,7 +116,7 @@ TENSOR_FAULTS = {
     ),
     "a bias too many": (
         lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}),
-        ["1 tensors that LlamaForCausalLM", "q_proj.bias"],
+        ["1 tensors that LlamaForCausalLM", "q_proj.bias (the nearest supported is model.layers.0.self_attn.q_proj.w"],
     ),
     "a layer too many": (
         lambda t: t.update({"model.layers.3.input_layernorm.weight": torch.zeros(64)}),
@@ -136,7 +140,7 @@ def test_a_config_that_promises_more_than_the_files_hold_allocates_nothing(check
     config.update(hidden_size=1 << 18, intermediate_size=1 << 20, num_hidden_layers=2000, vocab_size=1 << 24)
     config["head_dim"] = 64
     (checkpoint / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelLoadError, match="do not have the shapes"):
+    with pytest.raises(ModelLoadError, match="17973 of 18003 tensors are missing"):
         load(checkpoint)
 
 

@@ -172,8 +172,21 @@ class EngineLoop:
         return [
             (index, state)
             for index, state in enumerate(self._scheduler.sampling)
-            if state.finish_reason is None and provider.guides(state.request_id)
+            if state.finish_reason is None and self._guides(provider, state)
         ]
+
+    def _guides(self, provider: MaskProvider, state: RequestState) -> bool:
+        """Whether the provider has a mask for a request; one for which it fails ends with an error of its own."""
+        try:
+            return provider.guides(state.request_id)
+        except Exception as error:
+            log.exception("request %s: the mask provider failed", state.request_id)
+            self._end_guided(state, error)
+            return False
+
+    def _end_guided(self, state: RequestState, error: Exception) -> None:
+        ended = self._scheduler.abort(state.request_id, FinishReason.ERROR, error=f"guided decoding failed: {error}")
+        self._ended += [ended] if ended else []
 
     def _masks(self, provider: MaskProvider, guided: Sequence[tuple[int, RequestState]]) -> Masks:
         """What the provider allows requests to sample; one for which it fails ends with an error of its own."""
@@ -188,8 +201,7 @@ class EngineLoop:
                 masks[index] = mask
                 continue
             log.error("request %s has no mask: %s", state.request_id, mask)
-            ended = self._scheduler.abort(state.request_id, FinishReason.ERROR, error=f"guided decoding failed: {mask}")
-            self._ended += [ended] if ended else []
+            self._end_guided(state, mask)
         return masks
 
     def _check_patience(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +19,8 @@ from octavo_engine.model.safetensors_source import SafetensorsSource
 from octavo_engine.model.source import ModelFiles, Progress
 from octavo_engine.model.spec import ModelSpec
 
+_SHOWN = 4
+"""Tensors that a message names."""
 _ALIGNMENT = 64
 """Bytes; a cache line. Smaller parameters than that stay where they are."""
 
@@ -73,6 +76,7 @@ def _check(
     where: Path, spec: ModelSpec, expected: Mapping[str, CheckpointTensor], found: Mapping[str, tuple[int, ...]]
 ) -> None:
     """ModelLoadError unless the checkpoint holds exactly the expected tensors, in the expected shapes."""
+    _check_names(where, spec, expected, found)
     wrong = [
         f"{name} is {list(_counted(found[name], tensor))}, expected {list(_counted(tensor.shape, tensor))}"
         for name, tensor in expected.items()
@@ -82,14 +86,31 @@ def _check(
     ]
     if wrong:
         raise ModelLoadError(f"{where}: the weights do not have the shapes of the configuration: {_some(wrong)}")
+
+
+def _check_names(
+    where: Path, spec: ModelSpec, expected: Mapping[str, CheckpointTensor], found: Mapping[str, tuple[int, ...]]
+) -> None:
+    """ModelLoadError with the nearest names unless the checkpoint holds exactly the expected tensors."""
     needed = [name for name, tensor in expected.items() if not tensor.optional]
-    if missing := [name for name in needed if name not in found]:
-        raise ModelLoadError(f"{where}: {len(missing)} of {len(needed)} tensors are missing: {_some(missing)}")
-    if unexpected := [name for name in found if name not in expected]:
+    missing = [name for name in needed if name not in found]
+    unexpected = [name for name in found if name not in expected]
+    if missing:
+        named = _some(_with_nearest(missing, unexpected, "there is"))
+        raise ModelLoadError(f"{where}: {len(missing)} of {len(needed)} tensors are missing: {named}")
+    if unexpected:
+        named = _some(_with_nearest(unexpected, list(expected), "the nearest supported is"))
         raise ModelLoadError(
             f"{where}: {len(unexpected)} tensors that {spec.architecture} with this configuration does not have, so "
-            f"its answers would be wrong: {_some(unexpected)}"
+            f"its answers would be wrong: {named}"
         )
+
+
+def _with_nearest(names: list[str], others: list[str], relation: str) -> list[str]:
+    """Those of `names` that a message shows, with what each is most like of `others`."""
+    nearest = [difflib.get_close_matches(name, others, 1) for name in names[:_SHOWN]]
+    shown = [f"{name} ({relation} {near[0]})" if near else name for name, near in zip(names, nearest, strict=False)]
+    return shown + names[_SHOWN:]
 
 
 def _counted(shape: tuple[int, ...], tensor: CheckpointTensor) -> tuple[int, ...]:
@@ -98,4 +119,4 @@ def _counted(shape: tuple[int, ...], tensor: CheckpointTensor) -> tuple[int, ...
 
 
 def _some(items: list[str]) -> str:
-    return "; ".join(items[:4]) + (f"; and {len(items) - 4} more" if len(items) > 4 else "")
+    return "; ".join(items[:_SHOWN]) + (f"; and {len(items) - _SHOWN} more" if len(items) > _SHOWN else "")

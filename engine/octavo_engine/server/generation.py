@@ -90,21 +90,25 @@ class Generation:
         return self
 
     async def __anext__(self) -> Piece:
+        while True:
+            output = await self._next_output()
+            sequence = self._by_id[output.request_id]
+            if sequence.ended or (piece := self._take(sequence, output)) is None:
+                continue
+            if sequence.ended and output.finish_reason is None:  # by a stop string, which the engine does not know
+                await self._serving.engine.abort([output.request_id])
+            return piece
+
+    async def _next_output(self) -> RequestOutput:
+        """The next output of any sequence; an error instead of one is the whole request's."""
         try:
-            async for output in self._outputs:
-                sequence = self._by_id[output.request_id]
-                if sequence.ended or (piece := self._take(sequence, output)) is None:
-                    continue
-                if sequence.ended and output.finish_reason is None:  # by a stop string, which the engine does not know
-                    await self._serving.engine.abort([output.request_id])
-                return piece
+            return await anext(self._outputs)
         except EngineDeadError as error:
             self._outcome = "error"
             raise engine_dead(str(error)) from None
         except APIError as error:
             self._outcome = _outcome_of(error)
             raise
-        raise StopAsyncIteration
 
     def fail(self, error: APIError) -> None:
         """End the request with `error`, after what its reader can have already."""
@@ -120,9 +124,14 @@ class Generation:
         except APIError as error:
             if error.detail.code == "engine_error":
                 log.error("request %s: its sequence %d (%s): %s", *self._names(sequence), error)
+            if (outcome := _outcome_of(error)) == "error":
+                self._end(sequence, outcome)  # the request's other choices are aborted
+            else:
+                self._outcome = outcome  # their time is over, or the server ends, for all of them
             raise
         except Exception:
             log.exception("request %s: its sequence %d (%s) failed", *self._names(sequence))
+            self._end(sequence, "error")
             raise APIError(500, "the answer could not be put together", code="internal_error") from None
         if piece is not None and piece.finish_reason is not None:
             self._serving.admission.answered(sequence.num_tokens)

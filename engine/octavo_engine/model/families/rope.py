@@ -24,6 +24,8 @@ def rope(
         return None
     theta = _theta(fields, values, layer_type)
     kind = values.text("rope_type", default=values.values.get("type", "default"))
+    if kind == "su" or (kind == "yarn" and values.has("short_factor")):
+        kind = "longrope"  # the names that the first Phi-3 gave to it
     if kind not in (*_KINDS, "factors"):
         raise values.wrong("rope_type", kind, f"is not supported; supported: {', '.join(_KINDS)}")
     if kind == "proportional":

@@ -76,12 +76,12 @@ class Linear(nn.Module):
         """`residual` [T, sum of parts], which may be overwritten, and all ranks' products with their x [T, in].
 
         They are added in the epilogue of the first rank's product. Products in 8 bits have none that could: each rank
-        leaves its residual to the norm that comes next. None: the products alone.
+        leaves its residual to the norm that comes next, and all ranks do so if one may. None: the products alone.
         """
         ranks = self.options.ranks
         if residual is None:
             return ranks.all_reduce(self(x))
-        if self.weights.in_8_bits:
+        if self.weights.in_8_bits or self.weights.leaves_residual:
             return ResidualSum(ranks.all_reduce(self(x)), residual)
         addend = ranks.on_first_rank(residual)
         return ranks.all_reduce(self.method.apply(self.weights, x, self.bias, addend, self.options.compute))

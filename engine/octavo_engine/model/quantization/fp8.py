@@ -23,7 +23,7 @@ from octavo_engine.model.quantization.e4m3 import (
     suits_fp8,
 )
 from octavo_engine.model.quantization.linear_method import Products, Projection, Weights
-from octavo_engine.model.quantization.online import quantize_into
+from octavo_engine.model.quantization.loading import check_scales, quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
 
@@ -64,6 +64,7 @@ class FP8Scheme:
             nn.Parameter(torch.zeros(1, device=device), requires_grad=False) if static else None,
             dtype=dtype,
             in_8_bits=fp8_products and suits_fp8(dtype, rows, columns),
+            leaves_residual=fp8_products and dtype != torch.float32,
         )
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
@@ -93,7 +94,9 @@ class FP8Scheme:
             _check_order(projection)
             blocks = slice(rows.start // BLOCK, rows.stop // BLOCK)
             scales = plain(name, scale[blocks], stored.by(BLOCK), columns.by(BLOCK))
-        return replace(scales, squeezed=True)
+        return replace(
+            scales, squeezed=True, pieces=tuple(replace(piece, fill=write_scales) for piece in scales.pieces)
+        )
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
         """By token, by blocks of columns, or by the checkpoint's scale."""
@@ -113,8 +116,11 @@ class FP8Scheme:
         return fp8_linear(x, scaling, weight, scale, bias, weights.dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:
-        """The weight in float32 and in the type that is computed in, unless products are in 8 bits."""
-        return 0 if weights.in_8_bits else weights.weight.numel() * (_FLOAT32_BYTES + weights.dtype.itemsize)
+        """The weight and block scales in float32, and the weight in `dtype`; nothing where products are in 8 bits."""
+        if weights.in_8_bits:
+            return 0
+        widened = 0 if self.granularity != "block" else cast("Tensor", weights.scale).numel() * BLOCK * _FLOAT32_BYTES
+        return widened + weights.weight.numel() * (_FLOAT32_BYTES + weights.dtype.itemsize)
 
 
 def _check_order(projection: Projection) -> None:
@@ -129,10 +135,12 @@ def _check_order(projection: Projection) -> None:
 
 def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
     """A weight's one scale for each of its rows."""
+    check_scales(values)
     target.fill_(values.item())
 
 
 def _largest(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+    check_scales(values)
     target.copy_(torch.maximum(target, values.float().to(target.device).view(1)))
 
 

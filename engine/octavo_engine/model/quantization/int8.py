@@ -18,7 +18,7 @@ from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, plain
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.linear_method import Products, Projection, Weights
-from octavo_engine.model.quantization.online import quantize_into
+from octavo_engine.model.quantization.loading import quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
 
@@ -57,7 +57,9 @@ class INT8:
             yield replace(values, pieces=(Piece(weight, piece.part, partial(quantize_into, quantize, scale), order),))
             return
         yield replace(values, types=("I8",))
-        yield replace(plain(f"{projection.name}.weight_scale", scale, stored, order=order), squeezed=True)
+        scales = plain(f"{projection.name}.weight_scale", scale, stored, order=order)
+        (piece,) = scales.pieces
+        yield replace(scales, squeezed=True, pieces=(replace(piece, fill=write_scales),))
 
     def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
         """None."""

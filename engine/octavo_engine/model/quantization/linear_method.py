@@ -30,6 +30,8 @@ class Weights:
     """Of results."""
     in_8_bits: bool = False
     """Whether inputs are multiplied in 8 bits; else they stay in the type that is computed in."""
+    leaves_residual: bool = False
+    """Whether products have no addend, as some rank's may be in 8 bits, though this one's sizes may not allow it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Quantizing weights while they are loaded, in pieces, so that there is never a second copy of one."""
+"""Loading quantized weights: scales are checked, and weights quantized in pieces, without a second copy of any."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ def quantize_into(quantize: QuantizeRows, scale: Tensor, weight: Tensor, rows: R
         quantized, found = quantize(part)
         write(weight, place, quantized)
         write(scale, place, found)
+
+
+def write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Cast and copy scales; ValueError unless all are positive and finite."""
+    check_scales(values)
+    write(target, rows, values)
+
+
+def check_scales(values: Tensor) -> None:
+    """ValueError unless all scales are positive and finite: with others, answers would be wrong."""
+    wrong = ~((values > 0) & values.isfinite())
+    if wrong.any():
+        raise ValueError(f"has {int(wrong.sum())} scales that are no positive numbers, such as {values[wrong][0]:g}")
 
 
 def _consecutive(rows: slice, first: int, count: int) -> slice:
