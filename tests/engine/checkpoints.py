@@ -50,10 +50,11 @@ UNEVEN: dict[str, Any] = {
 """Heads as SmolLM2's, and neurons that neither 2, 3 nor 4 ranks can have the same number of, or sixteens of."""
 
 
-def reference_model(family: str = "Llama", **changes: Any) -> Any:
+def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any) -> Any:
     """A LlamaForCausalLM, or of another family, in float32 whose every weight matters: norms and biases are random.
 
-    Older families call their class LMHeadModel.
+    `std`: of matrices other than embeddings; where it is large, layers drown what tokens are embedded as. Older
+    families call their class LMHeadModel.
     """
     import transformers
 
@@ -64,11 +65,11 @@ def reference_model(family: str = "Llama", **changes: Any) -> Any:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
-                parameter.normal_(std=0.3)
+                parameter.normal_(std=1.2 * std)
             elif "norm" in name or ".ln_" in name:
                 parameter.uniform_(0.5, 1.5)
             else:
-                parameter.normal_(std=0.25)
+                parameter.normal_(std=0.25 if "embed" in name else std)
         for name, buffer in model.named_buffers():
             if name.endswith("correction_bias"):
                 buffer.normal_(std=0.2)

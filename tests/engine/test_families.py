@@ -66,7 +66,7 @@ def make_pair(name: str, folder: Path) -> Pair:
     """A case's model with weights drawn at random, without ends of sequence, saved with a tokenizer."""
     case = CASES[name]
     no_ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    model = reference_model(case.family, **{**no_ends, **case.changes})
+    model = reference_model(case.family, std=case.std, **{**no_ends, **case.changes})
     model.set_experts_implementation("eager")  # the others take no rows of 35 numbers
     directory = save(model, folder / name)
     save_words(directory, SIZES["vocab_size"])

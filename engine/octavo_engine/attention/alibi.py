@@ -10,10 +10,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ALiBi:
-    """The scores of head h with the key at position p get slopes[h] * p more."""
+    """The scores of head h with the key at position p get slopes[h] * p * factor more."""
 
     slopes: Tensor
     """[H] float32"""
+    factor: float = 1.0
     rounded: bool = False
     """Whether slopes, positions and their products are rounded to bfloat16 first."""
 
@@ -24,8 +25,8 @@ class ALiBi:
         """
         positions = torch.arange(length, device=self.slopes.device)
         if self.rounded:
-            return (self.slopes.bfloat16()[:, None] * positions.bfloat16()).float()
-        return self.slopes[:, None] * positions.float()
+            return (self.slopes.bfloat16()[:, None] * positions.bfloat16()).float() * self.factor
+        return self.slopes[:, None] * positions.float() * self.factor
 
 
 def alibi_slopes(heads: int, max_bias: float) -> Tensor:

@@ -104,7 +104,7 @@ class ALiBiSpec:
     """The slopes of n heads are 2 ** (-max_bias * i / n), i = 1 ... n; of other numbers than powers of two, every
     second one of the next power's follows."""
     factor: float = 1.0
-    """Slopes are multiplied with it."""
+    """What is added is multiplied with it first."""
     rounded: bool = False
     """Whether slopes, positions and their products are rounded to bfloat16 first (Falcon)."""
 
@@ -240,6 +240,9 @@ class LayerNorms:
     after_adding: bool = False
     """Whether norms after a part normalise the residual stream with the part's result added to it, and so what the
     stream is from there on (the Transformer of 2017), instead of the result alone."""
+    into_stream: bool = False
+    """Whether a part's result is added to what the norm before it gave, instead of to what that read (BLOOM has this
+    as an option)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +284,8 @@ class PositionSpec:
     """Position p has row p + offset of the table."""
     sinusoidal: bool = False
     """Whether rows are computed, sines before cosines (arXiv 1706.03762), instead of stored."""
+    zero_row: int | None = None
+    """Of computed ones, that of padding, which is zero (fairseq)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,3 +28,5 @@ class Case:
     """`--max-model-len`."""
     lengths: tuple[int, ...] = (1, 17, 90, 33, 60, 24)
     """Tokens of the prompts; the first is asked alone as well."""
+    std: float = 0.25
+    """Of random matrices (checkpoints.py)."""

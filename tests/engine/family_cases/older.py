@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from family_cases.case import UNEVEN, WINDOW, Case
+from family_cases.case import HEADS_OF_16, UNEVEN, WINDOW, Case
 
 FOUR_WIDE = {**UNEVEN, "n_inner": UNEVEN["intermediate_size"]}
 CASES = {
@@ -27,6 +27,76 @@ CASES = {
     "gptj-whole-heads": Case("GPTJ", {"rotary_dim": 8, "tie_word_embeddings": True, "activation_function": "gelu"}),
     "codegen": Case("CodeGen", {"rotary_dim": 4, "n_inner": 110}),
 }
+CASES |= {
+    "gpt-neox": Case("GPTNeoX", {**HEADS_OF_16, "rotary_pct": 0.25, "rotary_emb_base": 500.0}),
+    "gpt-neox-in-turn": Case(
+        "GPTNeoX",
+        {
+            **UNEVEN,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "rotary_pct": 1.0,
+            "tie_word_embeddings": True,
+            "hidden_act": "gelu_fast",
+        },
+    ),
+    "falcon": Case("Falcon", {**UNEVEN, "tie_word_embeddings": False}),
+    "falcon-two-norms": Case(
+        "Falcon", {**UNEVEN, "new_decoder_architecture": True, "num_kv_heads": 3, "tie_word_embeddings": False}
+    ),
+    "falcon-one-norm-alibi": Case(
+        "Falcon",
+        {
+            "new_decoder_architecture": True,
+            "num_kv_heads": 2,
+            "num_ln_in_parallel_attn": 1,
+            "alibi": True,
+            "activation": "relu",
+            "tie_word_embeddings": False,
+        },
+    ),
+    "falcon-rw": Case(
+        "Falcon",
+        {
+            **UNEVEN,
+            "alibi": True,
+            "multi_query": False,
+            "parallel_attn": False,
+            "bias": True,
+            "ffn_hidden_size": 110,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "opt": Case("OPT", {"ffn_dim": 96}),
+    "opt-norms-after": Case(
+        "OPT",
+        {
+            **UNEVEN,
+            "ffn_dim": 110,
+            "word_embed_proj_dim": 40,
+            "do_layer_norm_before": False,
+            "activation_function": "gelu",
+            "tie_word_embeddings": False,
+        },
+        std=0.08,
+    ),
+    "opt-without-biases": Case(
+        "OPT",
+        {"ffn_dim": 96, "enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False},
+    ),
+    "xglm": Case("XGLM", {"ffn_dim": 96, "tie_word_embeddings": False}, std=0.08),
+    "biogpt": Case("BioGpt", {**UNEVEN, "scale_embedding": False, "tie_word_embeddings": False}),
+    "bloom": Case("Bloom", {"hidden_size": 64, "n_layer": 3, "n_head": 8, "tie_word_embeddings": False}),
+    "bloom-into-stream": Case(
+        "Bloom", {**UNEVEN, "n_layer": 3, "n_head": 9, "apply_residual_connection_post_layernorm": True}
+    ),
+    "mpt": Case("Mpt", {**UNEVEN, "max_seq_len": 512, "attn_config": {"clip_qkv": 1.5, "softmax_scale": 0.5}}),
+    "phi": Case("Phi", {**HEADS_OF_16, "qk_layernorm": True}),
+    "phi-whole-heads": Case("Phi", {**UNEVEN, "partial_rotary_factor": 1.0, "tie_word_embeddings": True}),
+    "persimmon": Case("Persimmon", HEADS_OF_16),
+    "persimmon-no-norms": Case("Persimmon", {**UNEVEN, "qk_layernorm": False, "partial_rotary_factor": 1.0}),
+    "openai-gpt": Case("OpenAIGPT", {**UNEVEN, "tie_word_embeddings": False}, std=0.08),
+}
 
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "GPT2LMHeadModel": ({"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}, 124_439_808),
@@ -43,4 +113,31 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         {"n_embd": 1024, "n_layer": 20, "n_head": 16, "rotary_dim": 32, "vocab_size": 51200},
         356_712_448,
     ),
+    "GPTNeoXForCausalLM": ({}, 20_554_567_680),
+    "FalconForCausalLM": ({}, 6_921_720_704),
+    "OPTForCausalLM": (  # opt-350m
+        {
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "ffn_dim": 4096,
+            "word_embed_proj_dim": 512,
+            "max_position_embeddings": 2048,
+            "do_layer_norm_before": False,
+        },
+        331_196_416,
+    ),
+    "XGLMForCausalLM": ({}, 564_463_616),
+    "BioGptForCausalLM": ({"max_position_embeddings": 1024}, 346_763_264),
+    "BloomForCausalLM": ({"n_embed": 1024, "n_layer": 24, "num_attention_heads": 16}, 559_214_592),
+    "MptForCausalLM": (  # mpt-7b
+        {"d_model": 4096, "n_heads": 32, "n_layers": 32, "vocab_size": 50432},
+        6_649_286_656,
+    ),
+    "PhiForCausalLM": (  # phi-2
+        {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 32},
+        2_779_683_840,
+    ),
+    "PersimmonForCausalLM": ({}, 9_397_175_296),
+    "OpenAIGPTLMHeadModel": ({"n_positions": 512}, 116_534_784),
 }

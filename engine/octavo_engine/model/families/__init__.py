@@ -2,6 +2,7 @@
 
 from octavo_engine.model.families.apertus import APERTUS
 from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
+from octavo_engine.model.families.bloom import BLOOM
 from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.cwm import CWM
@@ -9,6 +10,8 @@ from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.exaone4 import EXAONE4
 from octavo_engine.model.families.exaone_moe import EXAONE_MOE
+from octavo_engine.model.families.fairseq import BIOGPT, OPT, XGLM
+from octavo_engine.model.families.falcon import FALCON
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gemma import GEMMA
 from octavo_engine.model.families.gemma2 import GEMMA2, VAULTGEMMA
@@ -19,6 +22,7 @@ from octavo_engine.model.families.glm4_moe import DOTS1, GLM4_MOE, SOLAR_OPEN
 from octavo_engine.model.families.gpt2 import GPT2
 from octavo_engine.model.families.gpt_bigcode import GPT_BIGCODE
 from octavo_engine.model.families.gpt_neo import GPT_NEO
+from octavo_engine.model.families.gpt_neox import GPT_NEOX
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.gptj import CODEGEN, GPTJ
 from octavo_engine.model.families.granite import GRANITE, GRANITE_SWA
@@ -31,11 +35,15 @@ from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mixtral import MIXTRAL
+from octavo_engine.model.families.mpt import MPT
 from octavo_engine.model.families.nanochat import NANOCHAT
 from octavo_engine.model.families.olmo import OLMO
 from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.olmo3 import OLMO3
 from octavo_engine.model.families.olmoe import FLEX_OLMO, OLMOE
+from octavo_engine.model.families.openai_gpt import OPENAI_GPT
+from octavo_engine.model.families.persimmon import PERSIMMON
+from octavo_engine.model.families.phi import PHI
 from octavo_engine.model.families.phi3 import PHI3
 from octavo_engine.model.families.phimoe import PHIMOE
 from octavo_engine.model.families.qwen2 import QWEN2
@@ -107,6 +115,16 @@ _ALL = (
     MINIMAX_M2,
     PHIMOE,
     HUNYUAN_MOE,
+    GPT_NEOX,
+    FALCON,
+    OPT,
+    XGLM,
+    BIOGPT,
+    BLOOM,
+    MPT,
+    PHI,
+    PERSIMMON,
+    OPENAI_GPT,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}

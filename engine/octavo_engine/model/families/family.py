@@ -34,7 +34,8 @@ class Family:
 
     def fields(self, origin: str, config: Mapping[str, Any]) -> Fields:
         """`config` with the family's defaults for what it omits."""
-        config = {**config, **{common: config[own] for own, common in self.aliases.items() if own in config}}
+        renamed = {common: config[own] for own, common in self.aliases.items() if config.get(own) is not None}
+        config = {**config, **renamed}
         given = {name: value for name, value in config.items() if value is not None}
         defaults = {
             name: value

@@ -15,7 +15,6 @@ GPT2_ALIASES = {
     "n_positions": "max_position_embeddings",
     "n_head": "num_attention_heads",
     "n_layer": "num_hidden_layers",
-    "n_inner": "intermediate_size",
     "activation_function": "hidden_act",
     "layer_norm_epsilon": "layer_norm_eps",
 }
@@ -60,7 +59,7 @@ def _read(fields: Fields) -> ModelSpec:
     layers = tuple(
         LayerSpec(
             mixer=replace(mixer, scale=mixer.scale / (index + 1)) if by_depth else mixer,
-            feed_forward=reading.plain_mlp(fields, bias=True),
+            feed_forward=reading.plain_mlp(fields, "n_inner", bias=True),
             norms=reading.norms_before(norm),
         )
         for index in range(reading.num_layers(fields))

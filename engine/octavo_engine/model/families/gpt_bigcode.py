@@ -20,7 +20,7 @@ def _read(fields: Fields) -> ModelSpec:
     scale = mixer.scale if fields.boolean("scale_attn_weights", True) else 1.0
     layer = LayerSpec(
         mixer=replace(mixer, num_kv_heads=kv_heads, scale=scale),
-        feed_forward=reading.plain_mlp(fields, bias=True),
+        feed_forward=reading.plain_mlp(fields, "n_inner", bias=True),
         norms=reading.norms_before(norm),
     )
     return reading.model(

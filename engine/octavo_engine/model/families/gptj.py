@@ -39,7 +39,7 @@ def _read(fields: Fields, architecture: str, names: TensorNames) -> ModelSpec:
         raise fields.wrong("n_head", mixer.num_heads, f"is not a multiple of {names.qkv_layout.groups}")
     layer = LayerSpec(
         mixer=replace(mixer, rope=RopeSpec(10000.0, rotary_dim=rotary_dim, interleaved=True)),
-        feed_forward=reading.plain_mlp(fields, bias=True),
+        feed_forward=reading.plain_mlp(fields, "n_inner", bias=True),
         norms=LayerNorms(before_mixer=norm),
         parallel=True,
     )

@@ -160,9 +160,9 @@ def mlp(fields: Fields, **values: Any) -> MLPSpec:
     return MLPSpec(intermediate_size=intermediate_size(fields), **values)
 
 
-def plain_mlp(fields: Fields, *, bias: bool) -> MLPSpec:
-    """A feed-forward without a gate, four times as wide as the residual stream unless its width is given."""
-    size = fields.integer("intermediate_size", 1, 1 << 22, default=4 * hidden_size(fields))
+def plain_mlp(fields: Fields, width: str = "intermediate_size", *, bias: bool) -> MLPSpec:
+    """A feed-forward without a gate, four times as wide as the residual stream unless the field `width` is given."""
+    size = fields.integer(width, 1, 1 << 22, default=4 * hidden_size(fields))
     return MLPSpec(intermediate_size=size, activation=activation(fields), gated=False, bias=bias, output_bias=bias)
 
 

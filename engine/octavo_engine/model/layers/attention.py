@@ -78,8 +78,8 @@ class Attention(nn.Module):
         """The slopes of this rank's heads."""
         if spec is None:
             return None
-        slopes = alibi_slopes(self.heads.total, spec.max_bias)[self.heads.slice] * spec.factor
-        return ALiBi(slopes.to(self.options.device), spec.rounded)
+        slopes = alibi_slopes(self.heads.total, spec.max_bias)[self.heads.slice]
+        return ALiBi(slopes.to(self.options.device), spec.factor, spec.rounded)
 
     @property
     def qk_norm(self) -> QKNorm | None:

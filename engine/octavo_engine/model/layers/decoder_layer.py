@@ -80,13 +80,13 @@ class DecoderLayer(nn.Module):
             return self._parallel(stream, rope, attention)
         if self.spec.norms.after_adding:
             return self._normalised_after(summed(stream), rope, attention)
-        normed, x = _before(self.before_mixer, stream, self.mixer)
+        normed, x = self._read(self.before_mixer, stream, self.mixer)
         stream = self._added(
             self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
         )
         if self.feed_forward is None:
             return stream
-        normed, x = _before(self.before_feed_forward, stream, self.feed_forward)
+        normed, x = self._read(self.before_feed_forward, stream, self.feed_forward)
         return self._added(
             self.feed_forward(normed, self._residual(self.after_feed_forward, x)), self.after_feed_forward, x
         )
@@ -107,6 +107,13 @@ class DecoderLayer(nn.Module):
         if self.feed_forward is not None:
             mixed = mixed + summed(self.feed_forward(other, None))
         return ResidualSum(self._scaled(mixed), x)
+
+    def _read(self, norm: Norm | None, stream: ResidualStream, part: Part) -> tuple[Tensor | Quantized, Tensor]:
+        """What a part reads, and what its result is added to."""
+        if not self.spec.norms.into_stream:
+            return _before(norm, stream, part)
+        normed = cast("Tensor", _before(norm, stream, None)[0])
+        return normed, normed
 
     def _residual(self, after: Norm | None, x: Tensor) -> Tensor | None:
         """What a part may add its result to itself: nothing where that is to be normalised or scaled first."""

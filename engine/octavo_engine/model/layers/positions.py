@@ -25,8 +25,10 @@ class PositionTable(nn.Module):
         self.spec = spec.positions or PositionSpec()
         rows = spec.max_position + self.spec.offset
         if self.spec.sinusoidal:
-            table = sinusoids(rows, spec.hidden_size).to(options.device, options.dtype)
-            self.register_buffer("weight", table, persistent=False)
+            table = sinusoids(rows, spec.hidden_size)
+            if self.spec.zero_row is not None:
+                table[self.spec.zero_row : self.spec.zero_row + 1] = 0
+            self.register_buffer("weight", table.to(options.device, options.dtype), persistent=False)
         else:
             self.weight = parameter(rows, spec.hidden_size, dtype=options.dtype, device=options.device)
 
