@@ -30,6 +30,22 @@ QWEN_IMAGES = {"depth": 2, "hidden_size": 32, "out_hidden_size": 64, "intermedia
 MROPE = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 3, 3]}
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Gemma3": ({"head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 2}, IMAGES),
+    "Gemma4": (
+        {
+            "head_dim": 16,
+            "global_head_dim": 24,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "hidden_size_per_layer_input": 12,
+            "pad_token_id": 0,
+            "vocab_size_per_layer_input": 131,
+            "final_logit_softcapping": 5.0,
+        },
+        {
+            **{name: IMAGES[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")},
+            "head_dim": 16,
+        },
+    ),
     "Mistral3": (
         {"model_type": "mistral", "sliding_window": None, "head_dim": 16},
         {**IMAGES, "model_type": "pixtral"},

@@ -14,7 +14,7 @@ import torch
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.families import FAMILIES, Family
-from octavo_engine.model.families.multimodal import STORED_NAMES, WRAPPERS, language_model
+from octavo_engine.model.families.multimodal import PLAIN_HEADS, STORED_NAMES, WRAPPERS, language_model
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.safetensors_file import has_weights, read_headers
@@ -64,8 +64,8 @@ def read_spec(files: ModelFiles) -> ModelSpec:
     if part is None:
         return _read(config, path)
     spec = _read(part, path)
-    # Such models compute logits without the scales and softcaps that their language models have alone.
-    return replace(spec, stored_names=STORED_NAMES, head=HeadSpec(spec.head.tied))
+    head = HeadSpec(spec.head.tied) if config["architectures"][0] in PLAIN_HEADS else spec.head
+    return replace(spec, stored_names=STORED_NAMES, head=head)
 
 
 def _read(config: dict[str, Any], path: Path) -> ModelSpec:

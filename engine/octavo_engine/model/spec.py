@@ -128,6 +128,8 @@ class AttentionSpec:
     query_scaling: QueryScaling | None = None
     value_norm: NormSpec | None = None
     """Each head of the value is normalised by itself."""
+    value_is_key: bool = False
+    """Whether the value is the key as it is before it is normalised and rotated."""
     kv_of_layer: int | None = None
     """The earlier layer whose cached keys and values are read; None: the layer has its own."""
     window: int | None = None

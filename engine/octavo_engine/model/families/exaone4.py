@@ -12,7 +12,8 @@ from octavo_engine.model.spec import LayerNorms, LayerSpec, ModelSpec, QKNormSpe
 
 def _read(fields: Fields) -> ModelSpec:
     norm, hybrid = reading.rms_norm(fields), fields.has("sliding_window")
-    period = fields.integer("sliding_window_pattern", 0, 4096) if hybrid else 0
+    # Published files say "LLLG" there, and each layer's type besides.
+    period = fields.integer("sliding_window_pattern", 0, 4096) if hybrid and not fields.has("layer_types") else 0
     rotating = reading.attention(fields, qk_norm=QKNormSpec(norm))
     layers = tuple(
         LayerSpec(

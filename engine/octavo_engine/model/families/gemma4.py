@@ -25,7 +25,7 @@ _NAMES = TensorNames(before_feed_forward="model.layers.{layer}.pre_feedforward_l
 
 
 def _read(fields: Fields) -> ModelSpec:
-    reading.refuse_if_true(fields, "attention_k_eq_v", "enable_moe_block")
+    reading.refuse_if_true(fields, "enable_moe_block")
     if fields.has("use_bidirectional_attention") and fields.text("use_bidirectional_attention") != "vision":
         raise fields.wrong("use_bidirectional_attention", "all", "is not supported")
     norm, activation = reading.rms_norm(fields), reading.activation(fields, "hidden_activation")
@@ -59,7 +59,7 @@ def _mixer(fields: Fields, norm: NormSpec, windows: list[int | None], layer: int
         if window not in windows[:own]:
             raise fields.wrong("num_kv_shared_layers", len(windows) - own, "leaves no layer of one type with a cache")
         source = own - 1 - windows[:own][::-1].index(window)
-    bias = fields.boolean("attention_bias", False)
+    bias, alike = fields.boolean("attention_bias", False), fields.boolean("attention_k_eq_v", False)
     return reading.attention(
         Fields(fields.origin, {**fields.values, **_overrides(fields, layer, window)}, read=fields.read),
         layer_type=reading.layer_type(window),
@@ -68,6 +68,7 @@ def _mixer(fields: Fields, norm: NormSpec, windows: list[int | None], layer: int
         output_bias=bias,
         qk_norm=QKNormSpec(norm),
         value_norm=None if source is not None else NormSpec(norm.eps, weight=False),
+        value_is_key=alike and window is None and source is None,
         kv_of_layer=source,
         window=window,
     )
@@ -77,7 +78,7 @@ def _overrides(fields: Fields, layer: int, window: int | None) -> dict[str, Any]
     """The fields that one layer has of its own."""
     given = fields.mapping("per_layer_config")
     if given is None:
-        return {} if window is not None else {"head_dim": fields.integer("global_head_dim", 2, 1024)}
+        return {} if window is not None else _of_full_attention(fields)
     own = next((name for name in given.values if name.isdigit() and int(name) == layer), None)
     values = None if own is None else given.mapping(own)
     if values is None:
@@ -85,6 +86,14 @@ def _overrides(fields: Fields, layer: int, window: int | None) -> dict[str, Any]
     if unknown := sorted(values.values.keys() - {"head_dim", "num_key_value_heads"}):
         raise values.wrong(unknown[0], values.values[unknown[0]], "is not supported for one layer")
     return dict(values.values)
+
+
+def _of_full_attention(fields: Fields) -> dict[str, int]:
+    """What layers without a window have, as files say that name no layers."""
+    values = {"head_dim": fields.integer("global_head_dim", 2, 1024)}
+    if fields.has("num_global_key_value_heads") and fields.boolean("attention_k_eq_v", False):
+        values["num_key_value_heads"] = fields.integer("num_global_key_value_heads", 1, 1 << 16)
+    return values
 
 
 def _per_layer_input(fields: Fields, norm: NormSpec, activation: str) -> PerLayerInputSpec | None:

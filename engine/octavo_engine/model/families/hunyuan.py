@@ -36,4 +36,5 @@ HUNYUAN = Family(
         "max_position_embeddings": 2048,
         "eos_token_id": 2,
     },
+    without_effect=frozenset({"use_qk_norm"}),
 )

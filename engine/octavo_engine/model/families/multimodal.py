@@ -16,6 +16,7 @@ WRAPPERS: Mapping[str, str] = {
     "Cohere2VisionForConditionalGeneration": "",
     "FastVlmForConditionalGeneration": "",
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
     "Idefics3ForConditionalGeneration": "",
     "InternVLForConditionalGeneration": "",
     "LlavaForConditionalGeneration": "",
@@ -36,10 +37,21 @@ _BY_MODEL_TYPE = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+PLAIN_HEADS = frozenset(WRAPPERS) - {"Gemma4ForConditionalGeneration"}
+"""Those that compute logits without the scales and softcaps that their language models have alone."""
 _OF_THE_WHOLE = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
 """Fields that stand beside `text_config`, not in it, or count there more."""
 
-_OF_IMAGES = ("vision_tower", "vision_model", "visual", "multi_modal_projector", "connector")
+_OF_IMAGES = (
+    "vision_tower",
+    "vision_model",
+    "visual",
+    "multi_modal_projector",
+    "connector",
+    "embed_vision",
+    "audio_tower",
+    "embed_audio",
+)
 STORED_NAMES = StoredNames(
     renamed=(
         ("language_model.model.", "model."),

@@ -49,8 +49,8 @@ class Attention(nn.Module):
         query, key, hidden = self.heads.times(size), self.kv_heads.times(size), unsharded(hidden_size, "hidden_size")
         self.order = head_order(spec.rope, size)
         orders = (*(row_order(spec.rope, size, heads.size) for heads in (self.heads, self.kv_heads)), None)
-        layout = options.names.qkv_layout if spec.kv_of_layer is None else None
-        count = 3 if spec.kv_of_layer is None else 1
+        count = 1 if spec.kv_of_layer is not None else 2 if spec.value_is_key else 3
+        layout = options.names.qkv_layout if count == 3 else None
         self.qkv = Linear(
             hidden,
             (query, key, key)[:count],
@@ -123,11 +123,13 @@ class Attention(nn.Module):
             norm = None if self.query_norm is None else self.query_norm.weights
             attended = attention.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
         else:
-            attended = attention.attend(self.layer, self._with_normed_value(heads), self.variant, rope, self.qk_norm)
+            attended = attention.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
         return self.output.add_to(residual, attended.reshape(len(heads), -1))
 
-    def _with_normed_value(self, heads: Tensor) -> Tensor:
-        """[T, H + 2 K, D] with the value normalised, where the spec says so."""
+    def _with_value(self, heads: Tensor) -> Tensor:
+        """[T, H + 2 K, D] with the value normalised, where the spec says so; it may be missing in `heads`."""
+        if self.spec.value_is_key:
+            heads = torch.cat((heads, heads[:, -self.kv_heads.size :]), dim=1)
         if self.value_norm is None:
             return heads
         value = self.value_norm.weights.apply(heads[:, -self.kv_heads.size :])
@@ -136,7 +138,7 @@ class Attention(nn.Module):
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""
         names, layer = self.options.names, self.layer
-        roles = ("query", "key", "value") if self.spec.kv_of_layer is None else ("query",)
+        roles = ("query", "key", "value")[: len(self.qkv.parts)]
         yield from self.qkv.tensors(*(names.of_layer(role, layer) for role in roles))
         if self.spec.kv_of_layer is not None:  # some checkpoints have them all the same
             yield from (ignored(f"{names.of_layer(role, layer)}.weight") for role in ("key", "value", "key_norm"))
