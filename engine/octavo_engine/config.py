@@ -16,6 +16,7 @@ from octavo_engine.attention.registry import BACKENDS
 from octavo_engine.core.eviction import POLICIES
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.quantization.registry import SCHEMES
+from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.sizes import parse_size
 
 
@@ -251,6 +252,12 @@ class ServerConfig:
     )
     api_key_file: Path | None = setting(
         None, "path", "YAML file or folder of API keys; without it the API is open", metavar="PATH"
+    )
+    tool_call_parser: str = setting(
+        "auto",
+        "str",
+        "how the model writes calls of tools; auto: as its chat template says",
+        choices=("auto", *FORMATS),
     )
     max_queued_requests: int = setting(
         1024, "int", "most requests that wait; more are answered 503", minimum=0, maximum=1_000_000

@@ -123,7 +123,7 @@ def test_bad_values_are_named(server: Served, path: str, body: Any, param: str |
 
 NOT_YET: dict[str, Any] = {
     "structural_tag": {}, "guided_whitespace_pattern": " ", "prompt_logprobs": 1, "best_of": 2,
-    "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required", "chat_template": "{{ x }}",
+    "chat_template": "{{ x }}",
     "functions": [{"name": "f"}], "documents": [{"text": "x"}], "audio": {},
 }  # fmt: skip
 

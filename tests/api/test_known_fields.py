@@ -32,7 +32,6 @@ ASKING: dict[str, list[Any]] = {
     "spaces_between_special_tokens": [5],
 }  # fmt: skip
 ASKING_CHAT: dict[str, list[Any]] = {
-    "tools": [[{"type": "function", "function": {"name": "f"}}]], "tool_choice": ["required"],
     "functions": [[{"name": "f"}]], "function_call": [{"name": "f"}], "documents": [[{"text": "x"}]],
     "chat_template": ["{{ x }}"], "audio": [{}], "modalities": [["text", "audio"], ["audio"]], "echo": [True],
     "web_search_options": [{}], "reasoning_effort": ["enormous", 5],

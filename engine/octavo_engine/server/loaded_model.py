@@ -14,3 +14,5 @@ class LoadedModel:
 
     ready: EngineInfo
     tokenizer: Tokenizer
+    tool_call_parser: str = "auto"
+    """Name of the format of the model's calls of tools; `auto`: its chat template says."""

@@ -9,6 +9,7 @@ import msgspec
 
 from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.output_parsing.answer_form import AnswerForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams
     """Of the first choice of each prompt."""
     text: TextOptions
+    form: AnswerForm
+    """How the text of a chat's answers is to be read."""
     model: str | None
     stream: bool
     include_usage: bool
@@ -85,6 +88,8 @@ class Setup(msgspec.Struct, frozen=True):
 
     model: str
     revision: str | None
+    tool_call_parser: str
+    """Name of the format of the model's calls of tools, or `auto`."""
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.connection import ClientConnection
 from octavo_engine.server.errors import shutting_down
 from octavo_engine.server.middleware import MAX_HEADER_BYTES
+from octavo_engine.server.prepared import Setup
 from octavo_engine.server.progress import show_loading
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
@@ -241,9 +242,12 @@ class Server:
             await asyncio.sleep(_TICK)
         found, _ = await asyncio.gather(
             asyncio.to_thread(_read_tokenizer, self._config),
-            self._serving.text.start(self._config.model, self._config.revision),
+            self._serving.text.start(self._setup_of_workers()),
         )
         return found
+
+    def _setup_of_workers(self) -> Setup:
+        return Setup(self._config.model, self._config.revision, self._serving.config.tool_call_parser)
 
     def _announce(self, ready: EngineInfo) -> None:
         host, port = self._listener.getsockname()[:2]

@@ -117,9 +117,9 @@ class TextPool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._setup: Setup | None = None
 
-    async def start(self, model: str, revision: str | None) -> None:
+    async def start(self, setup: Setup) -> None:
         """Start the workers, and wait until each has loaded the model's tokenizer; EngineDeadError if one cannot."""
-        self._setup = Setup(model, revision)
+        self._setup = setup
         try:
             await asyncio.gather(*(self._add_worker() for _ in range(self._count)))
         except WorkerDiedError:

@@ -47,26 +47,26 @@ def main() -> None:
     os.nice(NICENESS)
     setup = decode_setup(receive(connection))
     tokenizer = load_tokenizer(resolve_model(setup.model, setup.revision, lambda *_: None, weights=False))
-    serve(connection, tokenizer)
+    serve(connection, tokenizer, setup.tool_call_parser)
 
 
-def serve(connection: socket.socket, tokenizer: Tokenizer) -> None:
+def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str = "auto") -> None:
     """Answer one task after another."""
     _limit_memory()
     connection.sendall(LENGTH.pack(0))  # ready
     while data := receive(connection):
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # SIGPROF ends the process
-        result = encode(answer(tokenizer, decode_task(data)))
+        result = encode(answer(tokenizer, decode_task(data), tool_call_parser))
         signal.setitimer(signal.ITIMER_PROF, 0)
         if len(result) > MAX_RESULT:
             result = encode(_too_large(len(result)))
         connection.sendall(LENGTH.pack(len(result)) + result)
 
 
-def answer(tokenizer: Tokenizer, task: Task) -> Result:
+def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> Result:
     """What becomes of a task; whatever fails concerns this task alone."""
     try:
-        found = JOBS[task.job](LoadedModel(task.engine, tokenizer), task.body)
+        found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser), task.body)
     except APIError as error:
         return Rejected(error.status, error.detail.message, error.detail.code, error.detail.param)
     except MemoryError:

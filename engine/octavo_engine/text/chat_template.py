@@ -40,16 +40,23 @@ class ChatTemplate:
         self.source = source
         self.special_tokens = dict(special_tokens)
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether it can tell the model about tools."""
+        return "tools" in self.source
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt of `messages` (`role` and `content` as plain text); ChatTemplateError says what it refuses.
 
+        `tools` are functions that the model may call, as OpenAI's API describes them.
         `variables` are the request's own, such as `enable_thinking`; they cannot replace what the server gives.
         """
         given = dict(variables or {})
@@ -62,7 +69,7 @@ class ChatTemplate:
             **given,
             **self.special_tokens,
             "messages": chat,
-            "tools": None,
+            "tools": list(tools) or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }

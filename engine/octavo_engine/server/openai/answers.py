@@ -46,12 +46,40 @@ class ChatLogprobs(msgspec.Struct):
     content: list[ContentLogprob]
 
 
+class FunctionCall(msgspec.Struct):
+    """A call's function and arguments, or what a chunk adds to them."""
+
+    name: str | UnsetType = UNSET
+    arguments: str = ""
+
+
+class ToolCall(msgspec.Struct):
+    """One call of a tool."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
+class ToolCallDelta(msgspec.Struct):
+    """What a chunk adds to one call. The first one has its id and its function's name."""
+
+    index: int
+    function: FunctionCall
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
 class AssistantMessage(msgspec.Struct, kw_only=True):
     """What the model said."""
 
     role: str = "assistant"
     content: str | None
     refusal: str | None = None
+    reasoning_content: str | UnsetType = UNSET
+    """What it said to itself first, by DeepSeek's name and by vLLM's."""
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -69,6 +97,9 @@ class Delta(msgspec.Struct):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.server.openai.answering import answer
 from octavo_engine.server.openai.answers import (
-    AssistantMessage,
     ChatChoice,
     ChatChunkChoice,
     ChatLogprobs,
@@ -20,6 +19,7 @@ from octavo_engine.server.openai.answers import (
     TopLogprob,
     Usage,
 )
+from octavo_engine.server.openai.chat_answer import ChatAnswer
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import Piece
@@ -34,6 +34,7 @@ class ChatWriter:
     def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._logprobs = asked.sampling.logprobs is not None
+        self._answers = [ChatAnswer(asked.form) for _ in range(asked.sequences)]
         self._frame = Frame(name, asked, "chatcmpl", "chat.completion.chunk" if asked.stream else "chat.completion")
 
     def opening(self, index: int) -> bytes:
@@ -41,13 +42,21 @@ class ChatWriter:
         return self._frame.chunk(ChatChunkChoice(index, Delta(role="assistant", content="")))
 
     def chunks(self, piece: Piece) -> list[bytes]:
-        """The delta, and how it ended in a chunk of its own."""
-        found = []
-        if piece.text or piece.logprobs:
-            found.append(self._frame.chunk(ChatChunkChoice(piece.index, Delta(content=piece.text), self._of(piece))))
+        """The deltas, and how it ended in a chunk of its own. Log probabilities come with the first of a piece."""
+        answer = self._answers[piece.index]
+        deltas = answer.push(piece.text, last=piece.finish_reason is not None)
+        if piece.logprobs and self._logprobs and not deltas:
+            deltas = [Delta(content="")]
+        found, logprobs = [], self._of(piece)
+        for delta in deltas:
+            found.append(self._frame.chunk(ChatChunkChoice(piece.index, delta, logprobs)))
+            logprobs = None
         if piece.finish_reason is not None:
             end = ChatChunkChoice(
-                piece.index, Delta(), finish_reason=piece.finish_reason, stop_reason=piece.stop_reason
+                piece.index,
+                Delta(),
+                finish_reason=answer.finish_reason(piece.finish_reason),
+                stop_reason=piece.stop_reason,
             )
             found.append(self._frame.chunk(end))
         return found
@@ -58,17 +67,13 @@ class ChatWriter:
 
     def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer."""
-        choices = [
-            ChatChoice(
-                piece.index,
-                AssistantMessage(content=piece.text),
-                piece.finish_reason,
-                self._of(piece),
-                piece.stop_reason,
-            )
-            for piece in answers
-        ]
-        return self._frame.full(choices, usage)
+        return self._frame.full([self._choice(piece) for piece in answers], usage)
+
+    def _choice(self, piece: Piece) -> ChatChoice:
+        answer = self._answers[piece.index]
+        answer.push(piece.text, last=True)
+        reason = answer.finish_reason(piece.finish_reason)
+        return ChatChoice(piece.index, answer.message(), reason, self._of(piece), piece.stop_reason)
 
     def _of(self, piece: Piece) -> ChatLogprobs | None:
         if not self._logprobs:

@@ -11,14 +11,16 @@ from typing import Any
 
 from octavo_engine.core.sampling_params import LEAST_TOP_P, SamplingParams
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.protocol import GenerationBody
-from octavo_engine.server.openai.structured_outputs import grammar_of
 from octavo_engine.server.prepared import PreparedRequest, TextOptions
 
 MAX_REPORTED = 1024
 """Prompts × n × (logprobs + 1) of one request."""
+PLAIN = AnswerForm()
+"""An answer is its text."""
 _GREEDY = 1e-5
 _LOWEST_TEMPERATURE = 0.01
 
@@ -30,9 +32,11 @@ def prepared_request(
     max_tokens: int,
     logprobs: int | None,
     echoes: Sequence[str] | None = None,
+    *,
+    grammar: str | None,
+    form: AnswerForm = PLAIN,
 ) -> PreparedRequest:
     """What is to be generated for these prompts' token ids; APIError 400 for what the model does not have."""
-    grammar = grammar_of(body)
     _check_ends(body, model, grammar)
     if body.stream_options is not None and not body.stream:
         raise APIError(400, "stream_options: only allowed when stream is true", param="stream_options")
@@ -46,9 +50,10 @@ def prepared_request(
         text=TextOptions(
             stop=tuple(body.stop or ()),
             include_stop=bool(body.include_stop_str_in_output),
-            skip_special_tokens=body.skip_special_tokens is not False,
+            skip_special_tokens=body.skip_special_tokens is not False and not form.special,
             ends=_model_ends(body, model),
         ),
+        form=form,
         model=body.model,
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.output_parsing.formats import FORCED, FORMATS, Format, format_of
+from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length, prepared_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_text, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
+from octavo_engine.server.openai.structured_outputs import grammar_of
+from octavo_engine.server.openai.tools import NamedTool, demanded_grammar, tools_by_name
 from octavo_engine.server.prepared import PreparedRequest
+
+_THINK, _THINK_END = "<think>", "</think>"
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """What is asked for; APIError 400."""
     body = parse(ChatCompletionBody, raw)
     logprobs = top_logprobs(body)
+    grammar, demanded = grammar_of(body), demanded_grammar(body)
+    if grammar is not None and demanded is not None:
+        message = "tool_choice: a call is demanded, and another form of the answer as well; leave one of them out"
+        raise APIError(400, message, param="tool_choice")
     text = render_chat(model, body.messages, body)
     asked = body.max_completion_tokens or body.max_tokens
     keep = truncated_length(body, asked or 1, model.ready)
     ids = encode_text(model, text, bool(body.add_special_tokens), "messages", keep)
     prompt = check_prompt(ids, model.ready, "messages")
     max_tokens = answer_length(asked, None, len(prompt), model.ready)
-    return prepared_request(body, model, [prompt], max_tokens, logprobs)
+    form = _form(model, body, text, guided=grammar is not None, demanded=demanded is not None)
+    return prepared_request(body, model, [prompt], max_tokens, logprobs, grammar=grammar or demanded, form=form)
 
 
 def top_logprobs(body: ChatCompletionBody) -> int | None:
@@ -29,3 +41,38 @@ def top_logprobs(body: ChatCompletionBody) -> int | None:
     if body.top_logprobs and not body.logprobs:
         raise APIError(400, "top_logprobs: only allowed when logprobs is true", param="top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def _form(model: LoadedModel, body: ChatCompletionBody, prompt: str, *, guided: bool, demanded: bool) -> AnswerForm:
+    """How answers to this prompt are to be read. What follows a grammar begins with it, so it has no reasoning."""
+    tools = tuple(tools_by_name(body.offered).values())
+    if demanded:
+        return AnswerForm(format=FORCED.name, tools=tools, named=isinstance(body.tool_choice, NamedTool))
+    if guided:
+        return AnswerForm()
+    format_ = _format(model)
+    used = format_ is not None and (format_.reasons or bool(tools))
+    if tools and format_ is None:
+        message = (
+            "tools: how this model writes calls of tools is not known; serve it with --tool-call-parser and one of "
+            f"{', '.join(FORMATS)}, or demand a call with tool_choice"
+        )
+        raise APIError(400, message, param="tools", code="unsupported_parameter")
+    template = model.tokenizer.chat_template
+    return AnswerForm(
+        format=format_.name if format_ is not None and used else None,
+        tools=tools,
+        reasons=template is not None and _THINK_END in template.source,
+        begun=prompt.rstrip().endswith(_THINK),
+        single=body.parallel_tool_calls is False,
+    )
+
+
+def _format(model: LoadedModel) -> Format | None:
+    """The format of the model's calls; Hermes' where tools are described to it in that format."""
+    if model.tool_call_parser != "auto":
+        return FORMATS[model.tool_call_parser]
+    template = model.tokenizer.chat_template
+    if template is None or not template.knows_tools:
+        return HERMES
+    return format_of(template.source)

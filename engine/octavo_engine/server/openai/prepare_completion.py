@@ -10,6 +10,7 @@ from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_text, truncated_length
 from octavo_engine.server.openai.protocol import CompletionBody
+from octavo_engine.server.openai.structured_outputs import grammar_of
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -24,7 +25,8 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     prompts = _encode_prompts(model, body)
     max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, max(map(len, prompts)), model.ready)
     echoes = _echoes(body, model.tokenizer, prompts)
-    return prepared_request(body, model, prompts, max_tokens, body.logprobs, echoes)
+    grammar = grammar_of(body)
+    return prepared_request(body, model, prompts, max_tokens, body.logprobs, echoes, grammar=grammar)
 
 
 def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]:

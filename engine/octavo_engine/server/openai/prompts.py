@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.output_parsing.tool_prompt import with_tools
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.protocol import GenerationBody, Message, TemplateOptions
+from octavo_engine.server.openai.tools import call_for_template, described
 from octavo_engine.text.chat_template import ChatTemplateError
 
 
@@ -65,17 +68,28 @@ def render_chat(model: LoadedModel, chat: Sequence[Message], options: TemplateOp
         message = "continue_final_message and add_generation_prompt exclude each other"
         raise APIError(400, message, param="continue_final_message")
     effort = {} if options.reasoning_effort is None else {"reasoning_effort": options.reasoning_effort}
-    messages = []
-    for turn in chat:
-        role = "system" if turn.role == "developer" else turn.role
-        named = {"name": turn.name} if turn.name is not None else {}
-        messages.append({"role": role, "content": turn.content or "", **named})
+    messages, tools = [_for_template(turn) for turn in chat], described(options.offered)
+    if not template.knows_tools:
+        messages, tools = with_tools(messages, tools), []
     try:
         return template.render(
             messages,
             add_generation_prompt=generates,
             continue_final_message=continues,
+            tools=tools,
             variables={**effort, **(options.chat_template_kwargs or {})},
         )
     except ChatTemplateError as error:
         raise APIError(400, str(error)[:1000], param="messages", code="chat_template_error") from None
+
+
+def _for_template(turn: Message) -> dict[str, Any]:
+    """A message as chat templates want it."""
+    optional = {
+        "name": turn.name,
+        "reasoning_content": turn.reasoning_content,
+        "tool_call_id": turn.tool_call_id,
+        "tool_calls": [call_for_template(call) for call in turn.tool_calls or ()] or None,
+    }
+    given = {name: value for name, value in optional.items() if value is not None}
+    return {"role": "system" if turn.role == "developer" else turn.role, "content": turn.content or "", **given}

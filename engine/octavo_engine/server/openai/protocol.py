@@ -40,6 +40,7 @@ from octavo_engine.server.openai.refused import (
     TextModality,
 )
 from octavo_engine.server.openai.structured_outputs import StructuredFields
+from octavo_engine.server.openai.tools import ToolCalls, ToolFields
 
 
 class Body(BaseModel):
@@ -120,17 +121,20 @@ class GenerationBody(RefusedFields, StructuredFields):
 class Message(Body):
     """One turn of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content = None
     name: Annotated[str, Field(max_length=256)] | None = None
-    tool_calls: NoTools = None
+    reasoning_content: Text | None = None
+    """What an earlier answer had as its reasoning, for templates that want it back."""
+    tool_calls: ToolCalls | None = None
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     function_call: NotYet = None
 
 
 Messages = Annotated[list[Message], Field(min_length=1, max_length=16_384)]
 
 
-class TemplateOptions(Body):
+class TemplateOptions(Body, ToolFields):
     """How the chat template is to be used, for chat completions and /tokenize alike."""
 
     add_generation_prompt: bool | None = None
@@ -140,8 +144,6 @@ class TemplateOptions(Body):
     """A variable of the template, as in chat_template_kwargs, which wins."""
     chat_template: NotYet = None
     documents: NoTools = None
-    tools: NoTools = None
-    tool_choice: NoTools = None
 
 
 class ChatCompletionBody(GenerationBody, TemplateOptions):

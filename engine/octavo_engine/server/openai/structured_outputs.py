@@ -43,6 +43,10 @@ def _schema_object(value: Any) -> dict[str, Any]:
     return value
 
 
+def _optional_schema_object(value: Any) -> dict[str, Any] | None:
+    return None if value is None else _schema_object(value)
+
+
 def _children(value: Any) -> list[Any]:
     return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
 
@@ -51,6 +55,7 @@ Grammar = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 Schema = Annotated[Any, AfterValidator(_schema)]
 """An object, or its text."""
 SchemaObject = Annotated[Any, AfterValidator(_schema_object)]
+OptionalSchemaObject = Annotated[Any, AfterValidator(_optional_schema_object)]
 Choices = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(min_length=1, max_length=_MAX_CHOICES)
 ]

@@ -1,0 +1,47 @@
+"""How an answer's text is to be read: what a request and the model's chat template decide before it is generated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo_engine.output_parsing.answer_parser import AnswerParser
+from octavo_engine.output_parsing.formats import FORCED, FORMATS
+from octavo_engine.output_parsing.formats.tool import Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerForm:
+    """Of one request; all of its answers are read alike."""
+
+    format: str | None = None
+    """Name of the format of tool calls; None: everything but reasoning is content."""
+    tools: tuple[Tool, ...] = ()
+    reasons: bool = False
+    """Whether reasoning may come first, marked by <think>."""
+    begun: bool = False
+    """Whether the prompt has begun the reasoning."""
+    single: bool = False
+    """Whether only the first call counts."""
+    named: bool = False
+    """Whether the request names the tool that must be called."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether an answer is its text, and nothing has to be read."""
+        return self.format is None and not self.reasons
+
+    @property
+    def special(self) -> bool:
+        """Whether control tokens must be part of the text, because the format is made of them."""
+        return self.format is not None and self.format != FORCED.name
+
+    def parser(self) -> AnswerParser:
+        """For one answer."""
+        format_ = None if self.format is None else FORCED if self.format == FORCED.name else FORMATS[self.format]
+        return AnswerParser(
+            format_,
+            {tool.name: tool for tool in self.tools},
+            reasons=self.reasons,
+            begun=self.begun,
+            single=self.single,
+        )

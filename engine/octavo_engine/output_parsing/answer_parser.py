@@ -1,0 +1,94 @@
+"""One answer's text, read while it is generated: reasoning, then content and calls of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo_engine.output_parsing.events import CallStart, Content, Event, Reasoning
+from octavo_engine.output_parsing.formats.tool import Format, Tool
+from octavo_engine.output_parsing.streamed_text import MORE, Steps, StreamedText, expect, pass_until, skip_spaces
+
+_THINK, _THINK_END = "<think>", "</think>"
+
+
+class AnswerParser:
+    """Reads one answer. `push` its text as it comes, then `finish`; both give the events that are complete."""
+
+    def __init__(
+        self,
+        format_: Format | None,
+        tools: Mapping[str, Tool],
+        *,
+        reasons: bool = False,
+        begun: bool = False,
+        single: bool = False,
+    ) -> None:
+        """Without a format everything but reasoning is content.
+
+        `reasons`: whether the model marks reasoning by <think>. `begun`: whether the prompt has opened it already.
+        `single`: whether calls after the first one are left out.
+        """
+        self._text = StreamedText()
+        self._calls = 0
+        self._single = single
+        self._steps = self._read(format_, tools, reasons, begun)
+
+    def _read(self, format_: Format | None, tools: Mapping[str, Tool], reasons: bool, begun: bool) -> Steps[Event]:
+        text = self._text
+        if reasons:
+            yield from _reasoning(text, begun)
+        if format_ is not None:
+            yield from format_.parse(text, tools)
+        while True:  # without a format, or behind its end
+            if len(text):
+                yield Content(text.take())
+            if text.ended:
+                return True
+            yield MORE
+
+    def push(self, text: str) -> list[Event]:
+        """More of the answer."""
+        self._text.append(text)
+        return self._events()
+
+    def finish(self) -> list[Event]:
+        """The answer is complete."""
+        self._text.ended = True
+        return self._events()
+
+    def _events(self) -> list[Event]:
+        found: list[Event] = []
+        for event in self._steps:
+            if event is MORE:
+                break
+            self._calls += isinstance(event, CallStart)
+            if self._counts(event):
+                found.append(event)
+        return found
+
+    def _counts(self, event: Event) -> bool:
+        """Whether the event is part of the answer: no white space around calls, and no call too many."""
+        if isinstance(event, Content):
+            return bool(event.text) and not (self._calls and event.text.isspace())
+        return isinstance(event, Reasoning) or not self._single or self._calls == 1
+
+    @property
+    def called(self) -> bool:
+        """Whether the answer has called a tool."""
+        return self._calls > 0
+
+
+def _reasoning(text: StreamedText, begun: bool) -> Steps[Event]:
+    """Reasoning, if the answer begins with it."""
+    if not begun:
+        text.mark()
+        yield from skip_spaces(text)
+        if not (yield from expect(text, _THINK)):
+            if before := text.read_since_mark():
+                yield Content(before)
+            return False
+        text.read_since_mark()
+    yield from skip_spaces(text)
+    ended = yield from pass_until(text, Reasoning, _THINK_END)
+    yield from skip_spaces(text)
+    return ended

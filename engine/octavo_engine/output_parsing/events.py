@@ -1,0 +1,36 @@
+"""What an answer's text says, part by part: text for people, reasoning before it, and calls of tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """More of the text for people."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what the model says to itself."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """The model calls another tool. Its arguments follow."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of the arguments' JSON of the newest call."""
+
+    text: str
+
+
+Event = Content | Reasoning | CallStart | CallArguments

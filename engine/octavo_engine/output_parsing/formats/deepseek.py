@@ -1,0 +1,33 @@
+"""DeepSeek V3 and R1 (`function<sep>NAME`, then JSON as a code block) and V3.1 (`NAME<sep>JSON`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo_engine.output_parsing.events import CallStart, Content, Event
+from octavo_engine.output_parsing.formats.tool import Format, Tool
+from octavo_engine.output_parsing.json_calls import json_arguments
+from octavo_engine.output_parsing.streamed_text import Steps, StreamedText, expect, pass_until, read_until, skip_spaces
+
+_BEGIN, _END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_CALL, _SEPARATOR, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_BLOCK = "```json"
+
+
+def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # noqa: ARG001
+    while (yield from pass_until(text, Content, _BEGIN)):
+        while (yield from skip_spaces(text)) and (yield from expect(text, _CALL)):
+            name = yield from read_until(text, _SEPARATOR)
+            if name is not None and name.strip() == "function":
+                name = yield from read_until(text, "\n")
+                yield from expect(text, _BLOCK)
+            if name is None:
+                return False
+            yield CallStart(name.strip())
+            yield from json_arguments(text)
+            yield from read_until(text, _CALL_END)
+        yield from expect(text, _END)
+    return True
+
+
+DEEPSEEK = Format(name="deepseek_v3", parse=_parse, in_template=("<｜tool▁calls▁begin｜>",))

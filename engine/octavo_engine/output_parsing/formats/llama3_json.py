@@ -1,0 +1,42 @@
+"""Llama 3.1 to 3.3: the answer is a call, `{"name": ..., "parameters": {...}}`, or several with semicolons between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo_engine.output_parsing.events import Content, Event
+from octavo_engine.output_parsing.formats.tool import Format, Tool
+from octavo_engine.output_parsing.json_calls import json_call, or_content
+from octavo_engine.output_parsing.streamed_text import Steps, StreamedText, expect, pass_until, skip_spaces
+
+_TAG = "<|python_tag|>"
+
+
+def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
+    if (yield from _calls(text, tools)):
+        return True
+    while (yield from pass_until(text, Content, _TAG)):
+        yield from _calls(text, tools)
+    return True
+
+
+def _calls(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:
+    """Calls from here to the end; what is none is left as it is."""
+    text.mark()
+    yield from skip_spaces(text)
+    yield from expect(text, _TAG)
+    yield from skip_spaces(text)
+    if not len(text) or text[0] != "{":
+        if before := text.read_since_mark():
+            yield Content(before)
+        return False
+    text.read_since_mark()
+    while (yield from or_content(text, json_call(text, tools))):
+        yield from skip_spaces(text)
+        yield from expect(text, ";")
+        if not (yield from skip_spaces(text)):
+            return True
+    return False
+
+
+LLAMA3_JSON = Format(name="llama3_json", parse=_parse, in_template=('"parameters"', "<|eom_id|>"))

@@ -1,0 +1,58 @@
+"""A tool that a model may call, and what is common to the ways in which models write calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo_engine.output_parsing.events import Event
+from octavo_engine.output_parsing.streamed_text import Steps, StreamedText
+
+LONGEST_NAME = 256
+"""Characters; what is longer is no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function with the JSON schema of its arguments."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def argument(self, name: str, value: str) -> str:
+        """`"name": value` in JSON, of an argument that a model wrote as plain text, by its type in the schema."""
+        properties = self.parameters.get("properties")
+        schema = properties.get(name) if isinstance(properties, Mapping) else None
+        if isinstance(schema, Mapping) and schema.get("type") == "string":
+            return _member(name, value)
+        try:
+            return _member(name, json.loads(value))
+        except (ValueError, RecursionError):
+            return _member(name, value)
+
+
+def _member(name: str, value: Any) -> str:
+    return json.dumps({name: value}, ensure_ascii=False, allow_nan=False)[1:-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """How a family of models writes calls of tools."""
+
+    name: str
+    """As vLLM's --tool-call-parser has it."""
+    parse: Callable[[StreamedText, Mapping[str, Tool]], Steps[Event]]
+    """Reads one answer, given the tools by name."""
+    in_template: Sequence[str]
+    """A chat template that contains all of these is of a model with this format."""
+    id_length: int = 24
+    """Characters of a call's id; some templates accept only theirs."""
+    reasons: bool = False
+    """Whether it marks reasoning itself, instead of by <think>."""
+
+
+def tool_named(tools: Mapping[str, Tool], name: str) -> Tool:
+    """The tool of this name; one without a schema if the model has made the name up."""
+    return tools.get(name) or Tool(name)

@@ -1,0 +1,133 @@
+"""The fields of a chat that are about tools, and what they mean for the prompt, the answer's form and its grammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from octavo_engine.output_parsing.formats.forced import forced_schema
+from octavo_engine.output_parsing.formats.tool import Tool
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.structured_outputs import OptionalSchemaObject
+from octavo_engine.structured.grammar import MAX_CHARACTERS, GrammarError, check_grammar, json_schema_grammar
+
+MAX_TOOLS = 128
+MAX_CALLS = 128
+"""In one message."""
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
+
+
+class FunctionDefinition(_Body):
+    """A function that the model may call."""
+
+    name: ToolName
+    description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
+    parameters: OptionalSchemaObject = None
+    strict: bool | None = None
+    """Acts where a call is demanded, whose arguments then always follow the schema."""
+
+
+class ToolDefinition(_Body):
+    """One of `tools`."""
+
+    type: Literal["function"]
+    function: FunctionDefinition
+
+
+class FunctionName(_Body):
+    """A function, by its name."""
+
+    name: ToolName
+
+
+class NamedTool(_Body):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class CalledFunction(_Body):
+    """What a call in an earlier answer called."""
+
+    name: Annotated[str, Field(max_length=256)]
+    arguments: Annotated[str, Field(max_length=MAX_CHARACTERS)]
+
+
+class ToolCall(_Body):
+    """One call in an earlier answer."""
+
+    id: Annotated[str, Field(max_length=256)] | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+ToolCalls = Annotated[list[ToolCall], Field(max_length=MAX_CALLS)]
+
+
+class ToolFields(BaseModel):
+    """The fields of a request's body."""
+
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def offered(self) -> Sequence[ToolDefinition]:
+        """The tools that the model may call."""
+        return () if self.tool_choice == "none" else self.tools or ()
+
+
+def described(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """The tools as chat templates want them."""
+    return [tool.model_dump(exclude_none=True) for tool in tools]
+
+
+def demanded_grammar(fields: ToolFields) -> str | None:
+    """The grammar of an answer that must be calls of tools, or None if it need not; APIError 400."""
+    choice, tools = fields.tool_choice, fields.tools or []
+    names = {tool.function.name for tool in tools}
+    if len(names) < len(tools):
+        raise APIError(400, "tools: two functions have the same name", param="tools")
+    if choice in (None, "none", "auto"):
+        return None
+    if not tools:
+        raise APIError(400, "tool_choice: there are no tools to choose from", param="tool_choice")
+    if isinstance(choice, NamedTool):
+        if choice.function.name not in names:
+            message = f"tool_choice: there is no tool {choice.function.name!r} among the tools"
+            raise APIError(400, message, param="tool_choice")
+        tools = [tool for tool in tools if tool.function.name == choice.function.name]
+    several = not isinstance(choice, NamedTool) and fields.parallel_tool_calls is not False
+    try:
+        grammar = json_schema_grammar(forced_schema(list(tools_by_name(tools).values()), several=several))
+        check_grammar(grammar)
+    except GrammarError as error:
+        raise APIError(400, f"tools: {error}", param="tools", code="invalid_grammar") from None
+    return grammar
+
+
+def tools_by_name(tools: Sequence[ToolDefinition]) -> dict[str, Tool]:
+    """The tools as formats know them."""
+    found: dict[str, Tool] = {}
+    for tool in tools:
+        found[tool.function.name] = Tool(tool.function.name, tool.function.parameters or {})
+    return found
+
+
+def call_for_template(call: ToolCall) -> dict[str, Any]:
+    """A call as chat templates want it: with its arguments as an object, if they are one."""
+    arguments: Any = call.function.arguments
+    try:
+        parsed = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        parsed = None
+    function = {"name": call.function.name, "arguments": parsed if isinstance(parsed, Mapping) else arguments}
+    return {"id": call.id, "type": "function", "function": function}

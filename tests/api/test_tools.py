@@ -1,0 +1,266 @@
+"""Tools in a chat: what the prompt tells the model, and calls in its answers as the openai SDK reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.output_parsing.formats.forced import forced_schema
+from octavo_engine.output_parsing.formats.tool import Tool
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.openai.chat_answer import ChatAnswer
+from octavo_engine.server.openai.prepare_chat import prepare
+from octavo_engine.structured.grammar import json_schema_grammar
+from octavo_engine.text.chat_template import ChatTemplate
+from octavo_engine.text.tokenizer import Tokenizer
+from tests.api.scripted_engine import READY
+from tests.api.served import Served
+
+CHAT = "/v1/chat/completions"
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER: Any = {"type": "function", "function": {"name": "weather", "description": "Rain?", "parameters": PARAMETERS}}
+NOW: Any = {"type": "function", "function": {"name": "now"}}
+ASK: Any = [{"role": "user", "content": "Will it rain in Paris?"}]
+CALLS = (
+    'Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+)
+BOTH = [("weather", '{"city": "Paris"}'), ("now", "{}")]
+FORCED = '[{"name": "weather", "arguments": {"city": "Rome"}}]'
+
+
+@pytest.fixture
+def client(server: Served) -> OpenAI:
+    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def ask(client: OpenAI, **options: Any) -> Any:
+    return client.chat.completions.create(model="smollm2", **{"messages": ASK, "tools": [WEATHER, NOW], **options})
+
+
+def calls_of(message: Any) -> list[tuple[str, str]]:
+    return [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
+
+
+def streamed(chunks: Sequence[Any]) -> tuple[str, list[tuple[str, str, str]], list[str]]:
+    """Content, calls (id, name, arguments) and the reasons to end, put together as SDKs do."""
+    content, calls, reasons = "", {}, []
+    for chunk in chunks:
+        [choice] = chunk.choices
+        content += choice.delta.content or ""
+        reasons += [choice.finish_reason] if choice.finish_reason else []
+        for call in choice.delta.tool_calls or ():
+            known = calls.setdefault(call.index, ["", "", ""])
+            known[0] += call.id or ""
+            known[1] += call.function.name or ""
+            known[2] += call.function.arguments or ""
+    return content, [tuple(call) for call in calls.values()], reasons  # type: ignore[misc]
+
+
+def test_calls_beside_content(server: Served, client: OpenAI) -> None:
+    server.play(CALLS)
+    [choice] = ask(client).choices
+    assert (choice.message.content, choice.finish_reason) == ("Let me see.", "tool_calls")
+    assert calls_of(choice.message) == BOTH
+    ids = [call.id for call in choice.message.tool_calls]
+    assert len(set(ids)) == 2 and all(each.startswith("call_") for each in ids)
+
+
+def test_streamed_calls_are_the_same(server: Served, client: OpenAI) -> None:
+    server.play(CALLS)
+    chunks = list(ask(client, stream=True))
+    content, calls, reasons = streamed(chunks)
+    assert (content, [call[1:] for call in calls], reasons) == ("Let me see.", BOTH, ["tool_calls"])
+    assert all(call[0].startswith("call_") for call in calls)
+    pieces = [each for chunk in chunks for each in chunk.choices[0].delta.tool_calls or ()]
+    firsts = [each for each in pieces if each.id]
+    assert [(each.index, each.type, each.function.arguments) for each in firsts] == [
+        (0, "function", ""),
+        (1, "function", ""),
+    ]
+    assert len([each for each in pieces if each.index == 0]) > 2, "arguments come as they are written"
+
+
+def test_calls_alone_have_no_content(server: Served, client: OpenAI) -> None:
+    server.play('<tool_call>{"name": "now", "arguments": {}}</tool_call>')
+    [choice] = ask(client).choices
+    assert (choice.message.content, calls_of(choice.message)) == (None, [("now", "{}")])
+
+
+def test_text_without_a_call_is_text(server: Served, client: OpenAI) -> None:
+    server.play("It <will> rain.")
+    [choice] = ask(client).choices
+    assert (choice.message.content, choice.message.tool_calls, choice.finish_reason) == (
+        "It <will> rain.",
+        None,
+        "stop",
+    )
+    assert streamed(list(ask(client, stream=True)))[0] == "It <will> rain."
+
+
+def test_without_tools_nothing_is_read_as_a_call(server: Served, client: OpenAI) -> None:
+    server.play(CALLS)
+    for options in ({"tools": []}, {"tool_choice": "none"}):
+        [choice] = ask(client, **options).choices
+        assert (choice.message.content, choice.message.tool_calls) == (CALLS, None)
+
+
+def test_only_one_call_without_parallel_ones(server: Served, client: OpenAI) -> None:
+    server.play(CALLS)
+    [choice] = ask(client, parallel_tool_calls=False).choices
+    assert calls_of(choice.message) == BOTH[:1]
+    assert len(streamed(list(ask(client, parallel_tool_calls=False, stream=True)))[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "tools", "reason"),
+    [
+        ("required", None, ["weather", "now"], "tool_calls"),
+        ("required", False, ["weather", "now"], "tool_calls"),
+        ({"type": "function", "function": {"name": "weather"}}, None, ["weather"], "stop"),
+    ],
+)
+def test_a_demanded_call_is_held_to_its_schema(
+    server: Served, client: OpenAI, choice: Any, parallel: bool | None, tools: list[str], reason: str
+) -> None:
+    server.play(FORCED)
+    options = {} if parallel is None else {"parallel_tool_calls": parallel}
+    [answer] = ask(client, tool_choice=choice, **options).choices
+    assert (calls_of(answer.message), answer.finish_reason) == ([("weather", '{"city": "Rome"}')], reason)
+    assert answer.message.content is None
+    known = {"weather": Tool("weather", PARAMETERS), "now": Tool("now")}
+    several = choice == "required" and parallel is not False
+    schema = forced_schema([known[name] for name in tools], several=several)
+    assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
+    content, calls, reasons = streamed(list(ask(client, tool_choice=choice, stream=True)))
+    assert (content, calls[0][1:], reasons) == ("", ("weather", '{"city": "Rome"}'), [reason])
+
+
+def test_the_model_is_told_of_tools_calls_and_results(server: Served, client: OpenAI) -> None:
+    """SmolLM2's template knows no tools: they stand in its system message."""
+    call: Any = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+    history: Any = [
+        {"role": "system", "content": "Be brief."},
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Yes."},
+    ]
+    ask(client, messages=history)
+    prompt = server.tokenizer.decode(server.engine.requests[-1].prompt_token_ids, skip_special_tokens=False)
+    assert prompt.count("<|im_start|>system") == 1 and "Be brief.\n\nYou may call one or more functions" in prompt
+    assert json.dumps(WEATHER) in prompt and json.dumps(NOW) in prompt
+    assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>' in prompt
+    assert "<|im_start|>user\n<tool_response>\nYes.\n</tool_response>" in prompt
+    answer = server.http.post("/tokenize", json={"messages": history, "tools": [WEATHER, NOW]})
+    assert tuple(answer.json()["tokens"]) == server.engine.requests[-1].prompt_token_ids
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no tool of that name": (
+        {"tools": [NOW], "tool_choice": {"type": "function", "function": {"name": "weather"}}},
+        "tool_choice",
+    ),
+    "nothing to choose from": ({"tool_choice": "required"}, "tool_choice"),
+    "the same name twice": ({"tools": [NOW, NOW]}, "tools"),
+    "no function": ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    "another kind": ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
+    "no name": ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    "no schema": (
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]},
+        "tools[0].function.parameters",
+    ),
+    "a wrong schema": (
+        {
+            "tools": [
+                {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "x"}}}}}
+            ],
+            "tool_choice": "required",
+        },
+        "tools",
+    ),
+    "too many": ({"tools": [NOW] * 129}, "tools"),
+    "another form as well": (
+        {"tools": [NOW], "tool_choice": "required", "response_format": {"type": "json_object"}},
+        "tool_choice",
+    ),
+    "a call without arguments": (
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f"}}]}
+            ]
+        },
+        "messages[0].tool_calls[0].function.arguments",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named(server: Served, name: str) -> None:
+    fields, param = WRONG[name]
+    answer = server.http.post(CHAT, json={"messages": ASK, **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert server.engine.requests == []
+
+
+THINKING = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}</think><think>\n"
+OFF = THINKING + "\n</think>\n\n"
+HARMONY = "{% if tools %}x{% endif %}<|channel|>analysis<|message|>"
+SILENT = "{{ tools }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "fields", "form"),
+    [
+        (THINKING, {}, AnswerForm(reasons=True, begun=True)),
+        (OFF, {}, AnswerForm(reasons=True)),
+        (THINKING, {"tools": [NOW]}, AnswerForm(format="hermes", tools=(Tool("now"),), reasons=True, begun=True)),
+        (THINKING, {"response_format": {"type": "json_object"}}, AnswerForm()),
+        (HARMONY, {}, AnswerForm(format="openai")),
+        (HARMONY, {"tools": [NOW]}, AnswerForm(format="openai", tools=(Tool("now"),))),
+        (HARMONY, {"guided_regex": "a+"}, AnswerForm()),
+        (SILENT, {}, AnswerForm()),
+        (SILENT, {"tools": [NOW], "tool_choice": "required"}, AnswerForm(format="forced", tools=(Tool("now"),))),
+    ],
+)
+def test_the_template_decides_how_an_answer_is_read(
+    template: str, fields: dict[str, Any], form: AnswerForm, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", ChatTemplate(template, {}))
+    prepared = prepare(LoadedModel(READY, tokenizer), json.dumps({"messages": ASK, **fields}).encode())
+    assert prepared.form == form
+    assert prepared.text.skip_special_tokens == (form.format in (None, "forced"))
+
+
+def test_a_format_that_is_not_known_is_an_error_that_names_the_flag(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", ChatTemplate(SILENT, {}))
+    body = json.dumps({"messages": ASK, "tools": [NOW]}).encode()
+    with pytest.raises(APIError, match="--tool-call-parser"):
+        prepare(LoadedModel(READY, tokenizer), body)
+    prepared = prepare(LoadedModel(READY, tokenizer, "mistral"), body)
+    assert prepared.form.format == "mistral"
+
+
+def test_reasoning_is_apart_from_content() -> None:
+    for pieces in (["<think>So", " so</th", "ink>\n\nYes."], ["<think>So so</think>\n\nYes."]):
+        answer = ChatAnswer(AnswerForm(reasons=True))
+        deltas = [
+            delta for index, text in enumerate(pieces) for delta in answer.push(text, last=index == len(pieces) - 1)
+        ]
+        assert "".join(delta.reasoning_content or "" for delta in deltas if delta.reasoning) == "So so"
+        message = answer.message()
+        assert (message.content, message.reasoning_content, message.reasoning) == ("Yes.", "So so", "So so")
+
+
+def test_mistrals_ids_are_those_that_its_template_takes() -> None:
+    answer = ChatAnswer(AnswerForm(format="mistral", tools=(Tool("now"),)))
+    answer.push("[TOOL_CALLS]now{}", last=True)
+    [call] = answer.message().tool_calls or []
+    assert len(call.id) == 9 and call.id.isalnum()
