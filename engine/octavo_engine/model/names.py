@@ -68,6 +68,8 @@ class TensorNames:
     up: str = "model.layers.{layer}.mlp.up_proj"
     """For a feed-forward without a gate, its only projection to the intermediate size."""
     down: str = "model.layers.{layer}.mlp.down_proj"
+    output_norm: str = "model.layers.{layer}.self_attn.attn_sub_norm"
+    inner_norm: str = "model.layers.{layer}.mlp.ffn_sub_norm"
     per_layer_embedding: str = "model.embed_tokens_per_layer"
     per_layer_projection: str = "model.per_layer_model_projection"
     per_layer_projection_norm: str = "model.per_layer_projection_norm"

@@ -128,6 +128,8 @@ class AttentionSpec:
     query_scaling: QueryScaling | None = None
     value_norm: NormSpec | None = None
     """Each head of the value is normalised by itself."""
+    output_norm: NormSpec | None = None
+    """A root mean square over what all heads give, before the last projection (BitNet)."""
     value_is_key: bool = False
     """Whether the value is the key as it is before it is normalised and rotated."""
     kv_of_layer: int | None = None
@@ -153,6 +155,8 @@ class MLPSpec:
     intermediate_size: int
     activation: str = "silu"
     """By the name in `layers/activations.py`, or `xielu`, which has parameters of its own."""
+    inner_norm: NormSpec | None = None
+    """A root mean square over the intermediate size, before the last projection (BitNet)."""
     gated: bool = True
     bias: bool = False
     """Of gate and up."""

@@ -150,6 +150,11 @@ CASES = {
             "tie_word_embeddings": False,
         },
     ),
+    "bitnet": Case("BitNet", UNEVEN_BIASED),
+    "emu3": Case(
+        "Emu3",
+        {**UNEVEN, "attention_bias": True, "bos_token_id": 1, "pad_token_id": 0, "rope_parameters": YARN},
+    ),
     "olmo": Case("Olmo", {"clip_qkv": 2.0, "attention_bias": True}),
     "olmo3": Case(
         "Olmo3",

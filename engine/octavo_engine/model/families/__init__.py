@@ -2,6 +2,7 @@
 
 from octavo_engine.model.families.apertus import APERTUS
 from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
+from octavo_engine.model.families.bitnet import BITNET
 from octavo_engine.model.families.bloom import BLOOM
 from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
@@ -30,7 +31,7 @@ from octavo_engine.model.families.granite_moe import GRANITE_MOE, GRANITE_MOE_SH
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
-from octavo_engine.model.families.llama import LLAMA
+from octavo_engine.model.families.llama import EMU3, LLAMA
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
@@ -81,6 +82,8 @@ _ALL = (
     GEMMA,
     GEMMA3,
     GEMMA4,
+    BITNET,
+    EMU3,
     GLM,
     GLM4,
     HUNYUAN,

@@ -8,7 +8,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.spec import LayerSpec, ModelSpec
 
 
-def _read(fields: Fields) -> ModelSpec:
+def _read(fields: Fields, architecture: str) -> ModelSpec:
     reading.refuse_windows(fields)
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
     mlp_bias = fields.boolean("mlp_bias", False)
@@ -17,13 +17,13 @@ def _read(fields: Fields) -> ModelSpec:
         feed_forward=reading.mlp(fields, bias=mlp_bias, output_bias=mlp_bias),
         norms=reading.norms_before(norm),
     )
-    return reading.model(fields, LLAMA.architecture, reading.repeated(fields, layer), norm=norm)
+    return reading.model(fields, architecture, reading.repeated(fields, layer), norm=norm)
 
 
-LLAMA = Family(
+LLAMA: Family = Family(
     architecture="LlamaForCausalLM",
     model_type="llama",
-    read=_read,
+    read=lambda fields: _read(fields, LLAMA.architecture),
     defaults={
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
@@ -36,3 +36,17 @@ LLAMA = Family(
     gguf_architecture="llama",
     gguf_interleaves_rope=True,
 )
+EMU3: Family = Family(
+    architecture="Emu3ForCausalLM",
+    model_type="emu3_text_model",
+    read=lambda fields: _read(fields, EMU3.architecture),
+    defaults={
+        "num_key_value_heads": 8,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 9216,
+        "eos_token_id": 151850,
+    },
+)
+"""BAAI's, whose images are tokens."""

@@ -20,6 +20,7 @@ from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.rope import head_order, row_order
+from octavo_engine.model.layers.sharded_norm import ShardedNorm
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
@@ -61,6 +62,8 @@ class Attention(nn.Module):
             layout=layout,
         )
         self.output = Linear(query, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
+        eps = None if spec.output_norm is None else spec.output_norm.eps
+        self.output_norm = None if eps is None else ShardedNorm(query, eps, options)
         self.query_norm = self._norm(spec.qk_norm, self.heads)
         self.key_norm = self._norm(spec.qk_norm, self.kv_heads) if spec.kv_of_layer is None else None
         self.value_norm = None if spec.value_norm is None else Norm(size, spec.value_norm, options)
@@ -124,7 +127,8 @@ class Attention(nn.Module):
             attended = attention.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
         else:
             attended = attention.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
-        return self.output.add_to(residual, attended.reshape(len(heads), -1))
+        attended = attended.reshape(len(heads), -1)
+        return self.output.add_to(residual, attended if self.output_norm is None else self.output_norm(attended))
 
     def _with_value(self, heads: Tensor) -> Tensor:
         """[T, H + 2 K, D] with the value normalised, where the spec says so; it may be missing in `heads`."""
@@ -143,6 +147,8 @@ class Attention(nn.Module):
         if self.spec.kv_of_layer is not None:  # some checkpoints have them all the same
             yield from (ignored(f"{names.of_layer(role, layer)}.weight") for role in ("key", "value", "key_norm"))
         yield from self.output.tensors(names.of_layer("output", layer))
+        if self.output_norm is not None:
+            yield from self.output_norm.tensors(names.of_layer("output_norm", layer))
         for role, norm, heads in (("query", self.query_norm, self.heads), ("key", self.key_norm, self.kv_heads)):
             if norm is not None:
                 yield from self._norm_tensors(names.of_layer(f"{role}_norm", layer), norm, heads)
@@ -199,4 +205,5 @@ class Attention(nn.Module):
         query, key = self.heads.size * self.spec.head_dim, self.kv_heads.size * self.spec.head_dim
         rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum
         quantized = 0 if self.qkv.method is UNQUANTIZED else max(query, hidden) + hidden * size
-        return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized
+        norm = 0 if self.output_norm is None else self.output_norm.step_bytes()
+        return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized + norm

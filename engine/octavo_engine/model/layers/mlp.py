@@ -12,6 +12,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.sharded_norm import ShardedNorm
 from octavo_engine.model.layers.xielu import XIELU
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
@@ -43,6 +44,8 @@ class MLP(nn.Module):
         parts = (inner, inner) if spec.gated else (inner,)
         self.gate_up = Linear(hidden, parts, bias=spec.bias, options=options, method=method)
         self.xielu = XIELU(options) if spec.activation == "xielu" else None
+        eps = None if spec.inner_norm is None else spec.inner_norm.eps
+        self.inner_norm = None if eps is None else ShardedNorm(inner, eps, options)
         self.down = Linear(inner, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
 
     @property
@@ -60,6 +63,12 @@ class MLP(nn.Module):
         return result
 
     def _inner(self, x: Tensor | Quantized) -> Tensor | Quantized:
+        if self.inner_norm is None:
+            return self._activated(x)
+        normed: Tensor = self.inner_norm(self.options.compute.gate(self.gate_up(x), self.spec.activation))
+        return normed
+
+    def _activated(self, x: Tensor | Quantized) -> Tensor | Quantized:
         compute, gate_up, activation = self.options.compute, self.gate_up, self.spec.activation
         if self.xielu is not None:
             activated: Tensor = self.xielu(gate_up(x))
@@ -75,6 +84,8 @@ class MLP(nn.Module):
         names = self.options.names
         roles = ("gate", "up") if self.spec.gated else ("up",)
         yield from self.gate_up.tensors(*(names.of_layer(f"{self.roles}{role}", self.layer) for role in roles))
+        if self.inner_norm is not None:
+            yield from self.inner_norm.tensors(names.of_layer("inner_norm", self.layer))
         if self.xielu is not None:
             yield from self.xielu.tensors(names.of_layer("activation", self.layer))
         yield from self.down.tensors(names.of_layer(f"{self.roles}down", self.layer))
@@ -84,4 +95,5 @@ class MLP(nn.Module):
         hidden, inner, size = self.gate_up.columns.size, self.down.columns.size, self.options.dtype.itemsize
         quantized = 0 if self.gate_up.method is UNQUANTIZED else max(inner, hidden) + hidden * size
         activation = 0 if self.xielu is None else 4 * inner  # the terms of its sums
-        return (hidden + 3 * inner + activation) * size + quantized
+        norm = 0 if self.inner_norm is None else self.inner_norm.step_bytes()
+        return (hidden + 3 * inner + activation) * size + quantized + norm

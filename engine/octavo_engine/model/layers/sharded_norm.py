@@ -1,0 +1,37 @@
+"""Normalisation of a dimension of which each rank has a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.model.checkpoint import CheckpointTensor, Span, plain
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.quantization.unquantized import parameter
+
+_FLOAT32_BYTES = 4
+
+
+class ShardedNorm(nn.Module):
+    """Root mean square normalisation (arXiv 1910.07467) over all ranks' parts of the last dimension."""
+
+    def __init__(self, size: Span, eps: float, options: LayerOptions) -> None:
+        super().__init__()
+        self.size, self.eps, self.options = size, eps, options
+        self.weight = parameter(size.size, dtype=options.dtype, device=options.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """This rank's part of it, [T, size], normalised."""
+        wide = x.float()
+        squares = self.options.ranks.all_reduce(wide.square().sum(-1, keepdim=True))
+        return self.weight * (wide * torch.rsqrt(squares / self.size.total + self.eps)).to(x.dtype)
+
+    def tensors(self, name: str) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        yield plain(f"{name}.weight", self.weight, self.size)
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it besides its input."""
+        return self.size.size * (3 * _FLOAT32_BYTES + 2 * self.options.dtype.itemsize)
