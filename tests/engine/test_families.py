@@ -22,6 +22,7 @@ from family_cases import CASES, PUBLISHED, Case
 from peak_memory import peak_memory
 from rank_logits import TOKENS, logits_of
 from reference import assert_same
+from safetensors.torch import load_file, save_file
 from stepper import Sequence, Stepper
 from test_shard import group_logits
 
@@ -177,6 +178,25 @@ def test_every_parameter_is_counted_and_filled(pair: Pair) -> None:
     counted = planned_parameters(spec)
     assert counted == sum(p.numel() for p in decoder.parameters()) == num_parameters(pair.model)
     assert all(parameter.isfinite().all() for parameter in decoder.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("gpt2", "transformer."), ("bloom", "transformer."), ("opt-norms-after", "model.")]
+)
+def test_checkpoints_of_the_model_without_its_head(
+    name: str, prefix: str, pairs: Callable[[str], Pair], tmp_path: Path
+) -> None:
+    """As GPT-2, BLOOM and OPT are published: names lack a prefix, and old ones have masks."""
+    pair = pairs(name)
+    stored = load_file(pair.directory / "model.safetensors")
+    renamed = {tensor.removeprefix(prefix): values for tensor, values in stored.items()}
+    if name == "gpt2":
+        renamed["h.0.attn.bias"] = torch.ones(1, 1, 4, 4)
+    save_file(renamed, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((pair.directory / "config.json").read_bytes())
+    found = load(Pair(pair.case, pair.model, tmp_path), torch.float32).state_dict()
+    expected = load(pair, torch.float32).state_dict()
+    assert all(torch.equal(found[tensor], values) for tensor, values in expected.items())
 
 
 @pytest.mark.parametrize("architecture", PUBLISHED)

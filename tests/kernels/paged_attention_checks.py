@@ -9,6 +9,7 @@ from itertools import combinations, product
 import torch
 import triton
 
+from octavo_engine.attention.alibi import ALiBi, alibi_slopes
 from octavo_engine.attention.backend import AttentionVariant, LayerCache, StepInputs
 from octavo_engine.attention.torch_reference import to_cache
 from octavo_engine.attention.triton import TritonAttention
@@ -39,6 +40,8 @@ class Case:
     window: int | None = None
     softcap: float | None = None
     sinks: bool = False
+    alibi: str | None = None
+    """`exact` or `rounded`."""
     dtype: torch.dtype = torch.bfloat16
     cache_dtype: torch.dtype | None = None
     """None: `dtype`."""
@@ -64,7 +67,7 @@ class Step:
     def attend(self, launches: tuple[PagedSequences, ...] | None = None) -> torch.Tensor:
         """What the kernels make of NaN in output and scratch."""
         case, device = self.case, self.query.device
-        output = torch.full_like(self.query, torch.nan)
+        output, alibi = torch.full_like(self.query, torch.nan), self.variant.alibi
         size = scratch_floats(case.group * case.kv_heads, case.kv_heads, case.head_dim)
         scratch = torch.full((size,), torch.nan, device=device)
         for sequences in self.launches() if launches is None else launches:
@@ -78,6 +81,9 @@ class Step:
                 scale=self.variant.scale,
                 softcap=self.variant.softcap,
                 sinks=self.variant.sinks,
+                alibi=None if alibi is None else alibi.slopes,
+                alibi_factor=1.0 if alibi is None else alibi.factor,
+                alibi_rounded=alibi is not None and alibi.rounded,
                 window=case.window,
                 key_scale=self.cache.key_scale,
                 value_scale=self.cache.value_scale,
@@ -94,6 +100,8 @@ class Step:
             scores = torch.einsum("qhd,chd->hqc", query, key) * self.variant.scale
             if self.variant.softcap is not None:
                 scores = self.variant.softcap * torch.tanh(scores / self.variant.softcap)
+            if self.variant.alibi is not None:
+                scores = scores + self.variant.alibi.bias(context).double()[:, None]
             behind = torch.arange(context - count, context)[:, None] - torch.arange(context)[None]
             seen = (behind >= 0) & (behind < (self.case.window or context + 1))
             scores = scores.masked_fill(~seen.to(scores.device), -torch.inf)
@@ -141,7 +149,9 @@ def make_step(case: Case, device: torch.device) -> Step:
         context_lens_host=tuple(c for _, c in case.lens),
     )
     cache = LayerCache(*caches, key_scale=key_scale, value_scale=value_scale)
-    variant = AttentionVariant(1.3 * case.head_dim**-0.5, case.softcap, sinks)
+    slopes = alibi_slopes(heads, 8.0).to(device)
+    alibi = None if case.alibi is None else ALiBi(slopes, 0.7, case.alibi == "rounded")
+    variant = AttentionVariant(1.3 * case.head_dim**-0.5, case.softcap, sinks, alibi)
     return Step(case, inputs, query, cache, *contents, variant)
 
 
@@ -174,6 +184,7 @@ GRID = {
     "kv_heads": [1, 2],
     "softcap": [None, 5.0],
     "sinks": [False, True],
+    "alibi": [None, "exact", "rounded"],
     "dtype": [torch.bfloat16, torch.float16, torch.float32],
     "cache_dtype": [None, FP8],
 }
@@ -309,7 +320,7 @@ def _long(group: int, kv_heads: int, head_dim: int, cache_dtype: torch.dtype | N
 CHECKS = [
     *(
         Check(_named(row), partial(check_case, Case(**(row | {"lens": LENS[str(row["lens"])]}))))  # type: ignore[arg-type]
-        for row in all_pairs(GRID)
+        for row in ({**row, "sinks": row["sinks"] and row["alibi"] is None} for row in all_pairs(GRID))
     ),
     *(
         Check(f"group_of_{group}", partial(check_case, Case(LENS["mixed"], group, dtype=torch.float32)))
@@ -341,6 +352,7 @@ CHECKS = [
 
 _TYPES = (
     dict.fromkeys(("output", "query", "key_cache", "value_cache", "sinks"), "*bf16:16")
+    | {"alibi": "*fp32:16", "alibi_scale": "fp32"}
     | dict.fromkeys(("partial_sums", "partial_maxima", "partial_totals"), "*fp32:16")
     | dict.fromkeys(("block_table", "cu_query_lens", "context_lens"), "*i32")
     | dict.fromkeys(("query_stride", "query_head_stride", "output_stride", "output_head_stride"), "i32:16")
@@ -365,6 +377,7 @@ def _build(
     tile = tile_shape(case.group, case.head_dim, queries, case.dtype)
     absent = () if split else ("partial_sums", "partial_maxima", "partial_totals")
     absent += () if case.sinks else ("sinks",)
+    absent += () if case.alibi else ("alibi",)
     types = {n: _TYPES[n] for n in paged_attention_kernel.arg_names if n in _TYPES and n not in absent}
     if case.cache_dtype == FP8:
         types |= {"key_cache": "*fp8e4nv:16", "value_cache": "*fp8e4nv:16"}
@@ -376,6 +389,7 @@ def _build(
         "BLOCK_SIZE": case.block_size,
         "WINDOW": case.window or 0,
         "SOFTCAP": case.softcap or 0.0,
+        "ALIBI": case.alibi or "none",
         "ROWS": tile.rows,
         "TILE_TOKENS": tile.tokens,
         "ONE_TILE": tile.one_tile,
@@ -398,6 +412,7 @@ BUILDS = [
     _split_decode("decode_256", Case((), head_dim=256), registers=192, shared=75, loop=384),
     _split_decode("decode_fp8", Case((), head_dim=128, cache_dtype=FP8), registers=168, shared=40, loop=616),
     _split_decode("decode_gemma2", _GEMMA2, registers=192, shared=75, loop=448),
+    _split_decode("decode_bloom", Case((), group=1, head_dim=128, alibi="exact"), registers=168, shared=71, loop=448),
     _split_decode("decode_gpt_oss", _GPT_OSS, registers=128, shared=37, loop=288),
     # From 17 sequences on, which are more programs than a device has multiprocessors; of FP8 only 2 blocks fit.
     _decode("decode_many", Case((), head_dim=128), registers=152, shared=71, loop=372),

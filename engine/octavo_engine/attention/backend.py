@@ -59,7 +59,8 @@ class AttentionVariant:
     sinks: Tensor | None = None
     """[H], one logit a head more in the softmax, without a value (gpt-oss)."""
     alibi: ALiBi | None = None
-    """Added to the scores after the softcap (BLOOM)."""
+    """Added to the scores after the softcap (BLOOM). Not beside sinks: where positions are counted from, which backends
+    choose, would change their share."""
 
     @property
     def plain(self) -> bool:

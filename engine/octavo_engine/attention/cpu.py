@@ -85,7 +85,7 @@ class CPUAttention:
     def attend(self, query: Tensor, cache: LayerCache, metadata: AttentionStep, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
         if not variant.plain:
-            raise ValueError(f"the CPU kernels know no softcap and no sinks: {variant}")
+            raise ValueError(f"the CPU kernels know no softcap, no sinks and no ALiBi: {variant}")
         scale = variant.scale
         query = query if query.stride()[1:] == (query.shape[2], 1) else query.contiguous()
         table, window = metadata.table, metadata.window

@@ -192,7 +192,7 @@ def _why_not(task: AttentionTask) -> str | None:
     )
     known_types = task.kv_dtype == task.dtype in (torch.float16, torch.bfloat16)
     if not (task.plain and known_heads and known_types and task.block_size in _BLOCK_SIZES):
-        return "it is for half precision, heads of 64, 128 or 256, blocks of 16 to 128, no softcap and no sinks"
+        return "it is for half precision, heads of 64, 128 or 256, blocks of 16 to 128; no softcap, sinks or ALiBi"
     try:
         _module("decode"), _module("prefill")
     except ModuleNotFoundError as error:

@@ -10,6 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
+from octavo_engine.attention.alibi import ALiBi
 from octavo_engine.attention.backend import AttentionTask, AttentionVariant, KVGroupSpec, LayerCache, StepInputs
 from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
@@ -118,6 +119,7 @@ class TritonAttention:
                 scale=variant.scale,
                 softcap=variant.softcap,
                 sinks=variant.sinks,
+                **{} if variant.alibi is None else _alibi_arguments(variant.alibi),
                 window=metadata.window,
                 key_scale=cache.key_scale,
                 value_scale=cache.value_scale,
@@ -138,6 +140,10 @@ class TritonAttention:
         if key not in self._scratch:
             self._scratch[key] = torch.empty(size, dtype=torch.float32, device=query.device)
         return self._scratch[key]
+
+
+def _alibi_arguments(alibi: ALiBi) -> dict[str, Any]:
+    return {"alibi": alibi.slopes, "alibi_factor": alibi.factor, "alibi_rounded": alibi.rounded}
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> str | None:

@@ -167,9 +167,34 @@ def online_softmax(scores, scale, v, maximum, total, sums, PRECISION: tl.constex
 
 
 @triton.jit
+def round_to_bfloat16(x):
+    """The nearest bfloat16 to finite float32 numbers, in float32; of two the even one. A cast rounds by device."""
+    bits = x.to(tl.int32, bitcast=True)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def alibi_bias(slopes, positions, cached, ALIBI: tl.constexpr):
+    """What the scores of rows with these slopes and positions get more for cached tokens; [ROWS, TILE_TOKENS].
+
+    Counted from the row's own position, which changes no weight and loses no digits in a long context; but as Falcon
+    rounds it, it depends on where one counts from.
+    """
+    if ALIBI == "rounded":
+        bias = round_to_bfloat16(slopes)[:, None] * round_to_bfloat16(cached.to(tl.float32))[None, :]
+        bias = round_to_bfloat16(bias)
+    else:
+        bias = slopes[:, None] * (cached[None, :] - positions[:, None]).to(tl.float32)
+    return bias
+
+
+@triton.jit
 def attend_tiles(
     q,
     positions,
+    slopes,  # of the rows' heads
+    alibi_scale,
     state,  # running maximum, sum of weights and weighted sum
     edges,  # as `cut_where_all_see` gives them
     PART: tl.constexpr,  # of the three: tokens edges[PART]..edges[PART + 1]
@@ -181,6 +206,7 @@ def attend_tiles(
     TILE_TOKENS: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    ALIBI: tl.constexpr,
 ):
     """Take one part of the cached tokens into the running softmax of q [ROWS, HEAD_DIM_PADDED].
 
@@ -217,6 +243,9 @@ def attend_tiles(
         if SOFTCAP > 0.0:
             scores = 2.0 * tl.sigmoid(2.0 * scale * scores) - 1.0  # tanh
             exponent = SOFTCAP * 1.4426950408889634
+        if ALIBI != "none":
+            scores = scores * exponent + alibi_bias(slopes, positions, cached, ALIBI) * alibi_scale
+            exponent = 1.0
         if MASKED:
             seen = cached[None, :] <= positions[:, None]
             if WINDOW > 0:
@@ -240,9 +269,11 @@ def paged_attention_kernel(
     cu_query_lens,  # [S + 1]
     context_lens,  # [S]
     sinks,  # [H], None: none
+    alibi,  # [H] slopes, float32; None: none
     num_seqs,
     scale,  # of the products of queries and keys: times log2(e), or with a softcap divided by it
     value_scale,
+    alibi_scale,  # of what is added to scores, times log2(e)
     query_stride,
     query_head_stride,
     output_stride,
@@ -255,6 +286,7 @@ def paged_attention_kernel(
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,  # 0: none
     SOFTCAP: tl.constexpr,  # 0: none
+    ALIBI: tl.constexpr,  # none, exact or rounded
     ROWS: tl.constexpr,  # rows of the query tile
     TILE_TOKENS: tl.constexpr,  # cached tokens in one turn of the loop
     ONE_TILE: tl.constexpr,  # whether each sequence has only one tile of query tokens
@@ -290,11 +322,29 @@ def paged_attention_kernel(
     table = block_table + sequence.to(tl.int64) * table_stride
     cache = (key_cache + kv_head * HEAD_DIM, value_cache + kv_head * HEAD_DIM, table)
     positions = position + queries
+    slopes = 0.0
+    if alibi is not None:
+        slopes = tl.load(alibi + heads, mask=row_inside, other=0.0)
     # The first part needs a window, one tile alone has but the last.
     FIRST_PART: tl.constexpr = 2 if ONE_TILE else 1 if WINDOW == 0 else 0
     for part in tl.static_range(FIRST_PART, 3):
         state = attend_tiles(
-            q, positions, state, edges, part, cache, scale, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE_TOKENS, WINDOW, SOFTCAP
+            q,
+            positions,
+            slopes,
+            alibi_scale,
+            state,
+            edges,
+            part,
+            cache,
+            scale,
+            KV_HEADS,
+            HEAD_DIM,
+            BLOCK_SIZE,
+            TILE_TOKENS,
+            WINDOW,
+            SOFTCAP,
+            ALIBI,
         )
 
     maximum, total, sums = state
@@ -320,6 +370,9 @@ def paged_attention(
     scale: float,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    alibi: torch.Tensor | None = None,
+    alibi_factor: float = 1.0,
+    alibi_rounded: bool = False,
     window: int | None = None,
     key_scale: float = 1.0,
     value_scale: float = 1.0,
@@ -328,6 +381,8 @@ def paged_attention(
 
     Scores are q k * scale, with a softcap c then c * tanh(scores / c) (Gemma 2, arXiv 2408.00118). `sinks` [H] are one
     logit a head that takes a share of the weights and has no value (gpt-oss, arXiv 2508.10925; after arXiv 2309.17453).
+    `alibi` [H] float32 are slopes: each times a key's position, rounded to bfloat16 or not, and times `alibi_factor` is
+    added to the scores (arXiv 2108.12409).
     Caches in FP8 (e4m3) hold key / key_scale and value / value_scale. Tokens of no sequence are not written.
     `scratch` is float32 of at least `scratch_floats`; one launch at a time may use it.
     """
@@ -351,13 +406,16 @@ def paged_attention(
         sequences.cu_query_lens,
         sequences.context_lens,
         sinks,
+        alibi,
         num_seqs,
         scale * key_scale * _LOG2_E if softcap is None else scale * key_scale / softcap,
         value_scale,
+        alibi_factor * _LOG2_E,
         *query.stride()[:2],
         *output.stride()[:2],
         sequences.block_table.stride(0),
         **_constants(query, key_cache, tile, window, softcap),
+        ALIBI="none" if alibi is None else "rounded" if alibi_rounded else "exact",
         num_warps=tile.warps,
         num_stages=tile.stages,
     )

@@ -118,5 +118,13 @@ class StoredNames:
         return None if name.startswith(self.ignored) else name
 
 
+def base_model_names(prefix: str, *modules: str) -> StoredNames:
+    """Of files that may have been saved from the model without its head, where `prefix` stands before no name.
+
+    `modules`: how the names of what it consists of begin.
+    """
+    return StoredNames(renamed=tuple((module, prefix + module) for module in modules))
+
+
 LLAMA_NAMES = TensorNames()
 SAME_NAMES = StoredNames()

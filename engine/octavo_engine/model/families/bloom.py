@@ -7,7 +7,7 @@ from dataclasses import replace
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import QKVLayout, TensorNames
+from octavo_engine.model.names import QKVLayout, TensorNames, base_model_names
 from octavo_engine.model.spec import ALiBiSpec, HeadSpec, LayerSpec, ModelSpec
 
 _LAYER = "transformer.h.{layer}"
@@ -27,6 +27,8 @@ _NAMES = TensorNames(
     down=f"{_LAYER}.mlp.dense_4h_to_h",
 )
 
+_STORED_NAMES = base_model_names("transformer.", "h.", "word_embeddings.", "word_embeddings_layernorm.", "ln_f.")
+
 
 def _read(fields: Fields) -> ModelSpec:
     norm, into_stream = reading.layer_norm(fields, bias=True), "apply_residual_connection_post_layernorm"
@@ -43,6 +45,7 @@ def _read(fields: Fields) -> ModelSpec:
         norm=norm,
         embedding_norm=norm,
         head=HeadSpec(fields.boolean("tie_word_embeddings", True)),
+        stored_names=_STORED_NAMES,
         names=replace(_NAMES, qkv_layout=QKVLayout(groups=mixer.num_heads)),
     )
 

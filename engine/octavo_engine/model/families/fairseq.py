@@ -8,7 +8,7 @@ from __future__ import annotations
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
+from octavo_engine.model.names import TensorNames, base_model_names
 from octavo_engine.model.spec import HeadSpec, LayerNorms, LayerSpec, ModelSpec, NormSpec, PositionSpec
 
 _EPS = 1e-5
@@ -61,6 +61,7 @@ def _read_opt(fields: Fields) -> ModelSpec:
         positions=PositionSpec(offset=2),
         head=HeadSpec(fields.boolean("tie_word_embeddings", True)),
         names=_names("model.decoder", norm="model.decoder.final_layer_norm"),
+        stored_names=base_model_names("model.", "decoder."),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames
+from octavo_engine.model.names import TensorNames, base_model_names
 from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec, PositionSpec
 
 GPT2_ALIASES = {
@@ -48,6 +48,8 @@ GPT2_NAMES = TensorNames(
     down="transformer.h.{layer}.mlp.c_proj",
 )
 
+GPT2_STORED_NAMES = base_model_names("transformer.", "h.", "wte.", "wpe.", "ln_f.")
+
 
 def _read(fields: Fields) -> ModelSpec:
     reading.refuse_if_true(fields, "add_cross_attention")
@@ -65,7 +67,16 @@ def _read(fields: Fields) -> ModelSpec:
         for index in range(reading.num_layers(fields))
     )
     head, positions = HeadSpec(fields.boolean("tie_word_embeddings", True)), PositionSpec()
-    return reading.model(fields, GPT2.architecture, layers, norm=norm, head=head, positions=positions, names=GPT2_NAMES)
+    return reading.model(
+        fields,
+        GPT2.architecture,
+        layers,
+        norm=norm,
+        head=head,
+        positions=positions,
+        names=GPT2_NAMES,
+        stored_names=GPT2_STORED_NAMES,
+    )
 
 
 GPT2 = Family(

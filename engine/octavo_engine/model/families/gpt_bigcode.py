@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
-from octavo_engine.model.families.gpt2 import GPT2_ALIASES, GPT2_DEFAULTS, GPT2_NAMES
+from octavo_engine.model.families.gpt2 import GPT2_ALIASES, GPT2_DEFAULTS, GPT2_NAMES, GPT2_STORED_NAMES
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import QKVLayout
 from octavo_engine.model.spec import HeadSpec, LayerSpec, ModelSpec, PositionSpec
@@ -30,6 +30,7 @@ def _read(fields: Fields) -> ModelSpec:
         norm=norm,
         head=HeadSpec(fields.boolean("tie_word_embeddings", True)),
         positions=PositionSpec(),
+        stored_names=GPT2_STORED_NAMES,
         names=replace(GPT2_NAMES, transposed=False, qkv_layout=QKVLayout(groups=kv_heads)),
     )
 

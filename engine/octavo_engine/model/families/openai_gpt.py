@@ -8,6 +8,7 @@ from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gpt2 import GPT2_ALIASES, GPT2_NAMES
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import base_model_names
 from octavo_engine.model.spec import HeadSpec, LayerNorms, LayerSpec, ModelSpec, PositionSpec
 
 _NAMES = replace(
@@ -38,6 +39,7 @@ def _read(fields: Fields) -> ModelSpec:
         head=HeadSpec(fields.boolean("tie_word_embeddings", True)),
         positions=PositionSpec(),
         names=_NAMES,
+        stored_names=base_model_names("transformer.", "h.", "tokens_embed.", "positions_embed."),
     )
 
 
