@@ -231,7 +231,7 @@ CASES = {
             "attention_multiplier": 0.2,
         },
     ),
-    "nanochat": Case("NanoChat", {**UNEVEN_BIASED, "final_logit_softcapping": 9.0}),
+    "nanochat": Case("NanoChat", {**UNEVEN_BIASED, "final_logit_softcapping": 9.0, "rope_parameters": YARN}),
     "granite_swa": Case(
         "GraniteSWA",
         {

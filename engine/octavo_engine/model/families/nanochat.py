@@ -13,7 +13,7 @@ _NAMES = TensorNames(up="model.layers.{layer}.mlp.fc1", down="model.layers.{laye
 
 def _read(fields: Fields) -> ModelSpec:
     norm, bias = reading.rms_norm(fields, weight=False), fields.boolean("attention_bias", False)
-    mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm))
+    mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm, after_rope=True))
     layer = LayerSpec(
         mixer=reading.with_rope(mixer, backwards=True),
         feed_forward=reading.mlp(fields, gated=False),
