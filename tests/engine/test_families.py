@@ -30,7 +30,7 @@ from octavo_engine import LLM, SamplingParams
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
-from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.configuration import quantized_online, read_spec
 from octavo_engine.model.layers.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
@@ -197,6 +197,19 @@ def test_checkpoints_of_the_model_without_its_head(
     found = load(Pair(pair.case, pair.model, tmp_path), torch.float32).state_dict()
     expected = load(pair, torch.float32).state_dict()
     assert all(torch.equal(found[tensor], values) for tensor, values in expected.items())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "codegen", "falcon-two-norms"])
+@pytest.mark.parametrize(("scheme", "error"), [("int8", 0.03), ("fp8", 0.12)])
+def test_weights_in_unusual_layouts_are_quantized_while_they_are_loaded(
+    name: str, scheme: str, error: float, pairs: Callable[[str], Pair]
+) -> None:
+    """Transposed, or query, key and value in turn: logits differ as little as by rounding."""
+    pair = pairs(name)
+    spec = quantized_online(read_spec(pair.files), scheme)
+    logits = logits_of(load_model(pair.files, spec, CPU, torch.float32, lambda *_: None))
+    expected = reference_logits(pair.model)
+    assert 0 < (logits - expected).norm() < error * expected.norm()
 
 
 @pytest.mark.parametrize("architecture", PUBLISHED)

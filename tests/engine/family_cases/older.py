@@ -84,7 +84,7 @@ CASES |= {
         "OPT",
         {"ffn_dim": 96, "enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False},
     ),
-    "xglm": Case("XGLM", {"ffn_dim": 96, "tie_word_embeddings": False}, std=0.08),
+    "xglm": Case("XGLM", {"ffn_dim": 96, "pad_token_id": 9, "tie_word_embeddings": False}, std=0.08),
     "biogpt": Case("BioGpt", {**UNEVEN, "scale_embedding": False, "tie_word_embeddings": False}),
     "bloom": Case("Bloom", {"hidden_size": 64, "n_layer": 3, "n_head": 8, "tie_word_embeddings": False}),
     "bloom-into-stream": Case(
