@@ -61,6 +61,11 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     _metrics_url(parser, "")
     parser.add_argument("--namespace", action="append", default=[], help="watch only this namespace; repeatable")
     parser.add_argument(
+        "--scale-directly",
+        action="store_true",
+        help="scale Deployments through /scale instead of making HorizontalPodAutoscalers, which ask the metrics API",
+    )
+    parser.add_argument(
         "--engine-defaults",
         type=_engine_defaults,
         default=NO_DEFAULTS,
@@ -202,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from octavo_operator.metrics_api.direct_scaling import DirectScaler
     from octavo_operator.reconcile.lease import LeaseLostError
     from octavo_operator.reconcile.operator import OperatorOptions, run
     from octavo_operator.reconcile.resync import WatchLostError
@@ -217,6 +223,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.metrics_url,
         frozenset(arguments.host_path),
         arguments.engine_defaults,
+        DirectScaler if arguments.scale_directly else None,
     )
     code, loop = 0, asyncio.new_event_loop()
     try:

@@ -11,7 +11,8 @@ import pytest
 from tests.operator.bad_llmservices import VALID, merged
 
 from .client import Client
-from .octavo import condition, installed_operator, wait_for_condition
+from .octavo import CRD, condition, installed_operator, wait_for_condition
+from .test_llmservice_autoscaling import ONE_LOADED, QUICK, TWO_EACH, wait_for_message
 from .watching import watched_reasons
 
 MENDED = 10  # seconds
@@ -39,8 +40,8 @@ READY_AT_ONCE = merged(
 
 @pytest.fixture(scope="module")
 def operator(cluster: Client) -> Iterator[Client]:
-    """The operator, cluster-wide."""
-    with installed_operator(cluster) as system:
+    """The operator, cluster-wide, without a metrics API: it scales by itself."""
+    with installed_operator(cluster, "--set", "autoscaling.direct=true") as system:
         yield system
 
 
@@ -136,3 +137,64 @@ def test_ready_is_what_a_client_reaches(operator: Client, served: Client) -> Non
     (pod,) = operator.list("pods", selector="app.kubernetes.io/name=octavo-operator")
     metrics = f"{operator.path('pods', pod['metadata']['name'])}:8080/proxy/metrics"
     operator.wait_until(lambda: shown in operator.http.get(metrics).text, 10, f"the operator shows {shown}")
+
+
+def test_replicas_follow_the_load_without_an_aggregated_api(operator: Client, namespace: Client) -> None:
+    engine = {"name": "engine", "command": ["python", "-c", ONE_LOADED], "args": []}
+    spec = merged(TWO_EACH, {"podTemplate": {"spec": {"containers": [engine]}}, "autoscaling": {"behavior": QUICK}})
+    namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": spec}))
+    wait_for_condition(namespace, "model", "Ready", "Serving")
+    namespace.kubectl("exec", "deployment/model", "-c", "engine", "--", "python", "-c", "open('/tmp/busy', 'w')")
+    wait_for_message(namespace, "at 3, of which 2 still load, as many as the load asks for", 60, "model")
+    assert namespace.get("deployment", "model")["spec"]["replicas"] == 3
+    assert not namespace.exists("hpa", "model")
+    assert not operator.exists("apiservice", "v1beta1.external.metrics.k8s.io")
+
+
+def stored_as(cluster: Client, versions: list[dict[str, Any]]) -> None:
+    """Serves LLMServices in these versions, rewrites all objects, and forgets other versions that were stored."""
+    crd = cluster.get("crd", CRD)
+    cluster.kubectl("patch", "crd", CRD, "--type=merge", "-p", json.dumps({"spec": {"versions": versions}}))
+    (stored,) = [version["name"] for version in versions if version["storage"]]
+    path = f"/apis/octavo.dev/{stored}/llmservices"
+    cluster.wait_until(lambda: cluster.http.get(path).is_success, 30, f"{stored} is served")
+
+    def rewritten() -> bool:
+        items = cluster.http.get(path).json()["items"]
+        own = ({"apiVersion": f"octavo.dev/{stored}", "kind": "LLMService", **item} for item in items)
+        answers = [
+            cluster.http.put(
+                f"/apis/octavo.dev/{stored}/namespaces/{each['metadata']['namespace']}/llmservices/"
+                f"{each['metadata']['name']}",
+                json=each,
+            )
+            for each in own
+        ]
+        return all(answer.status_code in (200, 404) for answer in answers)
+
+    cluster.wait_until(rewritten, 30, "all are rewritten: the operator may write a status meanwhile")
+    assert stored in cluster.get("crd", CRD)["status"]["storedVersions"]
+    status = {"status": {"storedVersions": [stored]}}
+    cluster.kubectl("patch", "crd", CRD, "--subresource=status", "--type=merge", "-p", json.dumps(status))
+    assert crd["metadata"]["uid"] == cluster.get("crd", CRD)["metadata"]["uid"]
+
+
+def test_a_second_version_of_the_api_changes_nothing_for_what_serves(cluster: Client, served: Client) -> None:
+    """A v1beta1 of this test's: it becomes the version that is stored, and the first one again."""
+    (alpha,) = cluster.get("crd", CRD)["spec"]["versions"]
+    (pod,) = served.list("pods", selector="octavo.dev/track=stable")
+    beta = {**alpha, "name": "v1beta1"}
+    try:
+        stored_as(cluster, [{**alpha, "storage": False}, {**beta, "storage": True}])
+        path = f"/apis/octavo.dev/v1beta1/namespaces/{served.namespace}/llmservices/model"
+        patch = {"spec": {"service": {"port": 8080}}}
+        headers = {"Content-Type": "application/merge-patch+json"}
+        cluster.http.patch(path, json=patch, headers=headers).raise_for_status()
+        served.wait_until(lambda: ports(served)[0]["port"] == 8080, 30, "the operator acts on what v1beta1 says")
+    finally:
+        stored_as(cluster, [{**alpha, "storage": True}, {**beta, "storage": False}])
+        stored_as(cluster, [alpha])
+    assert served.get("llms", "model")["spec"]["service"]["port"] == 8080
+    assert [each["metadata"]["uid"] for each in served.list("pods", selector="octavo.dev/track=stable")] == [
+        pod["metadata"]["uid"]
+    ]

@@ -61,6 +61,7 @@ SETTINGS: dict[str, Any] = {
     "metricsApi.tlsPort": 9443,
     "metricsApi.port": 9080,
     "metricsApi.resources": {"limits": {"memory": "1Gi"}},
+    "autoscaling.direct": True,
     "crd.install": True,
     "rbac.aggregate": False,
     "networkPolicy.enabled": True,

@@ -137,3 +137,13 @@ def test_keda_asks_octavos_metrics_api_for_the_same_numbers() -> None:
 
 def test_an_autoscaler_has_only_fields_that_kubernetes_has() -> None:
     kubernetes_validate.validate(rendered(service())["HorizontalPodAutoscaler"], "1.36", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "made"),
+    [("Auto", set()), ("Builtin", set()), ("Prometheus", {"HorizontalPodAutoscaler"}), ("KEDA", {"ScaledObject"})],
+)
+def test_where_the_operator_scales_by_itself_nothing_asks_the_metrics_api(source: str, made: set[str]) -> None:
+    found = rendered(service(metricsSource=source), scales_directly=True)
+    assert {"HorizontalPodAutoscaler", "ScaledObject"} & set(found) == made
+    assert "replicas" not in found["Deployment"]["spec"]

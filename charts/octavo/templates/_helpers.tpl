@@ -128,7 +128,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- /* Whether to run the metrics API. It serves the whole cluster, so by default an operator that is limited to some
 namespaces does not run it. */ -}}
 {{- define "octavo.answersMetrics" -}}
-{{ or (eq .Values.metricsApi.enabled "Always") (and (eq .Values.metricsApi.enabled "Auto") (not .Values.namespaces)) }}
+{{ or (eq .Values.metricsApi.enabled "Always") (and (eq .Values.metricsApi.enabled "Auto") (not .Values.namespaces) (not .Values.autoscaling.direct)) }}
 {{- end }}
 
 {{- /* Whether to register the metrics API in the APIService of external metrics. Auto registers it only if the cluster

@@ -42,6 +42,7 @@ def custom_resource_definition() -> Schema:
                 "categories": ["all"],
             },
             "scope": "Namespaced",
+            "conversion": {"strategy": "None"},  # docs/concepts/api-versions.md
             "versions": [_version()],
         },
     }

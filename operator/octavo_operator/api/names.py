@@ -12,6 +12,8 @@ KIND = "LLMService"
 PLURAL = "llmservices"
 
 FIELD_MANAGER = "octavo-operator"
+SCALE_MANAGER = f"{FIELD_MANAGER}-autoscaler"
+"""Under this name the operator sets replicas by /scale, as an autoscaler: its manifests leave them alone then."""
 SERVICE_LABEL = f"{GROUP}/llmservice"
 NAME_LABEL = "app.kubernetes.io/name"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"

@@ -14,7 +14,7 @@ from typing import Any, cast
 import aiohttp
 from kubernetes.aio import client, config
 
-from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SERVICE_LABEL
+from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, SCALE_MANAGER, SERVICE_LABEL
 from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LEASE, LLMSERVICE, OPTIONAL, Kind
 from octavo_operator.reconcile.limiter import Limiter, retry_after_of
 from octavo_operator.reconcile.queue import ExpectedError
@@ -227,6 +227,12 @@ class Cluster:
     async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
         """Merges `patch` into an object that exists."""
         await self._write("patch", kind.name, "PATCH", kind.path(namespace, name), dict(patch), content_type=_MERGE)
+
+    async def scale(self, kind: Kind, namespace: str, name: str, replicas: int) -> None:
+        """Sets the number of replicas by the subresource /scale, under another name than that of server-side apply."""
+        path, patch = f"{kind.path(namespace, name)}/scale", {"spec": {"replicas": replicas}}
+        query = [("fieldManager", SCALE_MANAGER)]
+        await self._write("scale", kind.name, "PATCH", path, patch, query, _MERGE)
 
     async def apply_cluster_wide(self, kind: Kind, manifest: Object) -> None:
         """Creates an object without a namespace, or takes its fields over.

@@ -9,9 +9,9 @@ import asyncio
 import functools
 import logging
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults
 from octavo_operator.reconcile.apply import Cluster
@@ -22,7 +22,7 @@ from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, Kind
 from octavo_operator.reconcile.lease import Lease
 from octavo_operator.reconcile.loading import LoadWatch
 from octavo_operator.reconcile.metrics import OperatorMetrics
-from octavo_operator.reconcile.observe import Index, Key
+from octavo_operator.reconcile.observe import Index, Key, Object
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.release_metrics_slot import watch_metrics_slot
@@ -35,6 +35,20 @@ WORKERS = 8
 logger = logging.getLogger(__name__)
 
 
+class Scaler(Protocol):
+    """Scales Deployments; `reports` say what a HorizontalPodAutoscaler's status would, by LLMService."""
+
+    @property
+    def reports(self) -> Mapping[Key, Object]:
+        """Of those LLMServices that it scales."""
+
+    async def run(self) -> None:
+        """For ever."""
+
+
+MakeScaler = Callable[[Cluster, Mapping[str, Index], WorkQueue[Key]], Scaler]
+
+
 @dataclass(frozen=True)
 class OperatorOptions:
     """How to run. `namespaces` empty: the whole cluster. `health_port` 0: no health endpoint.
@@ -42,6 +56,7 @@ class OperatorOptions:
     `lease`: namespace and name of the Lease by which replicas agree who leads; None: this one always leads.
     `metrics_url`: Octavo's metrics API, as KEDA reaches it; empty: there is none. `host_paths`: the folders of nodes
     that spec.cache.hostPath may name. `engine_defaults`: what the administrator sets for all engines.
+    `scaler`: what scales in the place of HorizontalPodAutoscalers; None: these do.
     """
 
     engine_image: str
@@ -51,6 +66,7 @@ class OperatorOptions:
     metrics_url: str = ""
     host_paths: frozenset[str] = frozenset()
     engine_defaults: EngineDefaults = NO_DEFAULTS
+    scaler: MakeScaler | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +164,7 @@ async def _serve(process: _Process) -> None:
         others_answer=others,
         host_paths=options.host_paths,
         defaults=options.engine_defaults,
+        scales_directly=options.scaler is not None,
     )
     if options.lease:  # it lies where the operator runs
         config = replace(config, operator_namespace=options.lease[0])
@@ -168,11 +185,14 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     process.metrics.read_services(indexes)
     watches = Watches(cluster, queue, heartbeat, namespaces, kinds, indexes)
     loading = LoadWatch(indexes, queue)
-    reconciler = Reconciler(cluster, indexes, config, loading.reports)
+    make_scaler = process.options.scaler
+    scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
+    reconciler = Reconciler(cluster, indexes, config, loading.reports, scaler.reports if scaler else {})
     return (
         watches.run(functools.partial(_stop_on_signals, process.stop)),
         Resync(cluster, namespaces, indexes, queue, heartbeat).run(),
         _ask_pods(process, loading),
+        *([_scale(process, watches.indexed, scaler)] if scaler else []),
         *([_keep_discovery_working(process)] if process.options.metrics_url else []),
         *(_work(process, watches.indexed, reconciler) for _ in range(WORKERS)),
     )
@@ -186,6 +206,12 @@ async def _keep_discovery_working(process: _Process) -> None:
 async def _ask_pods(process: _Process, loading: LoadWatch) -> None:
     await process.leads.wait()
     await loading.run()
+
+
+async def _scale(process: _Process, indexed: asyncio.Event, scaler: Scaler) -> None:
+    await process.leads.wait()
+    await indexed.wait()
+    await scaler.run()
 
 
 async def _work(process: _Process, indexed: asyncio.Event, reconciler: Reconciler) -> None:

@@ -26,7 +26,7 @@ from octavo_operator.reconcile.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.stalled import patience_seconds
 from octavo_operator.reconcile.summarize import invalid_status, summarize, without_load
 from octavo_operator.render import RenderConfig, blocking, render
-from octavo_operator.render.scaler import bounds_in_force, why_no_scaler
+from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly, why_no_scaler
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +53,10 @@ class Reconciler:
         indexes: Mapping[str, Index],
         config: RenderConfig,
         reports: Mapping[str, LoadReport] | None = None,
+        scaling: Mapping[Key, Mapping[str, Any]] | None = None,
     ) -> None:
         self._cluster = cluster
+        self._scaling = {} if scaling is None else scaling
         self._reports = {} if reports is None else reports
         self._indexes = indexes
         self._config = config
@@ -101,6 +103,10 @@ class Reconciler:
         now = await self._rollout_state(service, observed)
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
+        if (report := self._scaling.get(key)) and is_scaled_directly(service.spec):
+            # In the place of a HorizontalPodAutoscaler, which is not made then; and it is never written.
+            seen = {**observed.children, ("HorizontalPodAutoscaler", service.name): report}
+            observed = replace(observed, children=seen)
         applied = await self._children.apply(key, service, observed, render(service, config))
         pauses = _pauses(service, observed, self._clock())
         again, reported = _again(service, applied, now, moment, pauses), self._reported(key, applied, moment)

@@ -33,6 +33,7 @@ class RenderConfig:
     server for external metrics is not Octavo's. `operator_namespace` is where Octavo's own pods run. `now` decides
     which schedules are in force (None: none). `host_paths`: the folders of nodes that spec.cache.hostPath may name;
     None: any, as where that is not known. `defaults`: what the administrator sets for all engines.
+    `scales_directly`: the operator itself scales where else a HorizontalPodAutoscaler would by Octavo's numbers.
     """
 
     engine_image: str
@@ -44,6 +45,7 @@ class RenderConfig:
     now: datetime | None = None
     host_paths: frozenset[str] | None = None
     defaults: EngineDefaults = NO_DEFAULTS
+    scales_directly: bool = False
 
     @property
     def keda_answers(self) -> bool:
@@ -60,7 +62,7 @@ def render(llmservice: LLMService, config: RenderConfig) -> list[dict[str, Any]]
         pod_disruption_budget(llmservice),
         network_policy(llmservice, config.operator_namespace),
         deployment(llmservice, config.engine_image, config.in_place, config.defaults.fixed_user),
-        scaler(llmservice, config.keda_answers, config.metrics_url, config.now),
+        scaler(llmservice, config.keda_answers, config.metrics_url, config.now, config.scales_directly),
         metrics_service(llmservice, config.kinds),
         servicemonitor.service_monitor(llmservice, config.kinds),
         podmonitor.pod_monitor(llmservice, config.kinds),

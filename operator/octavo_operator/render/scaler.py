@@ -10,6 +10,8 @@ from octavo_operator.api.resource import LLMService
 from octavo_operator.render import hpa, scaledobject
 from octavo_operator.render.schedules import Bounds, bounds
 
+_OWN_NUMBERS = ("Auto", "Builtin")
+
 
 def is_autoscaled(spec: LLMServiceSpec) -> bool:
     """Whether the number of replicas is an autoscaler's. Suspension wins over it."""
@@ -20,6 +22,11 @@ def uses_keda(spec: LLMServiceSpec, keda_answers: bool) -> bool:
     """Whether KEDA scales; `Auto` leaves it to KEDA where that serves external metrics: then only KEDA can."""
     source = spec.autoscaling.metrics_source if spec.autoscaling else ""
     return source == "KEDA" or (source == "Auto" and keda_answers)
+
+
+def is_scaled_directly(spec: LLMServiceSpec) -> bool:
+    """Whether the operator scales by itself where it is set to: of the sources that Octavo's own numbers answer."""
+    return is_autoscaled(spec) and spec.autoscaling is not None and spec.autoscaling.metrics_source in _OWN_NUMBERS
 
 
 def why_no_scaler(spec: LLMServiceSpec, metrics_url: str) -> str:
@@ -41,13 +48,18 @@ def bounds_in_force(spec: LLMServiceSpec, now: datetime | None) -> Bounds | None
     return bounds(spec.autoscaling, now)
 
 
-def scaler(llmservice: LLMService, keda_answers: bool, metrics_url: str, now: datetime | None) -> dict[str, Any] | None:
+def scaler(
+    llmservice: LLMService, keda_answers: bool, metrics_url: str, now: datetime | None, directly: bool = False
+) -> dict[str, Any] | None:
     """The autoscaler, or None where the spec itself says how many replicas there are, or there can be none.
 
     Without a `metrics_url` there is nothing that KEDA could ask, and `Auto` means a HorizontalPodAutoscaler.
+    `directly`: the operator scales by itself, so that none is needed for Octavo's own numbers.
     """
     in_force = bounds_in_force(llmservice.spec, now)
     if in_force is None or why_no_scaler(llmservice.spec, metrics_url):
+        return None
+    if directly and is_scaled_directly(llmservice.spec):
         return None
     if uses_keda(llmservice.spec, keda_answers and bool(metrics_url)):
         return scaledobject.scaled_object(llmservice, in_force, metrics_url)

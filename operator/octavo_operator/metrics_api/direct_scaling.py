@@ -1,0 +1,141 @@
+"""Scales Deployments through /scale from the engines' own metrics: autoscaling without the aggregated metrics API.
+
+For clusters where another program serves external metrics, or where an APIService is not wanted. The numbers and the
+arithmetic are those of the HorizontalPodAutoscaler that is made else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from octavo_operator.api.names import IN_FLIGHT_METRIC, WAITING_METRIC
+from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
+from octavo_operator.metrics_api.arithmetic import Decision, History, decide, proposal
+from octavo_operator.metrics_api.collector import Collector, NoAnswerError
+from octavo_operator.metrics_api.load import Load
+from octavo_operator.metrics_api.pods import EnginePod, engine_pod
+from octavo_operator.metrics_api.scrape import Scraper
+from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE, POD
+from octavo_operator.reconcile.observe import Index, Key, Object
+from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+from octavo_operator.render.hpa import behavior, target_in_flight
+from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 15.0
+"""As often as Kubernetes' own autoscaler looks."""
+
+
+class DirectScaler:
+    """Keeps `reports`, which say what a HorizontalPodAutoscaler's status would, by LLMService."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        indexes: Mapping[str, Index],
+        queue: WorkQueue[Key],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.reports: dict[Key, Object] = {}
+        self._cluster, self._indexes, self._queue, self._clock = cluster, indexes, queue, clock
+        self._histories: dict[Key, History] = {}
+
+    async def run(self) -> None:
+        """For ever."""
+        scraper = Scraper()
+        collector = Collector(self._pods, scraper.scrape)
+        try:
+            while True:
+                await self.look(collector)
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            await scraper.close()
+
+    async def look(self, collector: Collector) -> None:
+        """One look at every LLMService that is to be scaled."""
+        services = {key: service for key, service in self._services().items() if is_scaled_directly(service.spec)}
+        for known in (self.reports, self._histories):
+            for gone in known.keys() - services.keys():
+                del known[gone]
+        await asyncio.gather(*(self._scale(collector, key, service) for key, service in services.items()))
+
+    def _services(self) -> dict[Key, LLMService]:
+        found, index = {}, self._indexes.get(LLMSERVICE.plural, {})
+        for key in list(index):
+            for live in index.get(key, ()):
+                try:
+                    found[key] = parse_stored(live).service
+                except InvalidLLMServiceError:
+                    continue  # a pass over it says so
+        return found
+
+    async def _pods(self, namespace: str) -> Sequence[EnginePod]:
+        return [found for pod in await self._cluster.list_whole(POD, namespace) if (found := engine_pod(pod))]
+
+    async def _scale(self, collector: Collector, key: Key, service: LLMService) -> None:
+        deployment = next(iter(self._indexes.get("deployments", {}).get(key, ())), {})
+        current = int((deployment.get("spec") or {}).get("replicas") or 0)
+        if not current:  # it is not made yet, or about to start again
+            return
+        try:
+            load = await collector.load(*key)
+            decision = self._decide(key, service, current, load)
+            if decision.replicas != current:
+                logger.info("%s/%s: scales from %d to %d replicas", *key, current, decision.replicas)
+                await self._cluster.scale(BY_NAME["Deployment"], *key, decision.replicas)
+            report = _report(decision, load, current, self._last(key, decision.replicas != current))
+        except (NoAnswerError, ExpectedError) as error:
+            refused = isinstance(error, ApiError)
+            report = _trouble("FailedUpdateScale" if refused else "FailedGetExternalMetric", str(error), current)
+        if self.reports.get(key) != report:
+            self.reports[key] = report
+            self._queue.add(key)
+
+    def _decide(self, key: Key, service: LLMService, current: int, load: Load) -> Decision:
+        autoscaling, bounds = service.spec.autoscaling, bounds_in_force(service.spec, datetime.now(UTC))
+        if autoscaling is None or bounds is None:
+            raise ValueError("there is nothing to scale by")
+        targets = (autoscaling.target_queue_depth, target_in_flight(service.spec))
+        proposed = proposal(current, list(zip((load.waiting, load.in_flight), targets, strict=True)))
+        history = self._histories.setdefault(key, History())
+        rules = behavior(service)
+        return decide(current, proposed, bounds.floor, bounds.max_replicas, rules, history, self._clock())
+
+    def _last(self, key: Key, now: bool) -> str | None:
+        """When the replicas were last changed, RFC 3339."""
+        known = (self.reports.get(key) or {}).get("status", {}).get("lastScaleTime")
+        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if now else known
+
+
+def _condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def _report(decision: Decision, load: Load, current: int, last: str | None) -> Object:
+    averages = {WAITING_METRIC: load.waiting / current, IN_FLIGHT_METRIC: load.in_flight / current}
+    conditions = [
+        _condition("AbleToScale", "True", decision.reason),
+        _condition("ScalingActive", "True", "ValidMetricFound"),
+        _condition("ScalingLimited", "True", decision.reason),
+    ]
+    metrics = [
+        {"type": "External", "external": {"metric": {"name": name}, "current": {"averageValue": f"{value:.3f}"}}}
+        for name, value in averages.items()
+    ]
+    status: dict[str, Any] = {"desiredReplicas": decision.replicas, "conditions": conditions, "currentMetrics": metrics}
+    return {"metadata": {}, "status": {**status, **({"lastScaleTime": last} if last else {})}}
+
+
+def _trouble(reason: str, message: str, current: int) -> Object:
+    kind = "AbleToScale" if reason == "FailedUpdateScale" else "ScalingActive"
+    conditions = [_condition(kind, "False", reason, f"the load is not known: {message}")]
+    if kind == "AbleToScale":
+        conditions = [_condition(kind, "False", reason, message)]
+    return {"metadata": {}, "status": {"desiredReplicas": current, "conditions": conditions}}

@@ -1,0 +1,86 @@
+"""The operator scales by itself: what it asks, what it writes, and what it says of it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from octavo_operator.api.resource import parse
+from octavo_operator.metrics_api.collector import Collector, NoAnswerError
+from octavo_operator.metrics_api.direct_scaling import DirectScaler
+from octavo_operator.metrics_api.load import Load
+from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.autoscaling import scaling
+from octavo_operator.reconcile.kinds import LLMSERVICE
+from octavo_operator.reconcile.observe import Key
+from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.render.schedules import Bounds
+from tests.operator.bad_llmservices import VALID, merged
+
+KEY: Key = ("llm", "good")
+
+
+class World:
+    """An API server that takes numbers of replicas, and pods that have a load."""
+
+    def __init__(self, **autoscaling: Any) -> None:
+        spec = {"autoscaling": {"maxReplicas": 8, **autoscaling}, "engine": {"maxConcurrentRequests": 10}}
+        status = {"loading": {"lastLoadSeconds": 5}}
+        self.service = merged(VALID, {"metadata": {"namespace": "llm"}, "spec": spec, "status": status})
+        self.deployment = {"spec": {"replicas": 1}}
+        self.waiting: int | None = 28
+        self.refuses = False
+        indexes = {LLMSERVICE.plural: {KEY: [self.service]}, "deployments": {KEY: [self.deployment]}}
+        self.queue = WorkQueue[Key]()
+        self.scaler = DirectScaler(cast(Cluster, self), indexes, self.queue)
+
+    async def scale(self, kind: Any, namespace: str, name: str, replicas: int) -> None:
+        if self.refuses:
+            raise ApiError(403, "Forbidden", "may not scale")
+        self.deployment["spec"]["replicas"] = replicas
+
+    async def load(self, namespace: str, name: str) -> Load:
+        if self.waiting is None:
+            raise NoAnswerError("no pod tells")
+        return Load(self.waiting, 2)
+
+    async def look(self) -> tuple[str, str, str]:
+        """ScalingActive after one look of the scaler."""
+        await self.scaler.look(cast(Collector, self))
+        children = {
+            ("Deployment", "good"): self.deployment,
+            ("HorizontalPodAutoscaler", "good"): self.scaler.reports[KEY],
+        }
+        return scaling(parse(self.service), Bounds(1, 8), children, 1).verdict()
+
+
+async def test_a_queue_of_seven_times_its_target_gets_seven_replicas_at_once() -> None:
+    world = World()
+    holds, reason, message = await world.look()
+    assert world.deployment["spec"]["replicas"] == 7
+    assert (holds, reason) == ("True", "ValidMetricFound")
+    assert message == "at 7, of which 6 still load, as many as the load asks for"
+    assert len(world.queue) == 1
+
+
+async def test_without_a_load_it_holds_and_says_why() -> None:
+    world = World()
+    world.waiting = None
+    assert await world.look() == (
+        "False",
+        "FailedGetExternalMetric",
+        "held at 1: the load is not known: no pod tells",
+    )
+    world.waiting, world.refuses = 28, True
+    assert (await world.look())[1:] == ("FailedUpdateScale", "held at 1: may not scale")
+
+
+async def test_what_others_scale_is_left_to_them() -> None:
+    for source in ("KEDA", "Prometheus"):
+        world = World(metricsSource=source)
+        await world.scaler.look(cast(Collector, world))
+        assert world.scaler.reports == {}
+    world = World()
+    await world.look()
+    world.service["spec"]["suspend"] = True
+    await world.scaler.look(cast(Collector, world))
+    assert world.scaler.reports == {}
