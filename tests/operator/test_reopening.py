@@ -138,7 +138,7 @@ class Passes:
     def __init__(self) -> None:
         self.seen: list[tuple[Key, bool, frozenset[str]]] = []
 
-    def reconciler(self, cluster: Any, indexes: Mapping[str, Index], config: Any, reports: Any) -> Passes:
+    def reconciler(self, cluster: Any, indexes: Mapping[str, Index], config: Any, reports: Any, *_: Any) -> Passes:
         self.indexes = indexes
         return self
 
