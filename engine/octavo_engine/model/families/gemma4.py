@@ -31,7 +31,7 @@ def _read(fields: Fields) -> ModelSpec:
     norm, activation = reading.rms_norm(fields), reading.activation(fields, "hidden_activation")
     windows = list(reading.windows(fields, default=lambda layer: (layer + 1) % 6 != 0))
     windows[-1] = None  # whatever layer_types says
-    shared = fields.integer("num_kv_shared_layers", 0, len(windows) - 1)
+    shared = fields.integer("num_kv_shared_layers", 0, len(windows) - 1, default=0)
     own, mlp = len(windows) - shared, reading.mlp(fields, activation=activation)
     doubled = fields.boolean("use_double_wide_mlp", False)
     wide = replace(mlp, intermediate_size=2 * mlp.intermediate_size) if doubled else mlp
@@ -77,8 +77,12 @@ def _mixer(fields: Fields, norm: NormSpec, windows: list[int | None], layer: int
 def _overrides(fields: Fields, layer: int, window: int | None) -> dict[str, Any]:
     """The fields that one layer has of its own."""
     given = fields.mapping("per_layer_config")
+    if given is None and window is None:
+        of_its_own = fields.boolean("attention_k_eq_v", False) and fields.has("num_global_key_value_heads")
+        heads = {"num_key_value_heads": fields.values["num_global_key_value_heads"]} if of_its_own else {}
+        return {"head_dim": fields.integer("global_head_dim", 2, 1024, default=512), **heads}
     if given is None:
-        return {} if window is not None else _of_full_attention(fields)
+        return {}
     own = next((name for name in given.values if name.isdigit() and int(name) == layer), None)
     values = None if own is None else given.mapping(own)
     if values is None:
@@ -86,14 +90,6 @@ def _overrides(fields: Fields, layer: int, window: int | None) -> dict[str, Any]
     if unknown := sorted(values.values.keys() - {"head_dim", "num_key_value_heads"}):
         raise values.wrong(unknown[0], values.values[unknown[0]], "is not supported for one layer")
     return dict(values.values)
-
-
-def _of_full_attention(fields: Fields) -> dict[str, int]:
-    """What layers without a window have, as files say that name no layers."""
-    values = {"head_dim": fields.integer("global_head_dim", 2, 1024)}
-    if fields.has("num_global_key_value_heads") and fields.boolean("attention_k_eq_v", False):
-        values["num_key_value_heads"] = fields.integer("num_global_key_value_heads", 1, 1 << 16)
-    return values
 
 
 def _per_layer_input(fields: Fields, norm: NormSpec, activation: str) -> PerLayerInputSpec | None:
@@ -109,7 +105,6 @@ GEMMA4 = Family(
     defaults={
         "num_key_value_heads": 4,
         "head_dim": 256,
-        "global_head_dim": 512,
         "hidden_activation": "gelu_pytorch_tanh",
         "rms_norm_eps": 1e-6,
         "max_position_embeddings": 131072,
@@ -118,7 +113,6 @@ GEMMA4 = Family(
             "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
         },
         "sliding_window": 512,
-        "num_kv_shared_layers": 0,
         "hidden_size_per_layer_input": 256,
         "vocab_size_per_layer_input": 262144,
         "eos_token_id": 1,
