@@ -15,7 +15,7 @@ from typing import Any
 from octavo_engine.attention.registry import BACKENDS
 from octavo_engine.core.eviction import POLICIES
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.model.quantization.registry import SCHEMES
+from octavo_engine.model.quantization.registry import ONLINE_SCHEMES
 from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.sizes import parse_size
 
@@ -143,8 +143,8 @@ class EngineConfig:
     quantization: str | None = setting(
         None,
         "str",
-        "fp8 and int8 quantize the linear layers' weights while they are loaded",
-        choices=(*SCHEMES, "awq", "gptq"),
+        "fp8, int8 and int4 quantize the linear layers' weights while they are loaded",
+        choices=(*ONLINE_SCHEMES, "awq", "gptq"),
     )
     enforce_eager: bool = setting(
         False,
@@ -211,8 +211,8 @@ class EngineConfig:
             )
         if self.quantization in ("awq", "gptq"):
             raise ConfigurationError(
-                f"--quantization {self.quantization} is not supported by this version of Octavo yet; take one of "
-                f"{', '.join(SCHEMES)}, or omit it"
+                f"--quantization {self.quantization} is not supported: nothing is quantized so while it is loaded, and "
+                f"a checkpoint that is needs no flag; take one of {', '.join(ONLINE_SCHEMES)}, or omit it"
             )
         for name, default in _NOT_YET.items():
             if getattr(self, name) != default:

@@ -44,7 +44,7 @@ from octavo_engine.model.loader import load_model
 from octavo_engine.model.names import LLAMA_NAMES
 from octavo_engine.model.quantization.e4m3 import dequantize, quantize_rows
 from octavo_engine.model.quantization.fp8 import FP8Scheme
-from octavo_engine.model.quantization.linear_method import Projection
+from octavo_engine.model.quantization.linear_method import LinearShape, Projection
 from octavo_engine.model.quantization.loading import quantize_into
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.shard import Shard
@@ -411,7 +411,7 @@ def test_scales_keep_what_would_be_beyond_the_range(tmp_path):
 @pytest.mark.parametrize(("head_dim", "fits"), [(64, True), (256, False)])
 def test_rows_that_leave_their_block_of_scales_are_refused(head_dim, fits):
     method, size = FP8Scheme("block", scale_name="weight_scale_inv"), unsharded(256)
-    weights = method.create(256, 256, torch.bfloat16, torch.device("meta"), fp8_products=False)
+    weights = method.create(LinearShape((256,), size), torch.bfloat16, torch.device("meta"), fp8_products=False)
     order = head_order(RopeSpec(10000.0, interleaved=True), head_dim)
     orders = (torch.arange(0, 256, head_dim)[:, None] + order).view(-1)
     tensors = method.tensors(weights, Projection("q_proj", slice(0, 256), size, size, orders))

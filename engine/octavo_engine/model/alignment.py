@@ -21,21 +21,26 @@ def check_alignment(spec: ModelSpec, ranks: int) -> None:
 
     Ranks need not be alike; layers of one kind are.
     """
-    one_of_each = replace(spec, layers=tuple(dict.fromkeys(spec.layers)))
-    for rank in range(ranks):
-        shard = Collectives(Shard(rank, ranks))
-        _check(Decoder(one_of_each, dtype=torch.float32, device=torch.device("meta"), ranks=shard), ranks)
-
-
-def _check(decoder: Decoder, ranks: int) -> None:
-    parts: list[Linear | MoE] = [*decoder.linears(), *decoder.mixtures()]
-    wrong = {
-        f"{span.what} ({span.size})": alignment for span, alignment in chain(*(part.misaligned() for part in parts))
-    }
+    wrong = _misaligned(spec, ranks)
     if not wrong:
         return
     alignment = max(wrong.values())
-    why = f"{', '.join(wrong)} is no multiple of {alignment}, and weights have scales for so many rows or columns"
+    why = f"{', '.join(wrong)} is no multiple of {alignment}, and weights are stored by so many rows or columns"
     if ranks == 1:
         raise ModelLoadError(f"the model's {why}")
-    raise ConfigurationError(f"--tensor-parallel-size {ranks}: a rank's {why}; take a smaller size")
+    possible = ", ".join(str(size) for size in range(1, ranks) if not _misaligned(spec, size))
+    advice = f"sizes that work: {possible}" if possible else "no smaller size works either"
+    raise ConfigurationError(f"--tensor-parallel-size {ranks}: a rank's {why}; {advice}")
+
+
+def _misaligned(spec: ModelSpec, ranks: int) -> dict[str, int]:
+    """The sizes that a rank of so many cannot have, as messages name them, and of what they should be multiples."""
+    one_of_each = replace(spec, layers=tuple(dict.fromkeys(spec.layers)))
+    for rank in range(ranks):
+        shard = Collectives(Shard(rank, ranks))
+        decoder = Decoder(one_of_each, dtype=torch.float32, device=torch.device("meta"), ranks=shard)
+        parts: list[Linear | MoE] = [*decoder.linears(), *decoder.mixtures()]
+        found = chain(*(part.misaligned() for part in parts))
+        if wrong := {f"{span.what} ({span.size})": alignment for span, alignment in found}:
+            return wrong
+    return {}

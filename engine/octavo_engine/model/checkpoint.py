@@ -96,12 +96,17 @@ class CheckpointTensor:
     """Whether it changes what other tensors have filled, so that it is read after all of those."""
     squeezed: bool = False
     """Whether dimensions of size 1 do not count in its shape."""
+    as_columns: bool = False
+    """Whether the file has its transpose; shape and parts say what it is before."""
+    shared: bool = False
+    """Whether projections whose rows are stored as one tensor have this one in common."""
 
 
 def transposed(tensor: CheckpointTensor) -> CheckpointTensor:
     """The same matrix, stored as its transpose."""
     pieces = (replace(piece, part=piece.part[::-1], transposed=True) for piece in tensor.pieces)
-    return replace(tensor, shape=None if tensor.shape is None else tensor.shape[::-1], pieces=tuple(pieces))
+    shape = None if tensor.shape is None else tensor.shape[::-1]
+    return replace(tensor, shape=shape, pieces=tuple(pieces), as_columns=False)
 
 
 def plain(name: str, target: Tensor, *spans: Span, order: Tensor | None = None) -> CheckpointTensor:
@@ -132,8 +137,8 @@ def _join(parts: list[CheckpointTensor]) -> CheckpointTensor:
     first, pieces, rows = parts[0], list[Piece](), 0
     for tensor in parts:
         pieces += (replace(piece, part=_after(rows, piece.part)) for piece in tensor.pieces)
-        rows += tensor.shape[0] if tensor.shape else 0
-    shape = (rows, *first.shape[1:]) if first.shape else first.shape
+        rows += tensor.shape[0] if tensor.shape and not first.shared else 0
+    shape = (rows, *first.shape[1:]) if first.shape and not first.shared else first.shape
     return replace(first, shape=shape, pieces=tuple(pieces))
 
 

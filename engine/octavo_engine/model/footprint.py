@@ -85,9 +85,9 @@ def step_bytes(decoder: Decoder, max_tokens: int, max_seqs: int, attention_scrat
 
 def widening_bytes(decoder: Decoder, max_tokens: int) -> int:
     """An upper bound of what one product takes besides, where weight, input and result are widened to float32."""
-    weights = [linear.weight for linear in decoder.linears()]
-    weights += [weight for mixture in decoder.mixtures() for weight in (mixture.gate_up, mixture.down)]
-    shapes = [weight.shape[-2:] for weight in weights]
+    shapes = [(sum(linear.parts), linear.columns.size) for linear in decoder.linears()]
+    experts = [weight for mixture in decoder.mixtures() for weight in (mixture.gate_up, mixture.down)]
+    shapes += [(weight.shape[-2], weight.shape[-1]) for weight in experts]
     return max(_FLOAT32_BYTES * (rows * (columns + 1) + max_tokens * (rows + columns)) for rows, columns in shapes)
 
 

@@ -9,7 +9,7 @@ from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.configuration import quantized_online
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.families.multimodal import WRAPPERS
-from octavo_engine.model.quantization.registry import SCHEMES
+from octavo_engine.model.quantization.registry import ONLINE_SCHEMES
 from octavo_engine.model.spec import ModelSpec
 
 _SMALL = {
@@ -78,7 +78,7 @@ def _describe(family: Family) -> SupportedModel:
         family.model_type,
         "experts" if spec.has_experts else "dense",
         any(getattr(layer.mixer, "window", None) is not None for layer in spec.layers),
-        tuple(name for name in SCHEMES if _quantizes(spec, name)),
+        tuple(name for name in ONLINE_SCHEMES if _quantizes(spec, name)),
         False,
         bool(family.gguf_architecture),
     )

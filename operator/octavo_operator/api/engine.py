@@ -29,10 +29,10 @@ class Engine(SpecModel):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto", description="Type of weights and activations; auto takes the checkpoint's."
     )
-    quantization: Literal["fp8", "int8", "awq", "gptq"] | None = Field(
+    quantization: Literal["fp8", "int8", "int4", "awq", "gptq"] | None = Field(
         None,
-        description="Form of the weights: fp8 and int8 convert them while loading (a checkpoint that has them so needs"
-        " no flag); awq and gptq do not act yet.",
+        description="Form of the weights: fp8, int8 and int4 convert them while loading (a checkpoint that has them so"
+        " needs no flag); awq and gptq do not act, as such checkpoints need no flag either.",
     )
     max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
         None, description="Longest context in tokens, prompt and answer together. Default: the model's, or what fits."

@@ -48,7 +48,8 @@ def _gives(flag: str, value: str | None) -> Test:
 
 _TABLE = (
     UnsupportedField(
-        "engine.quantization", "awq and gptq are not computed yet, so no pod is made", True,
+        "engine.quantization",
+        "nothing is converted to awq or gptq, and checkpoints in them need no value here; no pod is made", True,
         lambda spec: spec.engine.quantization in ("awq", "gptq"),
     ),
     *(

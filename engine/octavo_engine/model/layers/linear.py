@@ -12,7 +12,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, plain
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.names import QKVLayout
-from octavo_engine.model.quantization.linear_method import LinearMethod, Projection
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 
 
@@ -45,13 +45,14 @@ class Linear(nn.Module):
         self.method = method or UNQUANTIZED
         self.orders = orders or (None,) * len(parts)
         self.layout = layout
-        rows, dtype, device = sum(self.parts), options.dtype, options.device
-        self.weights = self.method.create(rows, columns.size, dtype, device, fp8_products=options.fp8_products)
+        shape, dtype, device = LinearShape(self.parts, columns), options.dtype, options.device
+        self.weights = self.method.create(shape, dtype, device, fp8_products=options.fp8_products)
         self.has_bias = bias
         own = bias and not (summed and options.ranks.shard.rank)
         self.weight = self.weights.weight
-        self.bias = parameter(rows, dtype=dtype, device=device) if own else None
+        self.bias = parameter(shape.rows, dtype=dtype, device=device) if own else None
         self.scale, self.input_scale = self.weights.scale, self.weights.input_scale
+        self.zero, self.column_groups = self.weights.zero, self.weights.column_groups
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -90,7 +91,7 @@ class Linear(nn.Module):
         """What a checkpoint has of it; for each part the name of its projection. Parts of one name are one tensor."""
         for tensor in joined(self._tensors(names)):
             as_columns = self.options.names.transposed and tensor.name.endswith(".weight")
-            yield transposed(tensor) if as_columns else tensor
+            yield transposed(tensor) if as_columns or tensor.as_columns else tensor
 
     def _tensors(self, names: Sequence[str]) -> Iterator[CheckpointTensor]:
         for projection in self._projections(names):
@@ -105,8 +106,8 @@ class Linear(nn.Module):
         """In the order in which their rows are stored."""
         ends = accumulate(self.parts)
         parts = [
-            Projection(name, slice(end - span.size, end), span, self.columns, order)
-            for name, span, end, order in zip(names, self.spans, ends, self.orders, strict=True)
+            Projection(name, slice(end - span.size, end), span, self.columns, order, index, self.has_bias)
+            for index, (name, span, end, order) in enumerate(zip(names, self.spans, ends, self.orders, strict=True))
         ]
         if self.layout is None or len(set(names)) > 1:
             yield from parts
@@ -117,5 +118,6 @@ class Linear(nn.Module):
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """The dimensions that the method cannot have in such sizes, and of what they should be multiples."""
-        alignment = self.method.alignment
-        yield from ((span, alignment) for span in (self.columns, *self.spans) if span.size % alignment)
+        rows, columns = self.method.row_alignment, self.method.column_alignment
+        wanted = [(self.columns, columns), *((span, rows) for span in self.spans)]
+        yield from ((span, alignment) for span, alignment in wanted if span.size % alignment)

@@ -38,7 +38,7 @@ class MLP(nn.Module):
         self.roles = roles
         self.spec, self.layer, self.options = spec, layer, options
         size, shard = spec.intermediate_size, options.ranks.shard
-        alignment = 1 if method is None else method.alignment
+        alignment = 1 if method is None else max(method.row_alignment, method.column_alignment)
         inner = span(shard.intermediate(size, alignment), size, "intermediate_size")
         hidden = unsharded(hidden_size, "hidden_size")
         parts = (inner, inner) if spec.gated else (inner,)

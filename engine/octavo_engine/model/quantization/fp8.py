@@ -22,7 +22,7 @@ from octavo_engine.model.quantization.e4m3 import (
     quantize_rows,
     suits_fp8,
 )
-from octavo_engine.model.quantization.linear_method import Products, Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.loading import check_scales, quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
@@ -45,18 +45,22 @@ class FP8Scheme:
     name: str = "fp8"
 
     @property
-    def alignment(self) -> int:
+    def row_alignment(self) -> int:
         """Projections consist of whole blocks."""
         return BLOCK if self.granularity == "block" else 1
+
+    @property
+    def column_alignment(self) -> int:
+        """Projections consist of whole blocks."""
+        return self.row_alignment
 
     def scale_shape(self, rows: int, columns: int) -> tuple[int, int]:
         """The shape of the scales of a weight [rows, columns] in memory."""
         return (rows // BLOCK, columns // BLOCK) if self.granularity == "block" else (rows, 1)
 
-    def create(
-        self, rows: int, columns: int, dtype: torch.dtype, device: torch.device, *, fp8_products: bool
-    ) -> Weights:
+    def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
         """Where `dtype` and sizes allow it, products are in 8 bits."""
+        rows, columns = shape.rows, shape.columns.size
         static = self.activation == "static"
         return Weights(
             parameter(rows, columns, dtype=FP8, device=device),

@@ -17,7 +17,7 @@ from torch import Tensor
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, plain
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization.linear_method import Products, Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.loading import quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
@@ -32,20 +32,20 @@ class INT8:
     online: bool
     """Whether weights are quantized while they are loaded; else a checkpoint has values and scales."""
     name: str = "int8"
-    alignment: int = 1
+    row_alignment: int = 1
+    column_alignment: int = 1
 
     def create(
         self,
-        rows: int,
-        columns: int,
+        shape: LinearShape,
         dtype: torch.dtype,
         device: torch.device,
         *,
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
         """Values and scales."""
-        values = parameter(rows, columns, dtype=torch.int8, device=device)
-        return Weights(values, parameter(rows, 1, dtype=torch.float32, device=device), dtype=dtype)
+        values = parameter(shape.rows, shape.columns.size, dtype=torch.int8, device=device)
+        return Weights(values, parameter(shape.rows, 1, dtype=torch.float32, device=device), dtype=dtype)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """A weight that is quantized, or values with a scale for each row."""

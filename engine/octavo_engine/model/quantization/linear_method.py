@@ -6,7 +6,7 @@ Adapters (LoRA) will stand beside the method in `layers/linear.py`, not in it: t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -21,9 +21,15 @@ class Weights:
     """The parameters of one linear layer, besides its bias."""
 
     weight: nn.Parameter
-    """[out, in], in the type it is stored in."""
+    """[out, in], in the type it is stored in; numbers of fewer than 8 bits share bytes: [out, bytes]."""
     scale: nn.Parameter | None = None
     """What its numbers are multiplied with; its shape is the method's choice."""
+    zero: nn.Parameter | None = None
+    """What is subtracted from its numbers before that, in the shape of `scale`."""
+    column_groups: nn.Parameter | None = None
+    """Which column of `scale` each column of the weight has, int32 [parts, in]; None: consecutive ones share one."""
+    parts: tuple[int, ...] = ()
+    """The rows of each projection, where a method treats them differently."""
     input_scale: nn.Parameter | None = None
     """What is known of the input's size, float32 [1]."""
     dtype: torch.dtype = torch.float32
@@ -32,6 +38,20 @@ class Weights:
     """Whether inputs are multiplied in 8 bits; else they stay in the type that is computed in."""
     leaves_residual: bool = False
     """Whether products have no addend, as some rank's may be in 8 bits, though this one's sizes may not allow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearShape:
+    """What a rank has of a linear layer's weight."""
+
+    parts: tuple[int, ...]
+    """The rows of each projection."""
+    columns: Span
+
+    @property
+    def rows(self) -> int:
+        """Of all projections."""
+        return sum(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +67,9 @@ class Projection:
     columns: Span
     order: Tensor | None = None
     """Which of its own rows each stored row is; None: the same one."""
+    index: int = 0
+    """Which of the layer's projections it is."""
+    has_bias: bool = True
 
     def share(self, index: int, count: int) -> Projection:
         """Of `count` equal parts of the stored rows one, and the rank's rows of it, perhaps none."""
@@ -58,7 +81,7 @@ class Projection:
         rows = slice(self.rows.start + first, self.rows.start + first + own)
         order = None if self.order is None else self.order[first : first + own] - first
         span = Span(start - index * size if own else 0, own, size, stored.what)
-        return Projection(self.name, rows, span, self.columns, order)
+        return replace(self, rows=rows, stored_rows=span, order=order)
 
 
 class Products(Protocol):
@@ -79,13 +102,15 @@ class LinearMethod(Protocol):
         """For the plan's table and log lines."""
 
     @property
-    def alignment(self) -> int:
-        """Rows and columns of each projection, a rank's part of it too, are multiples of this."""
+    def row_alignment(self) -> int:
+        """Rows of each projection, a rank's part of it too, are multiples of this."""
 
-    def create(
-        self, rows: int, columns: int, dtype: torch.dtype, device: torch.device, *, fp8_products: bool
-    ) -> Weights:
-        """Uninitialised memory for a weight [rows, columns] that is computed in `dtype`.
+    @property
+    def column_alignment(self) -> int:
+        """Columns of each projection, a rank's part of it too, are multiples of this."""
+
+    def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
+        """Uninitialised memory for a weight of `shape` that is computed in `dtype`.
 
         `fp8_products`: whether the device multiplies e4m3 numbers.
         """

@@ -9,7 +9,7 @@ from torch import Tensor
 from octavo_engine.model.checkpoint import Rows, write
 
 _PIECE = 1 << 20
-"""Elements that are quantized at once: each takes up to 13 bytes meanwhile."""
+"""Elements that are quantized at once: each takes up to 24 bytes meanwhile."""
 
 QuantizeRows = Callable[[Tensor], tuple[Tensor, Tensor]]
 """A weight [rows, columns] to its values and its scales [rows, 1]."""

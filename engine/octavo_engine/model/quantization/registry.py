@@ -3,5 +3,7 @@
 No scheme is imported here, so that the command line and the HTTP process know the names without importing torch.
 """
 
-SCHEMES = ("fp8", "int8")
-"""Names that --quantization takes. `<name>.py` has the scheme as `SCHEME`."""
+ONLINE_SCHEMES = ("fp8", "int8", "int4")
+"""Names that --quantization takes: these can quantize while weights are loaded."""
+SCHEMES = (*ONLINE_SCHEMES, "gptq", "awq")
+"""All that checkpoints are read in. `<name>.py` has the scheme as `SCHEME`."""

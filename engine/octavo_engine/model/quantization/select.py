@@ -27,7 +27,7 @@ def read_method(fields: Fields) -> LinearMethod | None:
     try:
         return _read(config)
     except UnsupportedError as error:
-        supported = "; ".join(scheme.supported for scheme in _SCHEMES)
+        supported = "; ".join(scheme.supported for scheme in _SCHEMES if scheme.supported)
         raise ModelLoadError(
             f"{error}; supported are {supported}; or take an unquantized checkpoint of the model (--quantization "
             f"{_SCHEMES[0].name} quantizes it while it is loaded), or a .gguf file"

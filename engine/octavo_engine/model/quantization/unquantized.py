@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, plain
-from octavo_engine.model.quantization.linear_method import Products, Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 
 
 def parameter(*shape: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
@@ -24,19 +24,19 @@ class Unquantized:
     """A checkpoint's floating point, cast."""
 
     name: str = "unquantized"
-    alignment: int = 1
+    row_alignment: int = 1
+    column_alignment: int = 1
 
     def create(
         self,
-        rows: int,
-        columns: int,
+        shape: LinearShape,
         dtype: torch.dtype,
         device: torch.device,
         *,
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
         """The weight alone."""
-        return Weights(parameter(rows, columns, dtype=dtype, device=device), dtype=dtype)
+        return Weights(parameter(shape.rows, shape.columns.size, dtype=dtype, device=device), dtype=dtype)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """One, as it is."""

@@ -1,0 +1,72 @@
+"""GPTQ (arXiv 2210.17323) as AutoGPTQ and GPTQModel publish it: 4 or 8 bits, scales by groups of input columns.
+
+`qweight` int32 [in / codes, out] and `qzeros` int32 [groups, out / codes] hold codes in words, the first one lowest;
+`scales` [groups, out]; `g_idx` [in] is each column's group. Zeros are stored less one, unless checkpoint_format says
+`gptq_v2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.grouped import Grouped
+from octavo_engine.model.quantization.linear_method import Projection, Weights
+from octavo_engine.model.quantization.packed import (
+    codes_by_columns,
+    column_groups,
+    scales,
+    zero_bias,
+    zeros_by_rows,
+)
+from octavo_engine.model.quantization.scheme import Scheme, unsupported
+
+GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+
+
+def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+    name = projection.name
+    for tensor in (
+        codes_by_columns(method, f"{name}.qweight", weights, projection),
+        zeros_by_rows(method, f"{name}.qzeros", weights, projection),
+        scales(method, f"{name}.scales", weights, projection),
+    ):
+        yield replace(tensor, as_columns=True)
+    yield column_groups(method, f"{name}.g_idx", weights, projection)
+    if (bias := zero_bias(projection)) is not None:
+        yield bias
+
+
+def _gptq(config: Fields) -> Grouped:
+    bits, group = config.integer("bits", 0, 64), config.integer("group_size", -1, 1 << 20)
+    if bits not in (4, 8):
+        raise unsupported(config, f"gptq with {bits} bits; 4 and 8 are computed")
+    if group not in (-1, *GROUP_SIZES):
+        raise unsupported(config, f"gptq with group_size {group}; {GROUP_SIZES} and -1 are computed")
+    layout = config.text("checkpoint_format", default="gptq")
+    if layout not in ("gptq", "gptq_v2"):
+        raise unsupported(config, f"gptq with checkpoint_format {layout}; gptq and gptq_v2 are computed")
+    for field in ("dynamic", "modules_in_block_to_quantize", "adapter", "lora"):
+        if config.values.get(field):
+            raise unsupported(config, f"gptq with {field}")
+    if config.boolean("lm_head", False):
+        raise unsupported(config, "gptq with a quantized lm_head")
+    return Grouped(
+        "gptq",
+        bits,
+        None if group == -1 else group,
+        _tensors,
+        has_zeros=True,
+        zero_offset=layout == "gptq",
+        act_order=config.boolean("desc_act", False) and group != -1,
+    )
+
+
+SCHEME = Scheme(
+    name="gptq",
+    readers={"gptq": _gptq},
+    online=None,
+    supported="gptq (4 and 8 bits, groups of 16 to 1024 or -1, act-order, checkpoint_format gptq and gptq_v2)",
+)

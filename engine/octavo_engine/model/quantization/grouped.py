@@ -1,0 +1,175 @@
+"""Weights of 4 or 8 bits as they lie in memory, whichever format they were published in, and their exact product.
+
+A number is code - zero, or what a table has for its code, times a scale that some columns of a row share. Codes of 4
+bits lie two to a byte, the first one in the lower half. Products dequantize the weight, which is the reference for
+quicker ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
+from octavo_engine.model.quantization.unquantized import parameter
+
+_PIECE = 1 << 20
+"""Numbers that are dequantized at once, or one row of them."""
+_PIECE_BYTES = 10
+"""Most that is alive for one of them: its code as a byte and as an index, its number in float32."""
+_ACT_ORDER_BYTES = 16
+"""The same where each has its own scale and zero."""
+WORD_BITS = 32
+"""Published formats put codes into words of so many bits, so that ranks are cut between words."""
+
+StoredTensors = Callable[["Grouped", Weights, Projection], Iterator[CheckpointTensor]]
+"""What a checkpoint of one format has of a projection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """How codes, scales and zeros lie in memory, and how a checkpoint's tensors fill them."""
+
+    name: str
+    bits: int
+    """Of a code: 4 or 8."""
+    group_size: int | None
+    """Columns that share a scale; None: all of a row."""
+    stored: StoredTensors
+    has_zeros: bool = False
+    """Whether each scale has a zero of its own; else it is the middle of the codes."""
+    zero_offset: int = 0
+    """What is added to stored zeros."""
+    act_order: bool = False
+    """Whether columns are in groups in no order (GPTQ's act-order), so that each says its group."""
+    ranks_cut_anywhere: bool = False
+    """Whether groups begin at each rank's first column, which is so where a checkpoint has none."""
+    table: tuple[float, ...] | None = None
+    """What each code stands for; None: itself less the zero."""
+
+    @property
+    def row_alignment(self) -> int:
+        """Zeros of so many rows share a word."""
+        return WORD_BITS // self.bits if self.has_zeros else 1
+
+    @property
+    def column_alignment(self) -> int:
+        """Groups and words are complete; in act-order ranks have all groups of their rows."""
+        if self.ranks_cut_anywhere:
+            return 8 // self.bits
+        codes = WORD_BITS // self.bits
+        return codes if self.act_order or self.group_size is None else max(codes, self.group_size)
+
+    def groups(self, columns: int) -> int:
+        """The scales of a row of so many columns."""
+        return 1 if self.group_size is None else -(-columns // self.group_size)
+
+    def create(
+        self,
+        shape: LinearShape,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        fp8_products: bool,  # noqa: ARG002
+    ) -> Weights:
+        """Codes uint8 [out, bytes], scales float32 and zeros uint8 [out, groups]."""
+        rows, columns = shape.rows, shape.columns.size
+        groups = self.groups(shape.columns.total if self.act_order else columns)
+        zero = parameter(rows, groups, dtype=torch.uint8, device=device) if self.has_zeros else None
+        indices: nn.Parameter | None = None
+        if self.act_order:
+            indices = parameter(len(shape.parts), columns, dtype=torch.int32, device=device)
+        return Weights(
+            parameter(rows, columns * self.bits // 8, dtype=torch.uint8, device=device),
+            parameter(rows, groups, dtype=torch.float32, device=device),
+            zero,
+            indices,
+            shape.parts,
+            dtype=dtype,
+        )
+
+    def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+        """What the format's own function says."""
+        yield from self.stored(self, weights, projection)
+
+    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
+        """None."""
+        return None
+
+    def apply(
+        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
+    ) -> Tensor:
+        """By the dequantized weight."""
+        x = cast("Tensor", x)
+        return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
+
+    def scratch_bytes(self, weights: Weights) -> int:
+        """The weight in the type that is computed in, and a piece of it in float32."""
+        rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.bits
+        piece = min(max(weights.parts), _rows_of_a_piece(columns)) * columns
+        return rows * columns * weights.dtype.itemsize + piece * (_ACT_ORDER_BYTES if self.act_order else _PIECE_BYTES)
+
+    def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
+        """The numbers of a weight [out, in], computed in float32 and rounded to `dtype` once."""
+        rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.bits
+        result = torch.empty(rows, columns, dtype=dtype, device=weights.weight.device)
+        start, step = 0, _rows_of_a_piece(columns)
+        for part, size in enumerate(weights.parts):
+            for first in range(start, start + size, step):
+                piece = slice(first, min(first + step, start + size))
+                result[piece] = self._numbers(weights, piece, part)
+            start += size
+        return result
+
+    def _numbers(self, weights: Weights, rows: slice, part: int) -> Tensor:
+        """The numbers of some rows of one projection, float32."""
+        codes, scale = unpack(weights.weight[rows], self.bits), cast("Tensor", weights.scale)[rows]
+        zero = self._zeros(weights, rows)
+        if weights.column_groups is not None:
+            group = weights.column_groups[part]
+            return codes.float().sub_(zero if zero.dim() == 0 else zero[:, group]).mul_(scale[:, group])
+        numbers = codes.float() if self.table is None else _table(self.table, codes.device)[codes.int()]
+        _scale_groups(numbers, scale, zero, self.group_size or numbers.shape[1])
+        return numbers
+
+    def _zeros(self, weights: Weights, rows: slice) -> Tensor:
+        """For each scale of these rows, or one for all."""
+        if weights.zero is not None:
+            return weights.zero[rows].float() + self.zero_offset
+        return torch.tensor(0.0 if self.table else 2.0 ** (self.bits - 1), device="cpu")
+
+
+def _scale_groups(numbers: Tensor, scale: Tensor, zero: Tensor, size: int) -> None:
+    """(numbers - zero) * scale in place, by groups of `size` columns, of which the last one may be smaller."""
+    full = numbers.shape[1] // size
+    complete = numbers[:, : full * size].view(len(numbers), full, size)
+    complete.sub_(zero if zero.dim() == 0 else zero[:, :full, None]).mul_(scale[:, :full, None])
+    if full < scale.shape[1]:
+        numbers[:, full * size :].sub_(zero if zero.dim() == 0 else zero[:, full:]).mul_(scale[:, full:])
+
+
+@cache
+def _table(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Kept on the device, as nothing may be copied to it while a CUDA graph is captured."""
+    return torch.tensor(numbers, device=device)
+
+
+def _rows_of_a_piece(columns: int) -> int:
+    return max(1, _PIECE // columns)
+
+
+def unpack(stored: Tensor, bits: int) -> Tensor:
+    """Codes uint8 [rows, columns] of bytes [rows, columns * bits / 8]."""
+    return stored if bits == 8 else torch.stack((stored & 15, stored >> 4), dim=-1).flatten(1)
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Bytes [rows, columns * bits / 8] of codes uint8 [rows, columns]."""
+    return codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4

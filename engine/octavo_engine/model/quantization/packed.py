@@ -1,0 +1,161 @@
+"""Codes of 4 or 8 bits in words of 32 bits, as GPTQ, AWQ and compressed-tensors store them, into what lies in memory.
+
+Each function is the `fill` of a `Piece`; ValueError says what is wrong with a tensor's numbers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.checkpoint import CheckpointTensor, Fill, Piece, Rows, Span, plain, write
+from octavo_engine.model.quantization.grouped import WORD_BITS, Grouped, pack
+from octavo_engine.model.quantization.linear_method import Projection, Weights
+
+INTEGERS = ("I32",)
+_WORDS = 1 << 17
+"""Words that are unpacked at once."""
+
+
+def codes_by_columns(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
+    """Words [out, in / codes], each of consecutive columns with the first one lowest: bytes as they lie in memory."""
+    stored, columns = projection.stored_rows, projection.columns.by(WORD_BITS // method.bits)
+    piece = Piece(weights.weight[projection.rows], (stored.slice, columns.slice), _write_words, projection.order)
+    return CheckpointTensor(name=name, shape=(stored.total, columns.total), pieces=(piece,), types=INTEGERS)
+
+
+def codes_by_rows(
+    method: Grouped, name: str, weights: Weights, projection: Projection, places: tuple[int, ...]
+) -> CheckpointTensor:
+    """Words [out / codes, in], each of consecutive rows, of which number i lies at place `places[i]` of the word."""
+    target, columns = weights.weight[projection.rows], projection.columns
+    return _by_rows(method, name, target, projection, columns, partial(_pack_rows, method.bits, places))
+
+
+def zeros_by_rows(
+    method: Grouped, name: str, weights: Weights, projection: Projection, places: tuple[int, ...] | None = None
+) -> CheckpointTensor:
+    """Words [out / codes, groups], each of consecutive rows; `places` as for `codes_by_rows`, None: in order."""
+    target, groups = cast("Tensor", weights.zero)[projection.rows], group_span(method, projection)
+    places = places or tuple(range(WORD_BITS // method.bits))
+    return _by_rows(method, name, target, projection, groups, partial(_unpack_rows, method.bits, places))
+
+
+def scales(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
+    """Scales [out, groups], which must be finite and not negative."""
+    target, groups = cast("Tensor", weights.scale)[projection.rows], group_span(method, projection)
+    tensor = plain(name, target, projection.stored_rows, groups, order=projection.order)
+    (piece,) = tensor.pieces
+    checked = Piece(piece.target, piece.part, _write_scales, piece.order)
+    return CheckpointTensor(name=name, shape=tensor.shape, pieces=(checked,))
+
+
+def column_groups(method: Grouped, name: str, weights: Weights, projection: Projection) -> CheckpointTensor:
+    """The group of each column [in]: read in act-order; otherwise, if it is there at all, only checked."""
+    columns = projection.columns
+    fill = partial(_write_groups, method.groups(columns.total))
+    if weights.column_groups is None:
+        fill = partial(_check_groups, method.group_size or columns.total, columns.start)
+        target = weights.weight[:0]
+    else:
+        target = weights.column_groups[projection.index]
+    return CheckpointTensor(
+        name=name,
+        shape=(columns.total,),
+        pieces=(Piece(target, (columns.slice,), fill),),
+        types=INTEGERS,
+        optional=weights.column_groups is None,
+        shared=True,
+    )
+
+
+def zero_bias(projection: Projection) -> CheckpointTensor | None:
+    """The bias of zeros that some tools store where a model has none."""
+    if projection.has_bias:
+        return None
+    stored = projection.stored_rows
+    piece = Piece(torch.empty(0, device="cpu"), (stored.slice,), _check_zeros)
+    return CheckpointTensor(name=f"{projection.name}.bias", shape=(stored.total,), pieces=(piece,), optional=True)
+
+
+def group_span(method: Grouped, projection: Projection) -> Span:
+    """Which groups of columns a rank has."""
+    columns = projection.columns
+    if method.group_size is None:
+        return Span(0, 1, 1)
+    if method.act_order:
+        return Span(0, method.groups(columns.total), method.groups(columns.total))
+    return columns.by(method.group_size)
+
+
+def _by_rows(
+    method: Grouped, name: str, target: Tensor, projection: Projection, columns: Span, fill: Fill
+) -> CheckpointTensor:
+    codes, stored = WORD_BITS // method.bits, projection.stored_rows
+    if stored.start % codes or stored.size % codes:
+        raise ModelLoadError(
+            f"{name}: words hold {codes} rows each, and a rank would have rows {stored.start} to "
+            f"{stored.start + stored.size}; take a smaller --tensor-parallel-size"
+        )
+    words = stored.by(codes)
+    piece = Piece(target, (words.slice, columns.slice), partial(_whole, fill, projection.order))
+    return CheckpointTensor(name=name, shape=(words.total, columns.total), pieces=(piece,), types=INTEGERS)
+
+
+def _whole(fill: Fill, order: Tensor | None, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+    """`fill` the rows that all words have, some at a time. The rows that are given count words."""
+    codes = len(target) // max(1, len(values))
+    step = max(1, _WORDS // values.shape[1])
+    for first in range(0, len(values), step):
+        part = values[first : first + step]
+        place = slice(first * codes, (first + len(part)) * codes)
+        fill(target, place if order is None else order[place].to(target.device), part.to(target.device))
+
+
+def _unpacked(bits: int, places: tuple[int, ...], words: Tensor) -> Tensor:
+    """Codes uint8 [n * codes, columns] of words [n, columns]."""
+    shifts = torch.tensor(places, dtype=torch.int32, device=words.device).mul_(bits).view(1, -1, 1)
+    return (words.unsqueeze(1) >> shifts).bitwise_and_(2**bits - 1).to(torch.uint8).flatten(0, 1)
+
+
+def _unpack_rows(bits: int, places: tuple[int, ...], target: Tensor, rows: Rows, words: Tensor) -> None:
+    write(target, rows, _unpacked(bits, places, words))
+
+
+def _pack_rows(bits: int, places: tuple[int, ...], target: Tensor, rows: Rows, words: Tensor) -> None:
+    write(target, rows, pack(_unpacked(bits, places, words), bits))
+
+
+def _write_words(target: Tensor, rows: Rows, words: Tensor) -> None:
+    write(target, rows, words.contiguous().view(torch.uint8))
+
+
+def _write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Copy scales that must be finite and not negative; in 16 bits a tiny one is stored as zero."""
+    if not bool(((values >= 0) & values.isfinite()).all()):
+        raise ValueError("has scales that are negative or not finite")
+    write(target, rows, values)
+
+
+def _write_groups(count: int, target: Tensor, rows: Rows, values: Tensor) -> None:
+    if bool(((values < 0) | (values >= count)).any()):
+        raise ValueError(f"names groups of columns beyond the {count} that have scales")
+    write(target, rows, values)
+
+
+def _check_groups(size: int, start: int, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+    """Columns from `start` on are in groups of `size` in order."""
+    expected = torch.arange(start, start + len(values), device=values.device) // size
+    if not torch.equal(values.long(), expected):
+        raise ValueError(
+            "has columns in groups in another order than the configuration says, which is without act-order"
+        )
+
+
+def _check_zeros(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+    if bool(values.any()):
+        raise ValueError("is a bias that is not zero, and the model has none")

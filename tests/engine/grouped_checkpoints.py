@@ -1,0 +1,115 @@
+"""Writes small checkpoints of 4 and 8 bits as their formats' specifications say; the model in float32 of their numbers.
+
+Quantized and packed here by loops over words, not by the code under test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from checkpoints import reference_model, save
+from fp8_checkpoints import PROJECTIONS
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+Stored = dict[str, Tensor]
+Quantize = Callable[[Tensor], tuple[Stored, Tensor]]
+"""A weight [out, in] to its tensors by the ends of their names, and the numbers that they stand for."""
+
+
+def words(codes: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
+    """int32 [n / codes, columns] of codes [n, columns]: place i of a word holds its row `order[i]`."""
+    count = 32 // bits
+    order = order or tuple(range(count))
+    found = torch.zeros(len(codes) // count, codes.shape[1], dtype=torch.int64)
+    for place in range(count):
+        found |= codes[order[place] :: count].long() << (bits * place)
+    return torch.where(found >= 2**31, found - 2**32, found).to(torch.int32)
+
+
+def by_groups(weight: Tensor, bits: int, group: Tensor, *, symmetric: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Codes [out, in], scales and zeros [out, groups] of columns in these groups, and the numbers, float32."""
+    levels, count = 2**bits - 1, int(group.max()) + 1
+    codes, scales, zeros = torch.zeros_like(weight), [], []
+    for index in range(count):
+        part = weight[:, group == index]
+        low, high = part.amin(1, keepdim=True).clamp(max=0), part.amax(1, keepdim=True).clamp(min=0)
+        if symmetric:
+            high = torch.maximum(high, -low)
+            low = -high
+        scale = ((high - low) / levels).half().float()
+        zero = torch.full_like(scale, 2 ** (bits - 1)) if symmetric else (-low / scale).round().clamp(0, levels)
+        codes[:, group == index] = (part / scale + zero).round().clamp(0, levels)
+        scales.append(scale)
+        zeros.append(zero)
+    scale, zero = torch.cat(scales, 1), torch.cat(zeros, 1)
+    return codes, scale, zero, (codes - zero[:, group]) * scale[:, group]
+
+
+def groups_of(columns: int, size: int, *, act_order: bool = False) -> Tensor:
+    """The group of each column; in act-order the same for all weights of as many columns."""
+    group = torch.arange(columns) // (columns if size == -1 else size)
+    return group[torch.randperm(columns, generator=torch.Generator().manual_seed(columns))] if act_order else group
+
+
+def gptq(config: dict[str, Any]) -> Quantize:
+    bits, less = config["bits"], config.get("checkpoint_format", "gptq") == "gptq"
+
+    def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
+        group = groups_of(weight.shape[1], config["group_size"], act_order=config.get("desc_act", False))
+        codes, scale, zero, numbers = by_groups(weight, bits, group, symmetric=config["sym"])
+        if less and not config["sym"]:  # what the first convention cannot store
+            zero = zero.clamp(min=1)
+            numbers = (codes - zero[:, group]) * scale[:, group]
+        stored = {"qweight": words(codes.t(), bits), "scales": scale.t().half(), "g_idx": group.int()}
+        stored["qzeros"] = words(zero - int(less), bits).t()
+        return stored, numbers
+
+    return quantize
+
+
+def awq(config: dict[str, Any]) -> Quantize:
+    def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
+        group = groups_of(weight.shape[1], config["group_size"])
+        codes, scale, zero, numbers = by_groups(weight, 4, group, symmetric=False)
+        packed = {"qweight": words(codes, 4, AWQ_ORDER).t(), "qzeros": words(zero, 4, AWQ_ORDER).t()}
+        return {**packed, "scales": scale.t().half()}, numbers
+
+    return quantize
+
+
+FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] = {
+    "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": True, "desc_act": False}),
+    "gptq_asymmetric": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False}),
+    "gptq_v2": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": False}),
+    "gptq_act_order": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, "desc_act": True}),
+    "gptq_rows": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True, "desc_act": True}),
+    "gptq_8": (gptq, {"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": False, "desc_act": True}),
+    "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
+}
+FORMATS["gptq_v2"][1]["checkpoint_format"] = "gptq_v2"
+
+
+def save_grouped(directory: Path, name: str, config: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """Write a checkpoint of format `name`, `config` changed; the model in float32 of the numbers it stands for."""
+    make, base = FORMATS[name]
+    wanted = {**base, **(config or {})}
+    quantize, model = make(wanted), reference_model(**{**SIZES, **changes})
+    path = save(model, directory) / "model.safetensors"
+    tensors, state = load_file(path), model.state_dict()
+    for key in [key for key in tensors if key.endswith(PROJECTIONS)]:
+        stored, numbers = quantize(tensors.pop(key))
+        state[key].copy_(numbers)
+        tensors |= {f"{key.removesuffix('weight')}{end}": tensor for end, tensor in stored.items()}
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path)
+    values = json.loads((directory / "config.json").read_text())
+    values["quantization_config"] = wanted
+    (directory / "config.json").write_text(json.dumps(values))
+    return model

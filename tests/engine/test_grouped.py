@@ -1,0 +1,161 @@
+"""Weights of 4 and 8 bits that share scales by groups: published checkpoints and `--quantization int4`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import reference_model, save
+from gguf_writer import write_gguf
+from grouped_checkpoints import FORMATS, SIZES, save_grouped
+from peak_memory import peak_memory
+from rank_logits import logits_of
+from safetensors.torch import load_file, save_file
+from test_fp8 import linears, load
+from test_shard import group_logits
+
+from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.model import footprint
+from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.quantization.grouped import Grouped
+from octavo_engine.model.shard import Shard
+from octavo_engine.model.source import ModelFiles
+
+
+def spec_of(directory: Path) -> Any:
+    return read_spec(ModelFiles("test", directory=directory))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(name, tmp_path):
+    model = save_grouped(tmp_path / "packed", name, attention_bias=True)
+    decoder, exact = load(tmp_path / "packed"), load(save(model, tmp_path / "exact"))
+    torch.testing.assert_close(logits_of(decoder), logits_of(exact), rtol=1e-5, atol=1e-5)
+    for dtype in (torch.float32, torch.bfloat16):
+        loaded = load(tmp_path / "packed", dtype=dtype)
+        planned = footprint.weight_bytes(make_blueprint(decoder.spec, dtype, Shard()))
+        assert planned == sum(parameter.nbytes for parameter in loaded.parameters())
+    assert {linear.weight.dtype for linear in linears(decoder)} == {torch.uint8}
+
+
+def test_ranks_compute_what_one_computes(tmp_path):
+    names = ["gptq", "gptq_act_order", "gptq_rows", "awq"]
+    for name in names:
+        save_grouped(tmp_path / name, name)
+    group_logits(2, [tmp_path / name for name in names], tmp_path)
+    for name in names:
+        expected = logits_of(load(tmp_path / name))
+        torch.testing.assert_close(torch.load(tmp_path / f"{name}.pt"), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_takes_the_memory_that_is_planned(tmp_path):
+    sizes = {"hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 1}
+    for name in ("gptq", "gptq_act_order"):
+        save_grouped(tmp_path / name, name, **sizes)
+        for linear in linears(load(tmp_path / name, dtype=torch.bfloat16)):
+            x = torch.zeros(1, linear.columns.size, dtype=torch.bfloat16)
+            with peak_memory() as peak:
+                linear(x)
+            result = sum(linear.parts) * 2
+            assert 0.3 * linear.scratch_bytes < peak.bytes - result <= linear.scratch_bytes + 4096
+
+
+def test_ranks_that_would_cut_groups_are_refused_with_the_sizes_that_work(tmp_path):
+    save_grouped(tmp_path, "gptq", num_key_value_heads=8)
+    check_alignment(spec_of(tmp_path), 2)
+    with pytest.raises(ConfigurationError, match=r"size 4: a rank's query heads \(32\) .*64.*; sizes that work: 1, 2"):
+        check_alignment(spec_of(tmp_path), 4)
+
+
+@pytest.mark.parametrize("gguf", [False, True])
+def test_a_weight_quantized_while_loading_is_near(gguf, tmp_path):
+    model = reference_model()
+    path = write_gguf(model, tmp_path / "model.gguf") if gguf else save(model, tmp_path)
+    decoder, exact = load(path, "int4"), load(path)
+    for ours, theirs in zip(linears(decoder), linears(exact), strict=True):
+        assert isinstance(ours.method, Grouped)
+        found, wanted = ours.method.dequantized(ours.weights, torch.float32), theirs.weight
+        largest = wanted.abs().amax(1, keepdim=True)
+        assert bool(((found - wanted).abs() <= 0.26 * largest).all())
+        assert (found - wanted).norm() < 0.12 * wanted.norm()
+
+
+def test_weights_take_a_quarter_of_what_they_take_in_16_bits(tmp_path):
+    sizes = {"hidden_size": 576, "intermediate_size": 2048, "vocab_size": 32}
+    spec = read_spec(ModelFiles("test", directory=save(reference_model(**sizes), tmp_path)))
+    quarter, full = (
+        footprint.weight_bytes(make_blueprint(quantized_online(spec, name), torch.bfloat16, Shard()))
+        for name in ("int4", None)
+    )
+    assert quarter < 0.28 * full
+
+
+def corrupt(path: Path, name: str, change: Any) -> str:
+    tensors = load_file(path / "model.safetensors")
+    full = f"model.layers.1.mlp.down_proj.{name}"
+    tensors[full] = change(tensors[full]).contiguous()
+    save_file(tensors, path / "model.safetensors")
+    return full
+
+
+BROKEN: dict[str, tuple[str, Any, str]] = {
+    "scales that are infinite": ("scales", lambda t: t.fill_(torch.inf), "negative or not finite"),
+    "scales for other groups": ("scales", lambda t: t[:-1], r"is \[7, 128\], expected \[8, 128\]"),
+    "codes of another type": ("qweight", lambda t: t.float(), "is F32, not I32"),
+    "codes of other rows": ("qweight", lambda t: t[:, :-8], r"is \[32, 120\], expected \[32, 128\]"),
+    "groups beyond the scales": ("g_idx", lambda t: t + 1, "beyond the 8 that have scales"),
+}
+
+
+@pytest.mark.parametrize(("name", "change", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_tensor_is_named(name, change, message, tmp_path):
+    save_grouped(tmp_path, "gptq_act_order", num_hidden_layers=2)
+    full = corrupt(tmp_path, name, change)
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        load(tmp_path)
+    assert full in str(caught.value)
+
+
+def test_act_order_that_the_configuration_does_not_say_is_refused(tmp_path):
+    save_grouped(tmp_path, "gptq")
+    full = corrupt(tmp_path, "g_idx", lambda t: t.flip(0))
+    with pytest.raises(ModelLoadError, match=f"{full}' has columns in groups in another order"):
+        load(tmp_path)
+
+
+def test_biases_of_zeros_are_ignored_and_others_refused(tmp_path):
+    model = save_grouped(tmp_path, "awq")
+    expected, path = logits_of(load(tmp_path)), tmp_path / "model.safetensors"
+    tensors, name = load_file(path), "model.layers.0.self_attn.v_proj.bias"
+    size = model.config.hidden_size // 4
+    save_file({**tensors, name: torch.zeros(size)}, path)
+    assert torch.equal(logits_of(load(tmp_path)), expected)
+    save_file({**tensors, name: torch.ones(size)}, path)
+    with pytest.raises(ModelLoadError, match=f"{name}' is a bias that is not zero"):
+        load(tmp_path)
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "3 bits": ("gptq", {"bits": 3}, "gptq with 3 bits"),
+    "odd groups": ("gptq", {"group_size": 48}, "group_size 48"),
+    "marlin": ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format marlin"),
+    "by module": ("gptq", {"dynamic": {"-:.*down.*": {}}}, "gptq with dynamic"),
+    "gemv": ("awq", {"version": "gemv"}, "awq in the order gemv"),
+    "without zeros": ("awq", {"zero_point": False}, "awq without zero_point"),
+    "left out": ("awq", {"modules_to_not_convert": ["model.layers.0"]}, "model.layers.0 is not quantized"),
+}
+
+
+@pytest.mark.parametrize(("name", "change", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_not_computed_is_named(name, change, message, tmp_path):
+    save(reference_model(**SIZES, vocab_size=8), tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    values["quantization_config"] = {**FORMATS[name][1], **change}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ModelLoadError, match=message):
+        spec_of(tmp_path)
