@@ -11,7 +11,7 @@ from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
 from octavo_engine.model.families.exaone4 import EXAONE4
 from octavo_engine.model.families.exaone_moe import EXAONE_MOE
-from octavo_engine.model.families.fairseq import BIOGPT, OPT, XGLM
+from octavo_engine.model.families.fairseq import BIOGPT, XGLM
 from octavo_engine.model.families.falcon import FALCON
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gemma import GEMMA
@@ -43,6 +43,7 @@ from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.olmo3 import OLMO3
 from octavo_engine.model.families.olmoe import FLEX_OLMO, OLMOE
 from octavo_engine.model.families.openai_gpt import OPENAI_GPT
+from octavo_engine.model.families.opt import OPT
 from octavo_engine.model.families.persimmon import PERSIMMON
 from octavo_engine.model.families.phi import PHI
 from octavo_engine.model.families.phi3 import PHI3

@@ -1,4 +1,4 @@
-"""Models made with fairseq: Meta's OPT (arXiv 2205.01068) and XGLM (2112.10668), Microsoft's BioGPT (2210.10341).
+"""Models made with fairseq: Meta's XGLM (arXiv 2112.10668), Microsoft's BioGPT (2210.10341), and OPT (opt.py).
 
 Their LayerNorms have PyTorch's own epsilon, whatever config.json says, and positions begin at row 2.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import TensorNames, base_model_names
+from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import HeadSpec, LayerNorms, LayerSpec, ModelSpec, NormSpec, PositionSpec
 
-_EPS = 1e-5
+EPS = 1e-5
 
 
-def _names(decoder: str, norm: str, head: str = "lm_head") -> TensorNames:
+def fairseq_names(decoder: str, norm: str, head: str = "lm_head") -> TensorNames:
+    """Of a decoder called so."""
     layer = f"{decoder}.layers.{{layer}}"
     return TensorNames(
         embedding=f"{decoder}.embed_tokens",
@@ -37,41 +38,20 @@ def _names(decoder: str, norm: str, head: str = "lm_head") -> TensorNames:
     )
 
 
-def _layers(fields: Fields, width: str, norms: LayerNorms, *, bias: bool) -> tuple[LayerSpec, ...]:
+def fairseq_layers(fields: Fields, width: str, norms: LayerNorms, *, bias: bool) -> tuple[LayerSpec, ...]:
+    """Alike; the field `width` is that of feed-forwards."""
     mixer = reading.attention(fields, grouped=False, rope=None, qkv_bias=bias, output_bias=bias)
     layer = LayerSpec(mixer=mixer, feed_forward=reading.plain_mlp(fields, width, bias=bias), norms=norms)
     return reading.repeated(fields, layer)
 
 
-def _read_opt(fields: Fields) -> ModelSpec:
-    affine, before = fields.boolean("layer_norm_elementwise_affine", True), fields.boolean("do_layer_norm_before", True)
-    norm = NormSpec(_EPS, "layer", bias=affine, weight=affine)
-    after = LayerNorms(after_mixer=norm, after_feed_forward=norm, after_adding=True)
-    layers = _layers(
-        fields, "ffn_dim", reading.norms_before(norm) if before else after, bias=fields.boolean("enable_bias", True)
-    )
-    hidden = reading.hidden_size(fields)
-    size = fields.integer("word_embed_proj_dim", 1, 1 << 20, default=hidden)
-    return reading.model(
-        fields,
-        OPT.architecture,
-        layers,
-        norm=norm if before and not fields.boolean("_remove_final_layer_norm", False) else None,
-        embedding_size=None if size == hidden else size,
-        positions=PositionSpec(offset=2),
-        head=HeadSpec(fields.boolean("tie_word_embeddings", True)),
-        names=_names("model.decoder", norm="model.decoder.final_layer_norm"),
-        stored_names=base_model_names("model.", "decoder."),
-    )
-
-
 def _read_scaled(fields: Fields, family: Family, width: str, positions: PositionSpec, names: TensorNames) -> ModelSpec:
     """XGLM and BioGPT, whose embeddings may be scaled."""
-    norm = NormSpec(_EPS, "layer", bias=True)
+    norm = NormSpec(EPS, "layer", bias=True)
     return reading.model(
         fields,
         family.architecture,
-        _layers(fields, width, reading.norms_before(norm), bias=True),
+        fairseq_layers(fields, width, reading.norms_before(norm), bias=True),
         norm=norm,
         embedding_scale=reading.hidden_size(fields) ** 0.5 if fields.boolean("scale_embedding", True) else 1.0,
         positions=positions,
@@ -84,31 +64,15 @@ def _read_xglm(fields: Fields) -> ModelSpec:
     reading.refuse_if_true(fields, "add_cross_attention")
     padding = fields.integer("pad_token_id", 0, 1 << 26) if fields.has("pad_token_id") else None
     positions = PositionSpec(offset=2, sinusoidal=True, zero_row=padding)
-    return _read_scaled(fields, XGLM, "ffn_dim", positions, _names("model", norm="model.layer_norm"))
+    return _read_scaled(fields, XGLM, "ffn_dim", positions, fairseq_names("model", norm="model.layer_norm"))
 
 
 def _read_biogpt(fields: Fields) -> ModelSpec:
-    names = _names("biogpt", norm="biogpt.layer_norm", head="output_projection")
+    names = fairseq_names("biogpt", norm="biogpt.layer_norm", head="output_projection")
     return _read_scaled(fields, BIOGPT, "intermediate_size", PositionSpec(offset=2), names)
 
 
 _DEFAULTS = {"tie_word_embeddings": True, "eos_token_id": 2, "hidden_size": 1024, "num_hidden_layers": 24}
-OPT = Family(
-    architecture="OPTForCausalLM",
-    model_type="opt",
-    read=_read_opt,
-    aliases={"activation_function": "hidden_act"},
-    defaults={
-        **_DEFAULTS,
-        "vocab_size": 50272,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "ffn_dim": 3072,
-        "max_position_embeddings": 2048,
-        "num_attention_heads": 12,
-        "hidden_act": "relu",
-    },
-)
 XGLM = Family(
     architecture="XGLMForCausalLM",
     model_type="xglm",
