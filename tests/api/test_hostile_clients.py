@@ -111,6 +111,18 @@ async def test_keys_take_turns_and_none_takes_everything() -> None:
     assert order == ["b0", "b1", "b2", "a0", "a1", "a2"]
 
 
+def test_a_user_who_says_nothing_is_400(server: Served) -> None:
+    for message in ({"role": "user"}, {"role": "user", "content": None}):
+        answer = server.http.post(CHAT, json={"messages": [message]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0]")
+
+
+def test_too_many_log_probabilities_a_step_are_400(server: Served) -> None:
+    answer = server.http.post(TEXT, json={"prompt": ["x"] * 32, "n": 8, "logprobs": 20})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logprobs")
+    assert "more than 1024" in answer.json()["error"]["message"]
+
+
 # Counting requests from their headers.
 
 

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine.output_stream import OutputStream
+from octavo_engine.errors import EngineDeadError
+from octavo_engine.server.errors import shutting_down
 from octavo_engine.server.openai import sse
 from tests.api.served import Served
 
@@ -141,3 +145,15 @@ def test_headers_without_end_are_cut_off(server: Served) -> None:
                 connection.sendall(b"x" * 65_536)
                 sent += 65_536
     assert server.http.get("/version").status_code == 200
+
+
+async def test_an_error_overtakes_what_a_slow_reader_has_not_read_except_the_engines_death() -> None:
+    for error, read in ((shutting_down(), 0), (EngineDeadError("killed"), 3)):
+        outputs = OutputStream(["a"])
+        for token in range(3):
+            outputs.put(RequestOutput("a", (token,)))
+        outputs.fail(error)
+        for _ in range(read):
+            await anext(outputs)
+        with pytest.raises(type(error)):
+            await anext(outputs)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.errors import EngineDeadError
 
 
 class OutputStream:
@@ -26,9 +27,16 @@ class OutputStream:
         self._queue.put_nowait(output)
 
     def fail(self, error: Exception) -> None:
-        """Raise `error` in the reader after the outputs that are there, unless all requests have ended."""
-        if self.unfinished:
-            self._queue.put_nowait(error)
+        """Raise `error` in the reader, unless all requests have ended.
+
+        What the engine gave before it died is still read; for any other error the reader does not first have to read
+        what waits, as a slow one would learn of the error too late.
+        """
+        if not self.unfinished:
+            return
+        while not isinstance(error, EngineDeadError) and not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(error)
 
     def __aiter__(self) -> OutputStream:
         return self

@@ -22,6 +22,8 @@ _DTYPE_BYTES = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
 }
+_MAX_DIMENSIONS = 8
+"""Of a tensor: with tens of thousands, the product of a hostile header's shape takes seconds to compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,14 @@ def _check_tensors(path: Path, values: dict[str, Any], data_bytes: int) -> dict[
             raise ModelLoadError(f"{path}: tensor {name!r} has no valid dtype, shape and data_offsets")
         if dtype not in _DTYPE_BYTES:
             raise ModelLoadError(f"{path}: tensor {name!r} has the unknown dtype {dtype!r}")
+        if len(shape) > _MAX_DIMENSIONS:
+            raise ModelLoadError(
+                f"{path}: tensor {name!r} has {len(shape)} dimensions, and a tensor may have {_MAX_DIMENSIONS}"
+            )
         needed = _DTYPE_BYTES[dtype]
         for dimension in shape:
+            if dimension > data_bytes:
+                raise ModelLoadError(f"{path}: tensor {name!r} has a dimension larger than the whole file")
             needed *= dimension
         if end - begin != needed:
             raise ModelLoadError(

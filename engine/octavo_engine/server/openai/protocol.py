@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from octavo_engine.server.openai.fields import (
     MAX_N,
@@ -129,6 +129,12 @@ class Message(Body):
     tool_calls: ToolCalls | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     function_call: NotYet = None
+
+    @model_validator(mode="after")
+    def _said_something(self) -> Message:
+        if self.role == "user" and self.content is None:
+            raise ValueError("a message of role user needs content")
+        return self
 
 
 Messages = Annotated[list[Message], Field(min_length=1, max_length=16_384)]
