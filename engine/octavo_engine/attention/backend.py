@@ -28,10 +28,12 @@ class KVGroupSpec:
     head_dim: int
     window: int | None = None
     """Tokens that a query sees, its own included; None: all."""
+    latent: int | None = None
+    """Values are the first so many numbers of the keys, which alone are kept (latent attention); None: they differ."""
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """Keys and values of one token in all layers of the group."""
-        return 2 * len(self.layers) * self.num_kv_heads * self.head_dim * dtype.itemsize
+        return (2 if self.latent is None else 1) * len(self.layers) * self.num_kv_heads * self.head_dim * dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class LayerCache:
     key_scale: float = 1.0
     """Of a cache in FP8 (torch.float8_e4m3fn), which holds key / key_scale, saturated; else 1."""
     value_scale: float = 1.0
+    latent: int | None = None
+    """Where it is given, `value` is `key`, of which values are the first so many numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,15 @@ class AttentionContext:
         query = query if rope is None else rotate(query, rope)
         return self.backend.attend(query, self.caches[layer], self.metadata[self.group_of_layer[layer]], variant)
 
+    def attend_prepared(self, layer: int, query: Tensor, key: Tensor, variant: AttentionVariant) -> Tensor:
+        """Attention [T, H, latent] of queries [T, H, D] in a layer whose values are a part of its keys [T, 1, D].
+
+        Both are normalised and rotated already.
+        """
+        cache, metadata = self.caches[layer], self.metadata[self.group_of_layer[layer]]
+        self.backend.write(cache, key, key, metadata)
+        return self.backend.attend(query, cache, metadata, variant)
+
 
 def write_heads(
     backend: AttentionBackend,

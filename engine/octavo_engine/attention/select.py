@@ -26,7 +26,9 @@ def select_backend(
     Without a `task` no backend is taken that computes only some. Without it, or unless it is to `measure`, nothing is
     tried on a GPU and our own kernels are taken.
     """
-    if name != "auto":
+    if task is not None and any(group.latent is not None for group in task.groups):
+        backend, reason = _for_latents(name), "it alone computes latent attention"
+    elif name != "auto":
         backend, reason = _named(name, device, task), "asked for"
     elif device.type == "cuda":
         backend, reason = _on_gpu(device, task if measure else None)
@@ -43,6 +45,12 @@ def _named(name: str, device: torch.device, task: AttentionTask | None) -> Atten
     if obstacle is not None:
         raise ConfigurationError(f"--attention-backend {name}: {obstacle}; use auto")
     return _made(name)
+
+
+def _for_latents(name: str) -> AttentionBackend:
+    if name not in ("auto", "torch"):
+        raise ConfigurationError(f"--attention-backend {name}: it does not compute latent attention; use auto")
+    return TorchAttention()
 
 
 def _on_cpu(task: AttentionTask | None) -> tuple[AttentionBackend, str]:

@@ -105,12 +105,11 @@ class TorchAttention:
         """Put keys and values [T, K, D] into their slots."""
         if metadata.slot_rows is not None:
             key, value = key[metadata.slot_rows], value[metadata.slot_rows]
-        key, value = (
-            to_cache(key, cache.key.dtype, cache.key_scale),
-            to_cache(value, cache.value.dtype, cache.value_scale),
-        )
-        for cached, written in ((cache.key, key), (cache.value, value)):
-            blocks, new = _bytes_if_fp8(cached), _bytes_if_fp8(written)
+        written = [(cache.key, to_cache(key, cache.key.dtype, cache.key_scale))]
+        if cache.latent is None:
+            written.append((cache.value, to_cache(value, cache.value.dtype, cache.value_scale)))
+        for cached, values in written:
+            blocks, new = _bytes_if_fp8(cached), _bytes_if_fp8(values)
             # What an earlier owner left must not be read: a masked NaN is a NaN still.
             if len(metadata.new_blocks):
                 blocks.index_fill_(0, metadata.new_blocks, 0)
@@ -129,7 +128,8 @@ class TorchAttention:
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: TorchMetadata, variant: AttentionVariant) -> Tensor:
         """Causal attention of queries [T, H, D] over each one's own sequence in the cache; [T, H, D]."""
-        output = torch.zeros_like(query)
+        size = cache.latent or query.shape[2]
+        output = query.new_zeros(*query.shape[:2], size)
         for bucket in metadata.decodes:
             output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, variant)
         for tile in metadata.prefills:
@@ -159,12 +159,12 @@ def allocate_blocks(
 ) -> dict[int, LayerCache]:
     """Zeroed keys and values [num_blocks, B, K, D] for each layer of `group`."""
     shape = (num_blocks, block_size, group.num_kv_heads, group.head_dim)
-    return {
-        layer: LayerCache(
-            torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device)
-        )
-        for layer in group.layers
-    }
+    caches = {}
+    for layer in group.layers:
+        key = torch.zeros(shape, dtype=dtype, device=device)
+        value = torch.zeros_like(key) if group.latent is None else key
+        caches[layer] = LayerCache(key, value, latent=group.latent)
+    return caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +254,9 @@ def _gather(blocks: Tensor, indices: Tensor, dtype: torch.dtype, scale: float) -
 
 def _gather_both(cache: LayerCache, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values of some blocks."""
+    if cache.latent is not None:
+        key = _gather(cache.key, blocks, dtype, cache.key_scale)
+        return key, key[..., : cache.latent]
     return _gather(cache.key, blocks, dtype, cache.key_scale), _gather(cache.value, blocks, dtype, cache.value_scale)
 
 
@@ -262,7 +265,7 @@ def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, variant: Att
     count, heads, head_dim = query.shape
     kv_heads = cache.key.shape[2]
     key, value = (
-        blocks.view(count, -1, kv_heads, head_dim).transpose(1, 2)
+        blocks.reshape(count, -1, kv_heads, blocks.shape[-1]).transpose(1, 2)
         for blocks in _gather_both(cache, bucket.blocks, query.dtype)
     )
     stacked = query.view(count, kv_heads, heads // kv_heads, head_dim)
@@ -273,7 +276,7 @@ def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, variant: Att
         bias = None if variant.alibi is None else variant.alibi.bias(key.shape[2]).view(kv_heads, heads // kv_heads, -1)
         sequences = zip(stacked, key, value, bucket.mask, strict=True)
         output = torch.stack([_attend_exactly(q, k, v, mask, variant, sinks, bias) for q, k, v, mask in sequences])
-    return output.reshape(count, heads, head_dim)
+    return output.reshape(count, heads, -1)
 
 
 def _attend_tile(

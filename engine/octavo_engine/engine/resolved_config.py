@@ -60,7 +60,7 @@ def resolve_config(config: EngineConfig, files: ModelFiles, shard: Shard, *, mea
 def resolve_for_estimate(config: EngineConfig, files: ModelFiles) -> ResolvedConfig:
     """Resolve `config` for the first rank on a GPU that multiplies in FP8, which need not be present."""
     shard = Shard(0, config.tensor_parallel_size)
-    return _resolve(replace(config, attention_backend="triton"), files, shard, torch.device("cuda"), fp8_products=True)
+    return _resolve(replace(config, attention_backend="auto"), files, shard, torch.device("cuda"), fp8_products=True)
 
 
 def _resolve(

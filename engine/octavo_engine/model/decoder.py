@@ -56,7 +56,8 @@ class Decoder(nn.Module):
         self.per_layer_embedding = (
             None if extra is None else PerLayerEmbedding(extra, spec.hidden_size, spec.num_layers, options)
         )
-        wanted = [(mixer.rope, mixer.head_dim, mixer.query_scaling) for mixer in (layer.mixer for layer in spec.layers)]
+        mixers = [layer.mixer for layer in spec.layers]
+        wanted = [(mixer.rope, mixer.rope_size, mixer.query_scaling) for mixer in mixers]
         rotations = list(dict.fromkeys(wanted))
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
         self._rope_of_layer = [rotations.index(rotation) for rotation in wanted]

@@ -61,6 +61,12 @@ class TensorNames:
     """With `{head}` where each head has weights of its own."""
     sinks: str = "model.layers.{layer}.self_attn.sinks"
     """The whole name."""
+    query_down: str = "model.layers.{layer}.self_attn.q_a_proj"
+    query_latent_norm: str = "model.layers.{layer}.self_attn.q_a_layernorm"
+    query_up: str = "model.layers.{layer}.self_attn.q_b_proj"
+    latent: str = "model.layers.{layer}.self_attn.kv_a_proj_with_mqa"
+    latent_norm: str = "model.layers.{layer}.self_attn.kv_a_layernorm"
+    latent_up: str = "model.layers.{layer}.self_attn.kv_b_proj"
     attention: str = "model.layers.{layer}.self_attn"
     """The module: scales of the KV cache and old rotary tables lie under it."""
 

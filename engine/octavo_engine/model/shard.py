@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.checkpoint import Span
-from octavo_engine.model.spec import AttentionSpec, ModelSpec
+from octavo_engine.model.spec import Mixer, ModelSpec
 
 _ROWS = 16
 """The intermediate size is dealt out so many rows at a time where it allows that, as kernels like their rows aligned;
@@ -29,7 +29,7 @@ class Shard:
     rank: int = 0
     size: int = 1
 
-    def kv_heads(self, attention: AttentionSpec) -> range:
+    def kv_heads(self, attention: Mixer) -> range:
         """The KV heads of the unsharded layer that this rank has; several ranks may have the same one."""
         heads = attention.num_kv_heads
         if self.size <= heads:
@@ -37,7 +37,7 @@ class Shard:
         head = -(-(self.rank + 1) * heads // self.size) - 1  # of the KV head's ranks, `_sharers`, this is one
         return range(head, head + 1)
 
-    def heads(self, attention: AttentionSpec) -> range:
+    def heads(self, attention: Mixer) -> range:
         """The query heads of the unsharded layer that this rank has: those that read its KV heads, or some of those."""
         per_kv_head, kv_heads = attention.num_heads // attention.num_kv_heads, self.kv_heads(attention)
         if self.size <= attention.num_kv_heads:
@@ -47,11 +47,11 @@ class Shard:
         first = kv_heads.start * per_kv_head
         return range(first + part.start, first + part.stop)
 
-    def first_with_kv_heads(self, attention: AttentionSpec) -> bool:
+    def first_with_kv_heads(self, attention: Mixer) -> bool:
         """Whether no rank before this one has the same KV heads."""
         return self.size <= attention.num_kv_heads or self.rank == self._sharers(attention).start
 
-    def _sharers(self, attention: AttentionSpec) -> range:
+    def _sharers(self, attention: Mixer) -> range:
         """The ranks that have this rank's KV head, where ranks are more: the fewest have the first."""
         head, heads = self.kv_heads(attention).start, attention.num_kv_heads
         return range(head * self.size // heads, (head + 1) * self.size // heads)

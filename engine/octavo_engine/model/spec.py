@@ -143,8 +143,80 @@ class AttentionSpec:
     alibi: ALiBiSpec | None = None
     """What is added to scaled scores for the distance of a key."""
 
+    @property
+    def rope_size(self) -> int:
+        """What is rotated of a head, or would be: all of it, or its first part."""
+        return self.head_dim
 
-Mixer = AttentionSpec
+    @property
+    def kv_group(self) -> KVGroupSpec | None:
+        """What it keeps in the KV cache, without layers; None: nothing, as it reads another layer's."""
+        if self.kv_of_layer is not None:
+            return None
+        kind = "full" if self.window is None else "sliding"
+        return KVGroupSpec(kind, (), self.num_kv_heads, self.head_dim, self.window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttentionSpec:
+    """Multi-head latent attention (arXiv 2405.04434): all heads' keys and values are projected from one latent.
+
+    To a KV cache it is attention with one KV head, whose value is a part of its key.
+    """
+
+    num_heads: int
+    query_rank: int | None
+    """Size of the latent that queries are projected from; None: they are projected from the hidden state."""
+    latent: int
+    """Size of the latent that keys and values are projected from, which is cached."""
+    plain_dim: int
+    """Of a head's query and key, what is not rotated."""
+    rotary_dim: int
+    """Of a head's query and key, what is rotated; the key's is the same for all heads, and is cached."""
+    value_dim: int
+    scale: float
+    """Scores are query times key times this."""
+    rope: RopeSpec | None
+    norm: NormSpec
+    """Of both latents."""
+    bias: bool = False
+    """Of the projections to latents and of the output."""
+
+    @property
+    def key_dim(self) -> int:
+        """Size of a head's query and key."""
+        return self.plain_dim + self.rotary_dim
+
+    @property
+    def num_kv_heads(self) -> int:
+        """All heads read one."""
+        return 1
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers that are cached for a token."""
+        return self.latent + self.rotary_dim
+
+    @property
+    def rope_size(self) -> int:
+        """What is rotated of a head, or would be."""
+        return self.rotary_dim
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps in the KV cache, without layers."""
+        return KVGroupSpec("full", (), 1, self.head_dim, latent=self.latent)
+
+    @property
+    def query_scaling(self) -> None:
+        """Queries do not grow."""
+
+    @property
+    def kv_of_layer(self) -> None:
+        """Each layer has a cache of its own."""
+
+
+Mixer = AttentionSpec | LatentAttentionSpec
 """What mixes tokens with those before them."""
 
 
@@ -356,18 +428,12 @@ class ModelSpec:
     @property
     def kv_groups(self) -> tuple[KVGroupSpec, ...]:
         """Layers whose caches live and die together: full attention first, then windows."""
-        groups: dict[tuple[int | None, int, int], list[int]] = {}
+        groups: dict[KVGroupSpec, list[int]] = {}
         for index, layer in enumerate(self.layers):
-            mixer = layer.mixer
-            if mixer.kv_of_layer is not None:
-                continue
-            groups.setdefault((mixer.window, mixer.num_kv_heads, mixer.head_dim), []).append(index)
-        return tuple(
-            KVGroupSpec("full" if window is None else "sliding", tuple(layers), kv_heads, head_dim, window)
-            for (window, kv_heads, head_dim), layers in sorted(
-                groups.items(), key=lambda group: group[0][0] is not None
-            )
-        )
+            if (group := layer.mixer.kv_group) is not None:
+                groups.setdefault(group, []).append(index)
+        ordered = sorted(groups.items(), key=lambda group: group[0].window is not None)
+        return tuple(replace(group, layers=tuple(layers)) for group, layers in ordered)
 
     def for_length(self, length: int) -> ModelSpec:
         """What is computed where no sequence is longer than `length` tokens."""

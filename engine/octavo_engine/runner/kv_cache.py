@@ -41,7 +41,11 @@ class KVCache:
     def tensors(self, group: int, *, swap: bool = False) -> list[Tensor]:
         """Keys and values of all layers of `group`, always in the same order."""
         layers = self.swap if swap else self.layers
-        return [t for layer in self.groups[group].layers for t in (layers[layer].key, layers[layer].value)]
+        found = []
+        for layer in self.groups[group].layers:
+            cache = layers[layer]
+            found += [cache.key] if cache.latent is not None else [cache.key, cache.value]
+        return found
 
 
 def allocate_cache(
@@ -69,4 +73,5 @@ def _in_cpu_memory(cache: LayerCache, num_blocks: int) -> LayerCache:
     def like(tensor: Tensor) -> Tensor:
         return torch.empty((num_blocks, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=tensor.is_cuda)
 
-    return LayerCache(like(cache.key), like(cache.value))
+    key = like(cache.key)
+    return LayerCache(key, key if cache.latent is not None else like(cache.value), latent=cache.latent)

@@ -24,7 +24,7 @@ from octavo_engine.model.layers.products import (
 )
 from octavo_engine.model.layers.run_layers import LayerRunner, one_by_one
 from octavo_engine.model.shard import UNSHARDED, Shard
-from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.spec import LatentAttentionSpec, ModelSpec
 
 _FEW_BESIDE_PACKED = 16
 """With AMX so many tokens are multiplied quicker by our kernels, more by oneDNN."""
@@ -73,6 +73,9 @@ def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
     """Whether all rows that the C kernels read consist of full vectors."""
     parts = [layer.feed_forward for layer in spec.layers if layer.feed_forward is not None]
     widths = {spec.hidden_size, *(len(shard.intermediate(part.intermediate_size)) for part in parts)}
+    for mixer in (layer.mixer for layer in spec.layers):
+        if isinstance(mixer, LatentAttentionSpec):
+            widths |= {mixer.query_rank or 0, mixer.latent, len(shard.heads(mixer)) * mixer.value_dim}
     heads = {layer.mixer.head_dim for layer in spec.layers}
     return not any(width % LANES for width in widths) and not any(size % (2 * LANES) for size in heads)
 

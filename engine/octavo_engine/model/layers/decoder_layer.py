@@ -14,6 +14,7 @@ from octavo_engine.kernels.cpu.layers import LayerWeights
 from octavo_engine.kernels.quantized import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.mlp import MLP
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import Norm
@@ -21,11 +22,11 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
 from octavo_engine.model.quantization.linear_method import LinearMethod
-from octavo_engine.model.spec import LayerSpec, MLPSpec, MoESpec, NormSpec
+from octavo_engine.model.spec import AttentionSpec, LatentAttentionSpec, LayerSpec, MLPSpec, MoESpec, NormSpec
 
 _FLOAT32_BYTES = 4
 
-Part = Attention | MLP | MoE
+Part = Attention | LatentAttention | MLP | MoE
 
 
 class DecoderLayer(nn.Module):
@@ -45,7 +46,7 @@ class DecoderLayer(nn.Module):
         self.spec, self.layer, self.options = spec, layer, options
         self.hidden_size = hidden_size
         self.before_mixer = self._norm(spec.norms.before_mixer)
-        self.mixer = Attention(spec.mixer, hidden_size, layer, options, method)
+        self.mixer = self._mixer(method)
         self.after_mixer = self._norm(spec.norms.after_mixer)
         self.before_feed_forward = self._norm(spec.norms.before_feed_forward)
         self.feed_forward = self._feed_forward(method)
@@ -57,6 +58,13 @@ class DecoderLayer(nn.Module):
 
     def _norm(self, spec: NormSpec | None) -> Norm | None:
         return None if spec is None else Norm(self.hidden_size, spec, self.options)
+
+    def _mixer(self, method: LinearMethod | None) -> Attention | LatentAttention:
+        match self.spec.mixer:
+            case AttentionSpec() as spec:
+                return Attention(spec, self.hidden_size, self.layer, self.options, method)
+            case LatentAttentionSpec() as spec:
+                return LatentAttention(spec, self.hidden_size, self.layer, self.options, method)
 
     def _feed_forward(self, method: LinearMethod | None) -> MLP | MoE | None:
         match self.spec.feed_forward:
@@ -133,7 +141,7 @@ class DecoderLayer(nn.Module):
 
     def weights(self) -> LayerWeights:
         """The weights of a layer with norms before both parts and a dense feed-forward, for kernels that compute it."""
-        mixer, mlp = self.mixer, cast("MLP", self.feed_forward)
+        mixer, mlp = cast("Attention", self.mixer), cast("MLP", self.feed_forward)
         return LayerWeights(
             attention_norm=cast("Norm", self.before_mixer).weight,
             qkv=mixer.qkv.weight,

@@ -21,11 +21,14 @@ def kernels_know(spec: ModelSpec) -> bool:
     know, leaves them.
     """
     mixer, mlp = spec.layers[0].mixer, spec.layers[0].feed_forward
-    if not isinstance(mlp, MLPSpec) or spec.norm is None or spec.quantization is not None:
+    if not isinstance(mixer, AttentionSpec) or not isinstance(mlp, MLPSpec):
+        return False
+    if spec.norm is None or spec.quantization is not None:
         return False
     norm = NormSpec(spec.norm.eps)
     return all(
-        layer
+        isinstance(layer.mixer, AttentionSpec)
+        and layer
         == LayerSpec(
             mixer=AttentionSpec(
                 num_heads=mixer.num_heads,

@@ -1,0 +1,36 @@
+"""SK Telecom's A.X K1: DeepSeek V3's shape, and a norm after the experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo_engine.model.families.deepseek import DEFAULTS, read_by_type
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import ModelSpec, MoESpec
+
+
+def _read_axk1(fields: Fields) -> ModelSpec:
+    spec = read_by_type(fields, AXK1.architecture)
+    layers = tuple(
+        replace(layer, norms=replace(layer.norms, after_feed_forward=spec.norm))
+        if isinstance(layer.feed_forward, MoESpec)
+        else layer
+        for layer in spec.layers
+    )
+    names = replace(spec.names, after_feed_forward="model.layers.{layer}.post_mlp_layernorm")
+    return replace(spec, layers=layers, names=names)
+
+
+AXK1 = Family(
+    architecture="AXK1ForCausalLM",
+    model_type="axk1",
+    read=_read_axk1,
+    defaults={
+        **DEFAULTS,
+        "max_position_embeddings": 32768,
+        "intermediate_size": 18432,
+        "n_routed_experts": 192,
+        "eos_token_id": 163691,
+    },
+)

@@ -1,0 +1,118 @@
+"""DeepSeek V2 (arXiv 2405.04434), V3 and R1 (arXiv 2412.19437), and models of their shape: GLM-4.7-Flash."""
+
+from __future__ import annotations
+
+from octavo_engine.model.families import latent, mixtures, reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import ExpertGroups, FeedForward, LayerSpec, ModelSpec, MoESpec, RouterSpec
+
+
+def _model(fields: Fields, architecture: str, parts: list[FeedForward], *, interleaved: bool) -> ModelSpec:
+    norm, mixer = reading.rms_norm(fields), latent.attention(fields, interleaved=interleaved)
+    layers = tuple(LayerSpec(mixer=mixer, feed_forward=part, norms=reading.norms_before(norm)) for part in parts)
+    return reading.model(fields, architecture, layers, norm=norm)
+
+
+def _each(fields: Fields, moe: MoESpec, first_dense: int, dense: FeedForward) -> list[FeedForward]:
+    return [dense if layer < first_dense else moe for layer in range(reading.num_layers(fields))]
+
+
+def _read_v2(fields: Fields) -> ModelSpec:
+    method, bias = fields.text("topk_method"), fields.boolean("mlp_bias", False)
+    if method not in ("greedy", "group_limited_greedy"):
+        raise fields.wrong("topk_method", method, "is not supported, only greedy and group_limited_greedy")
+    groups = None
+    if method == "group_limited_greedy":
+        count, kept = (fields.integer(name, 1, 1 << 16) for name in ("n_group", "topk_group"))
+        groups = ExpertGroups(count=count, kept=kept, best=1)
+    scale = fields.number("routed_scaling_factor", 1e-6, 1e6)
+    router = RouterSpec(scores="softmax", groups=groups, scale=scale, in_float32=True)
+    shared = mixtures.shared(fields, "n_shared_experts", bias=bias, output_bias=bias)
+    moe = mixtures.experts(fields, router, count="n_routed_experts", shared=shared)
+    dense, first = reading.mlp(fields, bias=bias, output_bias=bias), fields.integer("first_k_dense_replace", 0, 1 << 16)
+    return _model(fields, DEEPSEEK_V2.architecture, _each(fields, moe, first, dense), interleaved=True)
+
+
+def _read_v3(fields: Fields) -> ModelSpec:
+    feed_forward = mixtures.after_dense_ones(fields, mixtures.deepseek_experts(fields))
+    parts = [feed_forward(layer) for layer in range(reading.num_layers(fields))]
+    return _model(fields, DEEPSEEK_V3.architecture, parts, interleaved=fields.boolean("rope_interleave", True))
+
+
+def read_by_type(fields: Fields, architecture: str) -> ModelSpec:
+    """A model of DeepSeek V3's shape whose `mlp_layer_types` says which layers are dense."""
+    feed_forward = mixtures.by_type(fields, mixtures.deepseek_experts(fields), 1)
+    parts = [feed_forward(layer) for layer in range(reading.num_layers(fields))]
+    return _model(fields, architecture, parts, interleaved=fields.boolean("rope_interleave", True))
+
+
+DEFAULTS = {
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_shared_experts": 1,
+    "n_group": 8,
+    "topk_group": 4,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "routed_scaling_factor": 2.5,
+    "eos_token_id": 1,
+}
+DEEPSEEK_V2 = Family(
+    architecture="DeepseekV2ForCausalLM",
+    model_type="deepseek_v2",
+    read=_read_v2,
+    defaults={
+        **{name: value for name, value in DEFAULTS.items() if name not in ("n_group", "topk_group")},
+        "max_position_embeddings": 2048,
+        "intermediate_size": 11008,
+        "moe_intermediate_size": 1407,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "routed_scaling_factor": 1.0,
+        "first_k_dense_replace": 0,
+        "topk_method": "greedy",
+        "eos_token_id": 2,
+    },
+    nullable=frozenset({"q_lora_rank"}),
+)
+DEEPSEEK_V3 = Family(
+    architecture="DeepseekV3ForCausalLM",
+    model_type="deepseek_v3",
+    read=_read_v3,
+    defaults={
+        **DEFAULTS,
+        "max_position_embeddings": 4096,
+        "intermediate_size": 18432,
+        "n_routed_experts": 256,
+        "first_k_dense_replace": 3,
+    },
+    nullable=frozenset({"q_lora_rank"}),
+)
+GLM4_MOE_LITE: Family = Family(
+    architecture="Glm4MoeLiteForCausalLM",
+    model_type="glm4_moe_lite",
+    read=lambda fields: read_by_type(fields, GLM4_MOE_LITE.architecture),
+    defaults={
+        **DEFAULTS,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 202752,
+        "intermediate_size": 10240,
+        "moe_intermediate_size": 1536,
+        "n_routed_experts": 64,
+        "q_lora_rank": 768,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 4,
+        "routed_scaling_factor": 1.8,
+    },
+    nullable=frozenset({"q_lora_rank"}),
+)

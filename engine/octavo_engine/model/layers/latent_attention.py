@@ -1,0 +1,126 @@
+"""Multi-head latent attention over a compressed cache, its up-projections absorbed (arXiv 2405.04434).
+
+A token's cache is one vector for all heads: a latent, from which each head's key and value would be projected, and a
+rotated part that all heads' keys share. Queries are projected into the latents' space instead, and what they attend to
+is projected out of it: then nothing is computed for the tokens of a context again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.attention.backend import AttentionVariant
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope, rotate
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.norm import Norm
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.rope import head_order
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import LatentAttentionSpec
+
+_FLOAT32_BYTES = 4
+
+
+class LatentAttention(nn.Module):
+    """Ranks have a part of the heads; the compressed cache, and what makes it, is every rank's."""
+
+    key_scale = value_scale = 1.0
+    """What one number of the cache is worth."""
+
+    def __init__(
+        self,
+        spec: LatentAttentionSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+        method: LinearMethod | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "query heads")
+        hidden, rank = unsharded(hidden_size, "hidden_size"), spec.query_rank
+        queries, values = self.heads.times(spec.key_dim), self.heads.times(spec.value_dim)
+        latent = unsharded(spec.head_dim)
+        self._low_rank = () if rank is None else (unsharded(rank, "q_lora_rank"),)
+        orders = (*(None for _ in self._low_rank), _order(spec, spec.latent, 1))
+        self.compressed = Linear(
+            hidden, (*self._low_rank, latent), bias=spec.bias, options=options, method=method, orders=orders
+        )
+        self.query_norm = None if rank is None else Norm(rank, spec.norm, options)
+        self.latent_norm = Norm(spec.latent, spec.norm, options)
+        order = (_order(spec, spec.plain_dim, self.heads.size),)
+        source = self._low_rank[0] if self._low_rank else hidden
+        self.query = Linear(source, (queries,), bias=False, options=options, method=method, orders=order)
+        self.up = parameter(
+            self.heads.size, spec.plain_dim + spec.value_dim, spec.latent, dtype=options.dtype, device=options.device
+        )
+        """From a latent to each head's key, without its rotated part, and value."""
+        self.output = Linear(values, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
+        self.variant = AttentionVariant(spec.scale)
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How its input is to be quantized: left to the linears, as two may read it."""
+        return None
+
+    def forward(
+        self, x: Tensor | Quantized, residual: Tensor | None, rope: Rope | None, attention: AttentionContext
+    ) -> ResidualStream:
+        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        spec, compressed = self.spec, self.compressed(x)
+        cached = compressed[:, -spec.head_dim :]
+        latent = self.latent_norm(cached[:, : spec.latent].contiguous())[0]
+        low = x if self.query_norm is None else self.query_norm(compressed[:, : -spec.head_dim].contiguous())[0]
+        query = self.query(low).view(len(latent), self.heads.size, spec.key_dim)
+        plain_part, rotated = query[..., : spec.plain_dim], query[..., spec.plain_dim :]
+        shared = cached[:, None, spec.latent :]
+        if rope is not None:
+            rotated, shared = rotate(rotated, rope), rotate(shared, rope)
+        up_key, up_value = self.up[:, : spec.plain_dim], self.up[:, spec.plain_dim :]
+        absorbed = torch.bmm(plain_part.transpose(0, 1), up_key).transpose(0, 1)
+        keys = torch.cat((latent[:, None], shared), dim=-1)
+        attended = attention.attend_prepared(self.layer, torch.cat((absorbed, rotated), dim=-1), keys, self.variant)
+        values = torch.bmm(attended.transpose(0, 1), up_value.transpose(1, 2)).transpose(0, 1)
+        return self.output.add_to(residual, values.reshape(len(latent), -1))
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        names, layer, spec = self.options.names, self.layer, self.spec
+        low = ("query_down",) if self._low_rank else ()
+        yield from self.compressed.tensors(*(names.of_layer(role, layer) for role in (*low, "latent")))
+        yield from self.query.tensors(names.of_layer("query_up" if self._low_rank else "query", layer))
+        if self.query_norm is not None:
+            yield from self.query_norm.tensors(names.of_layer("query_latent_norm", layer))
+        yield from self.latent_norm.tensors(names.of_layer("latent_norm", layer))
+        rows, columns = self.heads.times(spec.plain_dim + spec.value_dim), unsharded(spec.latent)
+        yield plain(f"{names.of_layer('latent_up', layer)}.weight", self.up.view(-1, spec.latent), rows, columns)
+        yield from self.output.tensors(names.of_layer("output", layer))
+        yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
+        spec, size, heads = self.spec, self.options.dtype.itemsize, self.heads.size
+        hidden, rows = self.compressed.columns.size, sum(self.compressed.parts)
+        narrow = 3 * rows + 2 * spec.head_dim
+        each = 2 * spec.key_dim + 3 * spec.head_dim + 2 * spec.latent + 2 * spec.value_dim
+        rotated = 4 * (heads + 1) * spec.rotary_dim + 3 * rows
+        quantized = 0 if self.query.method is UNQUANTIZED else max(rows, hidden) + hidden * size
+        return (hidden + narrow + heads * each) * size + rotated * _FLOAT32_BYTES + quantized
+
+
+def _order(spec: LatentAttentionSpec, before: int, heads: int) -> Tensor | None:
+    """Which row each stored row is, of heads that have `before` rows before those that are rotated."""
+    order = head_order(spec.rope, spec.rotary_dim)
+    if order is None:
+        return None
+    one = torch.cat((torch.arange(before, device="cpu"), before + order))
+    return (torch.arange(heads, device="cpu")[:, None] * len(one) + one).view(-1)

@@ -1,0 +1,88 @@
+"""Families with latent attention, whose KV cache is compressed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from family_cases.case import Case
+
+_LATENT = {
+    "num_key_value_heads": 8,
+    "q_lora_rank": 40,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "mscale": 0.8,
+    "mscale_all_dim": 1.3,
+}
+_EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 36}
+
+CASES = {
+    "deepseek-v2": Case(
+        "DeepseekV2",
+        {
+            **_LATENT,
+            **_EXPERTS,
+            "attention_bias": True,
+            "first_k_dense_replace": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 3.0,
+            "rope_parameters": _YARN,
+        },
+    ),
+    "deepseek-v2-lite": Case("DeepseekV2", {**_LATENT, **_EXPERTS, "q_lora_rank": None}),
+    "deepseek-v3": Case(
+        "DeepseekV3",
+        {
+            **_LATENT,
+            **_EXPERTS,
+            "attention_bias": True,
+            "first_k_dense_replace": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "rope_parameters": _YARN,
+        },
+    ),
+    "glm4-moe-lite": Case("Glm4MoeLite", {**_LATENT, **_EXPERTS, "rope_interleave": False, "n_shared_experts": 2}),
+    "axk1": Case("AXK1", {**_LATENT, **_EXPERTS, "n_group": 2, "topk_group": 1}),
+    "minicpm3": Case(
+        "MiniCPM3",
+        {**_LATENT, "attention_bias": True, "v_head_dim": None, "dim_model_base": 32, "tie_word_embeddings": False},
+    ),
+    "youtu": Case("Youtu", {**_LATENT, "q_lora_rank": None, "tie_word_embeddings": False}),
+}
+
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "DeepseekV2ForCausalLM": (  # DeepSeek-V2-Lite
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 10944,
+            "moe_intermediate_size": 1408,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 16,
+            "vocab_size": 102400,
+            "q_lora_rank": None,
+            "first_k_dense_replace": 1,
+            "num_experts_per_tok": 6,
+        },
+        15_706_484_224,
+    ),
+    "DeepseekV3ForCausalLM": (  # DeepSeek-V3 without the layer that predicts a second token
+        {
+            "hidden_size": 7168,
+            "num_hidden_layers": 61,
+            "num_attention_heads": 128,
+            "vocab_size": 129280,
+        },
+        671_026_419_200,
+    ),
+}
