@@ -22,9 +22,10 @@ def _compare(
     *,
     bias: bool = False,
     dtype: torch.dtype = torch.float32,
+    first_row: int = 0,
 ) -> None:
     """Against PyTorch's convolution of past and new inputs; states that must not be read are not numbers."""
-    step = steps(device, query_lens, has_past)
+    step = steps(device, query_lens, has_past, first_row)
     x = torch.randn(step.tokens, channels + 16, device=device).to(dtype)[:, :channels]
     weight = torch.randn(channels, _WIDTH, device=device).to(dtype)
     added = torch.randn(channels, device=device).to(dtype) if bias else None
@@ -56,6 +57,7 @@ _PASTS = (True, False, True, True, True, False, True, False)
 CHECKS = [
     Check("decode", partial(_compare, query_lens=(1, 1, 1, 0), has_past=(True, False, True, True), channels=300)),
     Check("mixed", partial(_compare, query_lens=_MIXED, has_past=_PASTS, channels=48, bias=True)),
+    Check("slice", partial(_compare, query_lens=_MIXED, has_past=_PASTS, channels=48, first_row=37)),
     Check("bfloat16", partial(_compare, query_lens=(5, 1), has_past=(True, True), channels=64, dtype=torch.bfloat16)),
     Check(
         "qwen3_next", partial(_compare, query_lens=(700, *_MIXED), has_past=(True, *_PASTS), channels=8192), large=True

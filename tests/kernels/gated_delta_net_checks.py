@@ -106,12 +106,13 @@ def _check(
     exact: bool = True,
     normalize: bool = True,
     large: bool = False,
+    first_row: int = 0,
 ) -> Check:
     """`sizes`: key heads, heads, key dim, value dim. Every second sequence has a past."""
 
     def run(device: torch.device) -> None:
         dtype = torch.float32 if exact else half_precision(device)
-        step = steps(device, query_lens, tuple(number % 2 == 0 for number in range(len(query_lens))))
+        step = steps(device, query_lens, tuple(number % 2 == 0 for number in range(len(query_lens))), first_row)
         inputs = _inputs(device, dtype, step.tokens, sizes)
         if not normalize:
             inputs["key"] /= sizes[2] ** 0.5  # keys much longer than 1 would make the state grow without end
@@ -164,6 +165,7 @@ CHECKS = [
     _check("heads_of_their_own_not_normalized", (3, 1), (2, 2, 16, 32), normalize=False),
     _check("chunks_not_normalized", (70,), (2, 2, 16, 32), normalize=False),
     _check("half_precision", (100, 2), (1, 1, 64, 64), exact=False),
+    _check("slice", (70, 1, 65), (1, 2, 16, 32), first_row=130),
     Check("one_token_again_and_again", _one_token_again_and_again),
     Check("no_matter_who_else", _no_matter_who_else),
     _check("qwen3_next_decode", (1,) * 33, _NEXT, exact=False, large=True),

@@ -17,11 +17,12 @@ class Steps:
     state_rows: torch.Tensor
     cu_query_lens: torch.Tensor
     context_lens: torch.Tensor
+    first_row: int = 0
 
     @property
     def tokens(self) -> int:
         """Of the step, with two of padding."""
-        return sum(self.query_lens) + 2
+        return self.first_row + sum(self.query_lens) + 2
 
     def slices(self) -> list[slice]:
         """Where each sequence's tokens are."""
@@ -29,13 +30,14 @@ class Steps:
         return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
-def steps(device: torch.device, query_lens: tuple[int, ...], has_past: tuple[bool, ...]) -> Steps:
-    """Rows in no order, and one row more than there are sequences."""
+def steps(device: torch.device, query_lens: tuple[int, ...], has_past: tuple[bool, ...], first_row: int = 0) -> Steps:
+    """Rows in no order, and one row more than there are sequences. `first_row`: tokens of others stand before them."""
     lengths = torch.tensor(query_lens, dtype=torch.int32)
     return Steps(
         query_lens,
         has_past,
         torch.randperm(len(query_lens) + 1)[:-1].to(device, torch.int32),
-        torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(device, torch.int32),
+        (torch.nn.functional.pad(lengths.cumsum(0), (1, 0)) + first_row).to(device, torch.int32),
         (lengths + 5 * torch.tensor(has_past)).to(device, torch.int32),
+        first_row,
     )

@@ -37,7 +37,7 @@ def causal_conv_kernel(
     sequence = find_sequence(cu_query_lens, tile, num_seqs, TILE_TOKENS)
     first_row = tl.load(cu_query_lens + sequence)
     query_len = tl.load(cu_query_lens + sequence + 1) - first_row
-    first = (tile - first_row // TILE_TOKENS - sequence) * TILE_TOKENS
+    first = (tile - (first_row - tl.load(cu_query_lens)) // TILE_TOKENS - sequence) * TILE_TOKENS
     if first >= query_len:
         return
     past_len = tl.load(context_lens + sequence) - query_len

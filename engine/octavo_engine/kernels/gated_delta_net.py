@@ -143,7 +143,7 @@ def chunk_kernel(
     sequence = find_sequence(cu_query_lens, slot, num_seqs, CHUNK)
     first_row = tl.load(cu_query_lens + sequence)
     query_len = tl.load(cu_query_lens + sequence + 1) - first_row
-    first = (slot - first_row // CHUNK - sequence) * CHUNK
+    first = (slot - (first_row - tl.load(cu_query_lens)) // CHUNK - sequence) * CHUNK
     if (first >= query_len) | (query_len <= MOST_TOKENS):
         return
     features = head // GROUP * KEY_DIM + tl.arange(0, KEY_DIM)[None, :]
