@@ -85,6 +85,32 @@ def awq(config: dict[str, Any]) -> Quantize:
     return quantize
 
 
+def pack_quantized(config: dict[str, Any]) -> Quantize:
+    wanted = config["config_groups"]["group_0"]["weights"]
+    bits, symmetric = wanted["num_bits"], wanted["symmetric"]
+
+    def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
+        act_order = wanted.get("actorder") == "group"
+        group = groups_of(weight.shape[1], wanted.get("group_size", -1), act_order=act_order)
+        codes, scale, zero, numbers = by_groups(weight, bits, group, symmetric=symmetric)
+        stored = {"weight_packed": words(codes.t(), bits).t(), "weight_scale": scale.half()}
+        stored["weight_shape"] = torch.tensor(weight.shape)
+        if not symmetric:
+            stored["weight_zero_point"] = words(zero, bits)
+        if act_order:
+            stored["weight_g_idx"] = group.int()
+        return stored, numbers
+
+    return quantize
+
+
+def _compressed(**weights: Any) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": {"type": "int", **weights}, "input_activations": None}
+    known = {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"]}
+    return {**known, "config_groups": {"group_0": group}}
+
+
+_BY_GROUP = {"strategy": "group", "group_size": 32}
 FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] = {
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": True, "desc_act": False}),
     "gptq_asymmetric": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False}),
@@ -93,6 +119,9 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "gptq_rows": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": -1, "sym": True, "desc_act": True}),
     "gptq_8": (gptq, {"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": False, "desc_act": True}),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
+    "w4a16": (pack_quantized, _compressed(num_bits=4, symmetric=True, **_BY_GROUP)),
+    "w4a16_act_order": (pack_quantized, _compressed(num_bits=4, symmetric=False, actorder="group", **_BY_GROUP)),
+    "w8a16": (pack_quantized, _compressed(num_bits=8, symmetric=True, strategy="channel")),
 }
 FORMATS["gptq_v2"][1]["checkpoint_format"] = "gptq_v2"
 

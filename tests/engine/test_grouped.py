@@ -44,7 +44,7 @@ def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(name, tmp_pa
 
 
 def test_ranks_compute_what_one_computes(tmp_path):
-    names = ["gptq", "gptq_act_order", "gptq_rows", "awq"]
+    names = ["gptq", "gptq_act_order", "gptq_rows", "awq", "w4a16_act_order"]
     for name in names:
         save_grouped(tmp_path / name, name)
     group_logits(2, [tmp_path / name for name in names], tmp_path)
@@ -140,6 +140,11 @@ def test_biases_of_zeros_are_ignored_and_others_refused(tmp_path):
         load(tmp_path)
 
 
+def _group(**changes: Any) -> dict[str, Any]:
+    (group,) = FORMATS["w4a16"][1]["config_groups"].values()
+    return {"config_groups": {"group_0": {**group, **changes}}}
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "3 bits": ("gptq", {"bits": 3}, "gptq with 3 bits"),
     "odd groups": ("gptq", {"group_size": 48}, "group_size 48"),
@@ -147,6 +152,9 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "by module": ("gptq", {"dynamic": {"-:.*down.*": {}}}, "gptq with dynamic"),
     "gemv": ("awq", {"version": "gemv"}, "awq in the order gemv"),
     "without zeros": ("awq", {"zero_point": False}, "awq without zero_point"),
+    "activations too": ("w4a16", _group(input_activations={"num_bits": 8}), "with quantized activations"),
+    "other targets": ("w4a16", _group(targets=["re:.*mlp.*"]), "targets other than Linear"),
+    "by tensor": ("w4a16", _group(weights={"num_bits": 4, "strategy": "tensor"}), "with scales by tensor"),
     "left out": ("awq", {"modules_to_not_convert": ["model.layers.0"]}, "model.layers.0 is not quantized"),
 }
 

@@ -162,7 +162,7 @@ def _fp8(config: Fields) -> FP8Scheme:
 
 def _compressed_tensors(config: Fields) -> FP8Scheme | None:
     """llm-compressor's `float-quantized`; one group for all linear layers."""
-    if config.text("format", default="?") == "int-quantized":
+    if config.text("format", default="?") in ("int-quantized", "pack-quantized"):
         return None
     groups = config.mapping("config_groups")
     names = list(groups.values) if groups is not None else []

@@ -1,0 +1,81 @@
+"""compressed-tensors' `pack-quantized` (llm-compressor's W4A16 and W8A16): 4 or 8 bits, scales by group or channel.
+
+`weight_packed` int32 [out, in / codes], each word of consecutive columns with the first one lowest; `weight_scale` [out,
+groups]; where it is asymmetric `weight_zero_point` int32 [out / codes, groups]. Signed numbers are stored with half of
+their range added, zeros too. `weight_g_idx` [in] is each column's group (actorder `group`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.gptq import GROUP_SIZES
+from octavo_engine.model.quantization.grouped import Grouped
+from octavo_engine.model.quantization.linear_method import Projection, Weights
+from octavo_engine.model.quantization.packed import codes_by_columns, column_groups, scales, zeros_by_rows
+from octavo_engine.model.quantization.scheme import Scheme, unsupported
+
+
+def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+    name = f"{projection.name}.weight"
+    yield codes_by_columns(method, f"{name}_packed", weights, projection)
+    yield scales(method, f"{name}_scale", weights, projection)
+    if method.has_zeros:
+        yield zeros_by_rows(method, f"{name}_zero_point", weights, projection)
+    yield column_groups(method, f"{name}_g_idx", weights, projection)
+    yield ignored(f"{name}_shape")
+
+
+def _compressed_tensors(config: Fields) -> Grouped | None:
+    """One group of weights for all linear layers; activations as they are."""
+    if config.text("format", default="?") != "pack-quantized":
+        return None
+    groups = config.mapping("config_groups")
+    group = groups.mapping(next(iter(groups.values))) if groups is not None and len(groups.values) == 1 else None
+    weights = None if group is None else group.mapping("weights")
+    if group is None or weights is None:
+        raise unsupported(config, "compressed-tensors (pack-quantized) other than one group of weights")
+    if group.values.get("input_activations"):
+        raise unsupported(config, "compressed-tensors (pack-quantized) with quantized activations")
+    if group.values.get("targets") != ["Linear"]:
+        raise unsupported(config, "compressed-tensors (pack-quantized) with targets other than Linear")
+    bits, kind = weights.integer("num_bits", 0, 64), weights.text("type", default="int")
+    if bits not in (4, 8) or kind != "int":
+        raise unsupported(
+            config, f"compressed-tensors (pack-quantized) of {bits} bits ({kind}); int 4 and 8 are computed"
+        )
+    order = weights.values.get("actorder")
+    if order not in (None, False, "static", "weight", "group", True):
+        raise unsupported(config, f"compressed-tensors (pack-quantized) with actorder {order!r}")
+    size = _group_size(config, weights)
+    return Grouped(
+        "pack-quantized",
+        bits,
+        size,
+        _tensors,
+        has_zeros=not weights.boolean("symmetric", True),
+        act_order=order in ("group", True) and size is not None,
+    )
+
+
+def _group_size(config: Fields, weights: Fields) -> int | None:
+    match weights.text("strategy", default="?"):
+        case "channel":
+            return None
+        case "group":
+            size = weights.integer("group_size", -1, 1 << 20)
+            if size in GROUP_SIZES:
+                return size
+            raise unsupported(config, f"compressed-tensors (pack-quantized) with group_size {size}")
+        case other:
+            raise unsupported(config, f"compressed-tensors (pack-quantized) with scales by {other}")
+
+
+SCHEME = Scheme(
+    name="pack_quantized",
+    readers={"compressed-tensors": _compressed_tensors},
+    online=None,
+    supported="compressed-tensors (pack-quantized, 4 and 8 bits, by group or channel)",
+)
