@@ -1,8 +1,8 @@
 """compressed-tensors' `pack-quantized` (llm-compressor's W4A16 and W8A16): 4 or 8 bits, scales by group or channel.
 
-`weight_packed` int32 [out, in / codes], each word of consecutive columns with the first one lowest; `weight_scale` [out,
-groups]; where it is asymmetric `weight_zero_point` int32 [out / codes, groups]. Signed numbers are stored with half of
-their range added, zeros too. `weight_g_idx` [in] is each column's group (actorder `group`).
+`weight_packed` int32 [out, in / codes], each word of consecutive columns with the first one lowest; `weight_scale`
+[out, groups]; where it is asymmetric `weight_zero_point` int32 [out / codes, groups]. Signed numbers and zeros are
+stored with half of their range added. `weight_g_idx` [in] is each column's group (actorder `group`).
 """
 
 from __future__ import annotations
