@@ -237,6 +237,7 @@ class Histories(RuleBasedStateMachine):
         running = self.scheduler.running
         decoding = [request for request in running.decoding if request.known < request.final_len]
         plan = self.scheduler.plan(self.now)
+        self._note_preemptions()  # there may be some although nothing could be planned
         if plan is not None:
             check_plan(self.scheduler, plan)
             self._look_at(plan)
@@ -262,6 +263,8 @@ class Histories(RuleBasedStateMachine):
             if request.fork_of and not request.preemptions and starts[new.row] % self.world.block_size:
                 FIGURES["forks that began inside a block"] += 1
             FIGURES["forks"] += bool(request.fork_of and not request.preemptions and starts[new.row])
+
+    def _note_preemptions(self) -> None:
         for request in self.scheduler._requests.values():
             asked = self.asked[request.request_id]
             FIGURES["preemptions"] += request.preemptions - asked.preemptions

@@ -389,7 +389,7 @@ class Schedule:
             figures["aborts"] += 1
 
     def _hear(self, figures: Counter[str]) -> None:
-        running = len(self.scheduler._planner.running)
+        running = len(self.scheduler.planner.running)
         for output in self.loop.step().each():
             asked = self.asked[output.request_id]
             assert asked.end is None, "told more after the end"

@@ -135,7 +135,7 @@ def _forget(pool: BlockPool, digest: bytes) -> None:
 def test_preempted_requests_go_on_as_if_nothing_had_been(load: Any, swap_space: int) -> None:
     llm = load(10, **TIGHT, swap_space=swap_space, enable_prefix_caching=False)
     if swap_space:
-        llm._loop._scheduler._planner.cost.token_seconds = 1.0  # so that swapping is always cheaper
+        llm._loop._scheduler.planner.cost.token_seconds = 1.0  # so that swapping is always cheaper
         memory = llm._loop._scheduler.memory
         assert memory.swap.pools[0].num_blocks > memory.swap.pools[1].num_blocks > 0
     assert_as_reference(10, llm.generate(PROMPTS, GREEDY))
