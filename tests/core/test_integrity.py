@@ -27,7 +27,7 @@ def healthy() -> Scheduler:
     assert scheduler._requests["low"].swapped is not None
     cache = scheduler.memory.pools[0].cache
     assert cache is not None
-    assert cache.num_unused > 0
+    assert cache.unused
     assert scheduler.memory.pools[0]._free
     scheduler.check_integrity()
     return scheduler
@@ -40,13 +40,13 @@ def table(scheduler: Scheduler, name: str) -> list[int]:
 def resting(scheduler: Scheduler) -> int:
     cache = scheduler.memory.pools[0].cache
     assert cache is not None
-    return min(cache.unused())
+    return min(cache.unused)
 
 
 def forget_resting(scheduler: Scheduler) -> None:
     cache = scheduler.memory.pools[0].cache
     assert cache is not None
-    cache._unused.remove(resting(scheduler))
+    cache._policy.remove(resting(scheduler))
 
 
 def reserve_too_much(scheduler: Scheduler) -> None:

@@ -26,12 +26,12 @@ class BlockPool:
     @property
     def available(self) -> int:
         """Blocks that `take` can give now, reserved ones included."""
-        return len(self._free) + self.cache.num_unused
+        return len(self._free) + len(self.cache.unused)
 
     @property
     def unreserved(self) -> int:
         """Available blocks that no request has reserved."""
-        return len(self._free) + self.cache.num_unused - self.reserved
+        return len(self._free) + len(self.cache.unused) - self.reserved
 
     @property
     def used(self) -> int:
@@ -62,7 +62,7 @@ class BlockPool:
 
     def must_copy(self, block: int) -> bool:
         """Whether writing into the block would be seen by another request, or spoil what the cache knows."""
-        return self._references[block] > 1 or self.cache.knows(block)
+        return self._references[block] > 1 or block in self.cache.known
 
     def references(self, block: int) -> int:
         """How many requests hold the block."""
@@ -77,7 +77,7 @@ class BlockPool:
             self._references[block] -= 1
             if self._references[block] > 0:
                 continue
-            if self.cache.knows(block):
+            if block in self.cache.known:
                 self.cache.release(block, self.now, cold=cold)
             else:
                 self._free.append(block)
@@ -104,7 +104,7 @@ class BlockPool:
         if counts != self._references:
             wrong = [block for block in range(self.num_blocks) if counts[block] != self._references[block]]
             raise RuntimeError(f"blocks {wrong[:8]} have other reference counts than requests hold")
-        unused = self.cache.unused()
+        unused = set(self.cache.unused)
         free = set(self._free)
         used = {block for block, count in enumerate(counts) if count}
         if len(free) != len(self._free) or free & used or free & unused or unused & used:

@@ -114,7 +114,7 @@ class KVMemory:
         """A matched request begins to run: only now was what it found of use."""
         for pool, table in zip(self.pools, state.block_tables, strict=True):
             for block in table:
-                if pool.cache.knows(block):
+                if block in pool.cache.known:
                     pool.cache.found(block, state.request.priority)
 
     def shortage(self, state: RequestState, tokens: int, spare: float = 0.0) -> list[int]:
@@ -158,8 +158,9 @@ class KVMemory:
                 group.pool.reserved -= taken
             if changed < len(table):
                 changes.append(TableChange(state.row, index, changed, tuple(table[changed:])))
-            self.copied_blocks += len(copies)
-            self._operations += [BlockOp(BlockOpKind.COPY, index, *copy) for copy in copies]
+            if copies:
+                self.copied_blocks += len(copies)
+                self._operations += [BlockOp(BlockOpKind.COPY, index, *copy) for copy in copies]
             capacity = min(capacity, group.capacity(table, tokens))
         state.capacity = capacity
         return changes

@@ -53,64 +53,54 @@ class PrefixCache:
 
     def __init__(self, policy: str = "lru", ttl: float | None = None) -> None:
         self._block_of: dict[bytes, int] = {}
-        self._known: dict[int, _Known] = {}
-        self._unused = POLICIES[policy]()
+        self.known: dict[int, _Known] = {}
+        """The blocks that are found under some hash."""
+        self._policy = POLICIES[policy]()
+        self.unused = self._policy.ranks
+        """The known blocks that no request uses."""
         self._ttl = ttl
         self._unused_since: OrderedDict[int, float] = OrderedDict()  # oldest first; empty without a time to live
-
-    @property
-    def num_unused(self) -> int:
-        """Known blocks that no request uses."""
-        return len(self._unused)
-
-    def unused(self) -> set[int]:
-        """The ids of the known blocks that no request uses."""
-        return set(self._unused)
 
     def get(self, digest: bytes) -> int | None:
         """The block under `digest`."""
         return self._block_of.get(digest)
 
-    def knows(self, block: int) -> bool:
-        """Whether the block is found under some hash."""
-        return block in self._known
-
     def insert(self, digest: bytes, block: int, owner: Request) -> None:
         """Make `block`, which `owner` computed and uses, findable under `digest`, unless another block already is."""
-        if digest not in self._block_of and block not in self._known:
+        if digest not in self._block_of and block not in self.known:
             self._block_of[digest] = block
-            self._known[block] = _Known(digest, owner.request_id, owner.priority)
+            self.known[block] = _Known(digest, owner.request_id, owner.priority)
 
     def owner(self, block: int) -> str:
         """Id of the request that computed a known block."""
-        return self._known[block].owner
+        return self.known[block].owner
 
     def found(self, block: int, priority: int) -> None:
         """A request begins to run with a known block, which is in use."""
-        known = self._known[block]
+        known = self.known[block]
         known.uses += 1
         known.priority = min(known.priority, priority)
 
     def touch(self, block: int) -> None:
         """A known, unused block is used again."""
-        self._unused.remove(block)
+        self._policy.remove(block)
         self._unused_since.pop(block, None)
 
     def release(self, block: int, now: float, *, cold: bool = False) -> None:
         """The last request lets go of a known block; a `cold` one is of little use, unless it was of use before."""
-        known = self._known[block]
-        self._unused.release(block, known.uses, known.priority, cold=cold and not known.uses)
+        known = self.known[block]
+        self._policy.release(block, known.uses, known.priority, cold=cold and not known.uses)
         if self._ttl is not None:
             self._unused_since[block] = now
 
     def forget(self, block: int) -> None:
         """A block in use is not to be found any more."""
-        if (known := self._known.pop(block, None)) is not None:
+        if (known := self.known.pop(block, None)) is not None:
             del self._block_of[known.digest]
 
     def evict(self) -> int:
         """Forget the unused block whose turn it is; it is the caller's now."""
-        block = self._unused.evict()
+        block = self._policy.evict()
         self._unused_since.pop(block, None)
         self.forget(block)
         return block

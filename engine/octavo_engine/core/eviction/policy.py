@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator
 
 _COLD = float("-inf")
 
@@ -13,7 +12,8 @@ class EvictionPolicy(ABC):
     """The unused blocks by rank: the smallest rank goes first, among equals the block that was unused for longest."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int, float] = {}
+        self.ranks: dict[int, float] = {}
+        """The unused blocks, each with its rank."""
         self._blocks: dict[float, OrderedDict[int, None]] = {}
         """By rank; there are few ranks, as blocks that were used as often, or by as important requests, share one."""
         self.last_rank = 0.0  # of the block that was evicted last, cold ones aside
@@ -25,12 +25,12 @@ class EvictionPolicy(ABC):
     def release(self, block: int, uses: int, priority: int, *, cold: bool = False) -> None:
         """A block is unused from now on. A `cold` one goes before all others."""
         rank = _COLD if cold else self.rank(uses, priority)
-        self._ranks[block] = rank
+        self.ranks[block] = rank
         self._blocks.setdefault(rank, OrderedDict())[block] = None
 
     def remove(self, block: int) -> None:
         """An unused block is used again, or forgotten."""
-        rank = self._ranks.pop(block)
+        rank = self.ranks.pop(block)
         del self._blocks[rank][block]
         if not self._blocks[rank]:
             del self._blocks[rank]
@@ -43,9 +43,3 @@ class EvictionPolicy(ABC):
         if rank != _COLD:
             self.last_rank = rank
         return block
-
-    def __len__(self) -> int:
-        return len(self._ranks)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._ranks)
