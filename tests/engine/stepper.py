@@ -10,6 +10,7 @@ from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.states import allocate_states, prepare_states
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.model.decoder import Decoder
 
@@ -70,12 +71,19 @@ class Stepper:
         self.caches = {
             layer: cache
             for group in self.groups
+            if not group.state_size
             for layer, cache in self.backend.allocate(group, num_blocks, block_size, dtype, torch.device("cpu")).items()
         }
         for cache in self.caches.values():
             # Whatever an earlier owner may have left must not matter.
             cache.key.fill_(float("nan"))
             cache.value.fill_(float("nan"))
+        self.states = {
+            layer: allocate_states(num_blocks, group.state_size, dtype, torch.device("cpu")).fill_(float("nan"))
+            for group in self.groups
+            if group.state_size
+            for layer in group.layers
+        }
         self.free = list(range(num_blocks))
         random.Random(0).shuffle(self.free)
 
@@ -96,10 +104,13 @@ class Stepper:
             backend=self.backend,
             caches=self.caches,
             metadata=tuple(
-                self.backend.prepare(inputs, index, self.block_size, group.window)
+                prepare_states(inputs, index, len(self.states[group.layers[0]]) - 1)
+                if group.state_size
+                else self.backend.prepare(inputs, index, self.block_size, group.window)
                 for index, group in enumerate(self.groups)
             ),
             group_of_layer=tuple(group_of_layer[layer] for layer in sorted(group_of_layer)),
+            states=self.states,
         )
         logits = self.decoder.logits(self.decoder(inputs, context))
         return [logits] if sample is not None else list(logits.split([count for _, count in work]))

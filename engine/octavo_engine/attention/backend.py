@@ -22,7 +22,7 @@ class KVGroupSpec:
     """Layers whose caches are allocated, shared and freed together (one block table for all of them)."""
 
     kind: str
-    """`full`, or `sliding` with a `window`."""
+    """`full`, `sliding` with a `window`, or `recurrent`: layers that keep one state of a sequence instead of tokens."""
     layers: tuple[int, ...]
     num_kv_heads: int
     head_dim: int
@@ -30,6 +30,12 @@ class KVGroupSpec:
     """Tokens that a query sees, its own included; None: all."""
     latent: int | None = None
     """Values are the first so many numbers of the keys, which alone are kept (latent attention); None: they differ."""
+    state_size: int = 0
+    """Numbers of one state in each layer of a recurrent group."""
+
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """One state in all layers of the group."""
+        return len(self.layers) * self.state_size * dtype.itemsize
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """Keys and values of one token in all layers of the group."""

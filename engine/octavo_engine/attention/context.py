@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from octavo_engine.attention.backend import AttentionBackend, AttentionVariant, LayerCache
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate, split_heads
+from octavo_engine.attention.states import StateStep
 from octavo_engine.kernels.norm_weights import NormWeights
 
 
@@ -24,8 +25,14 @@ class AttentionContext:
     metadata: tuple[Any, ...]
     """By KV group, as `backend.prepare` gave it."""
     group_of_layer: tuple[int, ...]
+    states: Mapping[int, Tensor] = field(default_factory=dict)
+    """By layer index, of layers that keep a state: [places, state size]."""
     per_layer_inputs: Tensor | None = None
     """[T, layers, size] of models whose layers get vectors of the tokens besides the residual stream."""
+
+    def state(self, layer: int) -> tuple[Tensor, StateStep]:
+        """The states [places, state size] of all sequences in `layer`, and where this step's are."""
+        return self.states[layer], self.metadata[self.group_of_layer[layer]]
 
     def attend(
         self, layer: int, heads: Tensor, variant: AttentionVariant, rope: Rope | None, qk_norm: QKNorm | None

@@ -78,9 +78,9 @@ def _resolve(
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
     blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products)
     check_alignment(spec, shard.size)
-    variants = (layer.mixer.variant for layer in blueprint.decoder_layers)
+    variants = (mixer.variant for mixer in blueprint.attentions())
     task = AttentionTask(
-        blueprint.kv_groups,
+        tuple(group for group in blueprint.kv_groups if not group.state_size),
         config.block_size,
         dtype,
         kv_dtype,

@@ -238,7 +238,9 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
 
     def scratch(tokens: int, seqs: int) -> int:
         backend, heads = resolved.backend, resolved.num_heads
-        attention = (backend.scratch_bytes(group, heads, tokens, seqs, length) for group in groups)
+        attention = (
+            backend.scratch_bytes(group, heads, tokens, seqs, length) for group in groups if not group.state_size
+        )
         return max(attention) + footprint.dequantized_bytes(blueprint)
 
     copied, widened = footprint.compute_bytes(blueprint, resolved.device, tokens)
@@ -253,7 +255,8 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     return MemoryNeed(
         footprint.weight_bytes(blueprint) + copied,
         peak + state,
-        footprint.kv_bytes_per_token(groups, resolved.kv_dtype),
+        footprint.kv_bytes_per_token(groups, resolved.kv_dtype)
+        + footprint.state_bytes_per_token(groups, dtype, config.block_size),
         graphs,
         tuple(
             WindowNeed(group.window, group.bytes_per_token(resolved.kv_dtype))

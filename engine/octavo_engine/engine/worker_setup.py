@@ -160,6 +160,7 @@ def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache
         swap_blocks=[plan.swap_blocks_of(group.window) for group in groups],
         block_size=setup.config.block_size,
         dtype=resolved.kv_dtype,
+        state_dtype=resolved.dtype,
         device=resolved.device,
     )
     return cache.scaled(decoder.kv_scales()) if resolved.kv_dtype == FP8 else cache

@@ -19,7 +19,7 @@ from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import HeadSpec, ModelSpec
+from octavo_engine.model.spec import AttentionSpec, HeadSpec, ModelSpec
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _MAX_CONFIG_BYTES = 16 << 20
@@ -98,9 +98,10 @@ def _interleaved(spec: ModelSpec) -> ModelSpec:
     """`spec` of a file that holds the rows of query and key in llama.cpp's order."""
     layers = []
     for layer in spec.layers:
-        rope = layer.mixer.rope
-        interleaved = None if rope is None else replace(rope, interleaved=True)
-        layers.append(replace(layer, mixer=replace(layer.mixer, rope=interleaved)))
+        mixer = layer.mixer
+        if isinstance(mixer, AttentionSpec) and mixer.rope is not None:
+            mixer = replace(mixer, rope=replace(mixer.rope, interleaved=True))
+        layers.append(replace(layer, mixer=mixer))
     return replace(spec, layers=tuple(layers))
 
 

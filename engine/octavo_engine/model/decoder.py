@@ -16,18 +16,21 @@ from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
+from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.decoder_layer import DecoderLayer
 from octavo_engine.model.layers.embedding import Head, Input
+from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.per_layer_input import PerLayerEmbedding
 from octavo_engine.model.layers.rope import RotaryEmbedding
+from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
-from octavo_engine.model.spec import ModelSpec
+from octavo_engine.model.spec import Mixer, ModelSpec, QueryScaling, RopeSpec, ShortConvSpec
 
 
 class Decoder(nn.Module):
@@ -56,8 +59,7 @@ class Decoder(nn.Module):
         self.per_layer_embedding = (
             None if extra is None else PerLayerEmbedding(extra, spec.hidden_size, spec.num_layers, options)
         )
-        mixers = [layer.mixer for layer in spec.layers]
-        wanted = [(mixer.rope, mixer.rope_size, mixer.query_scaling) for mixer in mixers]
+        wanted = [_rotation(layer.mixer) for layer in spec.layers]
         rotations = list(dict.fromkeys(wanted))
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
         self._rope_of_layer = [rotations.index(rotation) for rotation in wanted]
@@ -136,5 +138,13 @@ class Decoder(nn.Module):
 
     def kv_scales(self) -> dict[int, tuple[float, float]]:
         """By layer, what one e4m3 number of its cached keys and of its cached values is worth."""
-        mixers = (layer.mixer for layer in self.decoder_layers)
-        return {mixer.layer: (mixer.key_scale, mixer.value_scale) for mixer in mixers}
+        return {mixer.layer: (mixer.key_scale, mixer.value_scale) for mixer in self.attentions()}
+
+    def attentions(self) -> list[Attention | LatentAttention]:
+        """The mixers that attend."""
+        return [layer.mixer for layer in self.decoder_layers if not isinstance(layer.mixer, ShortConv)]
+
+
+def _rotation(mixer: Mixer) -> tuple[RopeSpec | None, int, QueryScaling | None]:
+    """By what the angles of two layers differ; those that do not attend have none."""
+    return (None, 2, None) if isinstance(mixer, ShortConvSpec) else (mixer.rope, mixer.rope_size, mixer.query_scaling)

@@ -70,6 +70,10 @@ class TensorNames:
     attention: str = "model.layers.{layer}.self_attn"
     """The module: scales of the KV cache and old rotary tables lie under it."""
 
+    conv_input: str = "model.layers.{layer}.conv.in_proj"
+    conv: str = "model.layers.{layer}.conv.conv"
+    conv_output: str = "model.layers.{layer}.conv.out_proj"
+
     gate: str = "model.layers.{layer}.mlp.gate_proj"
     up: str = "model.layers.{layer}.mlp.up_proj"
     """For a feed-forward without a gate, its only projection to the intermediate size."""

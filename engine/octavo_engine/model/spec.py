@@ -216,7 +216,31 @@ class LatentAttentionSpec:
         """Each layer has a cache of its own."""
 
 
-Mixer = AttentionSpec | LatentAttentionSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvSpec:
+    """A gated causal convolution of each channel over the last few tokens (LFM2, arXiv 2511.23404).
+
+    One projection gives b, c and x; the result is a projection of c * convolution(b * x).
+    """
+
+    channels: int
+    width: int
+    """Tokens that are seen, the own included."""
+    bias: bool = False
+    """Of both projections and of the convolution."""
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that are kept of a sequence: the inputs of the convolution that its next token sees."""
+        return (self.width - 1) * self.channels
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers."""
+        return KVGroupSpec("recurrent", (), 0, 0, state_size=self.state_size)
+
+
+Mixer = AttentionSpec | LatentAttentionSpec | ShortConvSpec
 """What mixes tokens with those before them."""
 
 
@@ -420,19 +444,24 @@ class ModelSpec:
         return any(isinstance(layer.feed_forward, MoESpec) for layer in self.layers)
 
     @property
+    def attention_mixers(self) -> tuple[AttentionSpec | LatentAttentionSpec, ...]:
+        """Those of the layers that attend."""
+        return tuple(layer.mixer for layer in self.layers if not isinstance(layer.mixer, ShortConvSpec))
+
+    @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """The different ones that layers have."""
-        found = dict.fromkeys(layer.mixer.rope for layer in self.layers)
+        found = dict.fromkeys(mixer.rope for mixer in self.attention_mixers)
         return tuple(rope for rope in found if rope is not None)
 
     @property
     def kv_groups(self) -> tuple[KVGroupSpec, ...]:
-        """Layers whose caches live and die together: full attention first, then windows."""
+        """Layers whose caches live and die together: full attention first, then windows, then states."""
         groups: dict[KVGroupSpec, list[int]] = {}
         for index, layer in enumerate(self.layers):
             if (group := layer.mixer.kv_group) is not None:
                 groups.setdefault(group, []).append(index)
-        ordered = sorted(groups.items(), key=lambda group: group[0].window is not None)
+        ordered = sorted(groups.items(), key=lambda group: (group[0].state_size > 0, group[0].window is not None))
         return tuple(replace(group, layers=tuple(layers)) for group, layers in ordered)
 
     def for_length(self, length: int) -> ModelSpec:
@@ -441,7 +470,7 @@ class ModelSpec:
             self,
             layers=tuple(
                 layer
-                if layer.mixer.rope is None
+                if isinstance(layer.mixer, ShortConvSpec) or layer.mixer.rope is None
                 else replace(layer, mixer=replace(layer.mixer, rope=layer.mixer.rope.for_length(length)))
                 for layer in self.layers
             ),

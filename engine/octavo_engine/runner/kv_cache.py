@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, KVGroupSpec, LayerCache
+from octavo_engine.attention.states import allocate_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,9 @@ class KVCache:
     block_size: int
     layers: Mapping[int, LayerCache]
     swap: Mapping[int, LayerCache]
+    states: Mapping[int, Tensor] = field(default_factory=dict)
+    """By layer, of those that keep a state; the first dimension is the block here, too, and one more for padding."""
+    swapped_states: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
     def group_of_layer(self) -> tuple[int, ...]:
@@ -39,7 +43,10 @@ class KVCache:
         return replace(self, layers=layers)
 
     def tensors(self, group: int, *, swap: bool = False) -> list[Tensor]:
-        """Keys and values of all layers of `group`, always in the same order."""
+        """Keys and values, or states, of all layers of `group`, always in the same order."""
+        if self.groups[group].state_size:
+            states = self.swapped_states if swap else self.states
+            return [states[layer] for layer in self.groups[group].layers]
         layers = self.swap if swap else self.layers
         found = []
         for layer in self.groups[group].layers:
@@ -56,22 +63,34 @@ def allocate_cache(
     swap_blocks: Sequence[int],
     block_size: int,
     dtype: torch.dtype,
+    state_dtype: torch.dtype | None = None,
     device: torch.device,
 ) -> KVCache:
-    """A cache and a swap space of so many blocks of each group."""
+    """A cache and a swap space of so many blocks of each group; `state_dtype`: of states, None: `dtype`."""
     layers: dict[int, LayerCache] = {}
     swap: dict[int, LayerCache] = {}
+    states: dict[int, Tensor] = {}
+    swapped: dict[int, Tensor] = {}
     for group, blocks, others in zip(groups, num_blocks, swap_blocks, strict=True):
+        if group.state_size:
+            for layer in group.layers:
+                states[layer] = allocate_states(blocks, group.state_size, state_dtype or dtype, device)
+                if others:
+                    swapped[layer] = _like(states[layer], others)
+            continue
         cached = backend.allocate(group, blocks, block_size, dtype, device)
         layers |= cached
         if others:
             swap |= {layer: _in_cpu_memory(cache, others) for layer, cache in cached.items()}
-    return KVCache(tuple(groups), block_size, layers, swap)
+    return KVCache(tuple(groups), block_size, layers, swap, states, swapped)
 
 
 def _in_cpu_memory(cache: LayerCache, num_blocks: int) -> LayerCache:
-    def like(tensor: Tensor) -> Tensor:
-        return torch.empty((num_blocks, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    key = _like(cache.key, num_blocks)
+    value = key if cache.latent is not None else _like(cache.value, num_blocks)
+    return LayerCache(key, value, latent=cache.latent)
 
-    key = like(cache.key)
-    return LayerCache(key, key if cache.latent is not None else like(cache.value), latent=cache.latent)
+
+def _like(tensor: Tensor, num_blocks: int) -> Tensor:
+    """So many blocks in CPU memory."""
+    return torch.empty((num_blocks, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=tensor.is_cuda)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.states import prepare_states
 from octavo_engine.capture import Capture
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import StepPlan, StepResult
@@ -148,10 +149,12 @@ class Worker:
     def _attention(self, inputs: StepInputs) -> AttentionContext:
         cache = self._cache
         metadata = tuple(
-            self._backend.prepare(inputs, index, cache.block_size, group.window)
+            prepare_states(inputs, index, len(cache.states[group.layers[0]]) - 1)
+            if group.state_size
+            else self._backend.prepare(inputs, index, cache.block_size, group.window)
             for index, group in enumerate(cache.groups)
         )
-        return AttentionContext(self._backend, cache.layers, metadata, self._group_of_layer)
+        return AttentionContext(self._backend, cache.layers, metadata, self._group_of_layer, cache.states)
 
     def _share_tokens(self, sampled: SampledRows) -> None:
         """Write what the first rank sampled into the tables of all, so that each can launch the next step."""

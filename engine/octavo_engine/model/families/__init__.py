@@ -33,6 +33,7 @@ from octavo_engine.model.families.granite_moe import GRANITE_MOE, GRANITE_MOE_SH
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
+from octavo_engine.model.families.lfm2 import LFM2
 from octavo_engine.model.families.llama import EMU3, LLAMA
 from octavo_engine.model.families.minicpm3 import MINICPM3, YOUTU
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
@@ -122,6 +123,7 @@ _ALL = (
     MINIMAX_M2,
     PHIMOE,
     HUNYUAN_MOE,
+    LFM2,
     GPT_NEOX,
     FALCON,
     OPT,

@@ -76,7 +76,7 @@ def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
     for mixer in (layer.mixer for layer in spec.layers):
         if isinstance(mixer, LatentAttentionSpec):
             widths |= {mixer.query_rank or 0, mixer.latent, len(shard.heads(mixer)) * mixer.value_dim}
-    heads = {layer.mixer.head_dim for layer in spec.layers}
+    heads = {mixer.head_dim for mixer in spec.attention_mixers}
     return not any(width % LANES for width in widths) and not any(size % (2 * LANES) for size in heads)
 
 
@@ -98,7 +98,7 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
         product = by_tokens(product, most_tokens, wide_product)
     runner: LayerRunner = one_by_one
     if fused is not None and fused.norm is not None:
-        runner = FusedLayers(kernels, fused.norm.eps, fused.layers[0].mixer.scale, most_tokens)
+        runner = FusedLayers(kernels, fused.norm.eps, fused.attention_mixers[0].scale, most_tokens)
     return Compute(
         product=product,
         gated_product=kernel_gated_product(kernels, most_tokens),

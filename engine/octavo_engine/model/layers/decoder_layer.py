@@ -21,12 +21,22 @@ from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
+from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.quantization.linear_method import LinearMethod
-from octavo_engine.model.spec import AttentionSpec, LatentAttentionSpec, LayerSpec, MLPSpec, MoESpec, NormSpec
+from octavo_engine.model.spec import (
+    AttentionSpec,
+    LatentAttentionSpec,
+    LayerSpec,
+    MLPSpec,
+    MoESpec,
+    NormSpec,
+    ShortConvSpec,
+)
 
 _FLOAT32_BYTES = 4
 
-Part = Attention | LatentAttention | MLP | MoE
+Mixing = Attention | LatentAttention | ShortConv
+Part = Mixing | MLP | MoE
 
 
 class DecoderLayer(nn.Module):
@@ -59,12 +69,14 @@ class DecoderLayer(nn.Module):
     def _norm(self, spec: NormSpec | None) -> Norm | None:
         return None if spec is None else Norm(self.hidden_size, spec, self.options)
 
-    def _mixer(self, method: LinearMethod | None) -> Attention | LatentAttention:
+    def _mixer(self, method: LinearMethod | None) -> Mixing:
         match self.spec.mixer:
             case AttentionSpec() as spec:
                 return Attention(spec, self.hidden_size, self.layer, self.options, method)
             case LatentAttentionSpec() as spec:
                 return LatentAttention(spec, self.hidden_size, self.layer, self.options, method)
+            case ShortConvSpec() as spec:
+                return ShortConv(spec, self.hidden_size, self.layer, self.options, method)
 
     def _feed_forward(self, method: LinearMethod | None) -> MLP | MoE | None:
         match self.spec.feed_forward:

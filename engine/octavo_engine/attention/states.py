@@ -1,0 +1,38 @@
+"""Which states a step's sequences have, for layers that keep one state of a sequence instead of its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import StepInputs
+
+
+@dataclass(frozen=True, slots=True)
+class StateStep:
+    """The same for all layers of a group; tensors on the model's device, none of which the host waits for."""
+
+    places: Tensor
+    """[S] int64, each sequence's state; the last place of all, which no sequence has, for padding."""
+    fresh: Tensor
+    """[S] bool, whether a sequence begins in this step: its state is nothing yet, whatever its place holds."""
+    sequence: Tensor
+    """[T] int64, the sequence of each token."""
+    ends: Tensor
+    """[S] int64, where each sequence's tokens end in T."""
+
+
+def prepare_states(inputs: StepInputs, group: int, spare: int) -> StateStep:
+    """Place 0 of a sequence's block table is its state; `spare` is the place for padding."""
+    bounds = inputs.cu_query_lens.long()
+    counts = bounds.diff()
+    places = torch.where(inputs.context_lens > 0, inputs.block_tables[group][:, 0].long(), spare)
+    sequence = torch.repeat_interleave(counts, output_size=len(inputs.positions))
+    return StateStep(places, inputs.context_lens <= counts, sequence, bounds[1:])
+
+
+def allocate_states(num_places: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One layer's states [num_places + 1, size], zeroed; the last one is for padding."""
+    return torch.zeros(num_places + 1, size, dtype=dtype, device=device)

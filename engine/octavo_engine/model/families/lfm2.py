@@ -1,0 +1,85 @@
+"""Liquid AI's LFM2 (arXiv 2511.23404): short convolutions in most layers, attention in the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import TensorNames
+from octavo_engine.model.spec import LayerSpec, MLPSpec, ModelSpec, NormSpec, QKNormSpec, ShortConvSpec
+
+_LAYER = "model.layers.{layer}"
+_NAMES = TensorNames(
+    before_mixer=f"{_LAYER}.operator_norm",
+    before_feed_forward=f"{_LAYER}.ffn_norm",
+    norm="model.embedding_norm",
+    query_norm=f"{_LAYER}.self_attn.q_layernorm",
+    key_norm=f"{_LAYER}.self_attn.k_layernorm",
+    output=f"{_LAYER}.self_attn.out_proj",
+    gate=f"{_LAYER}.feed_forward.w1",
+    up=f"{_LAYER}.feed_forward.w3",
+    down=f"{_LAYER}.feed_forward.w2",
+)
+
+
+def _attends(fields: Fields) -> list[bool]:
+    """Of each layer, whether it attends."""
+    count, kinds = reading.num_layers(fields), fields.values.get("layer_types")
+    if kinds is None:
+        attending = fields.integers("full_attn_idxs") if fields.has("full_attn_idxs") else range(count)
+        return _checked(fields, "full_attn_idxs", [layer in attending for layer in range(count)])
+    if not isinstance(kinds, list) or len(kinds) != count or set(map(str, kinds)) - {"conv", "full_attention"}:
+        raise fields.wrong("layer_types", kinds, f"is not {count} times conv or full_attention")
+    return _checked(fields, "layer_types", [kind == "full_attention" for kind in kinds])
+
+
+def _checked(fields: Fields, name: str, attends: list[bool]) -> list[bool]:
+    if not any(attends):
+        raise fields.wrong(name, fields.values.get(name), "has no layer that attends, which is not supported")
+    return attends
+
+
+def _intermediate_size(fields: Fields) -> int:
+    size = reading.intermediate_size(fields)
+    if not fields.boolean("block_auto_adjust_ff_dim", True):
+        return size
+    multiple = fields.integer("block_multiple_of", 1, 1 << 20)
+    size = int(fields.number("block_ffn_dim_multiplier", 1e-3, 1e3) * int(2 * size / 3))
+    return -(-size // multiple) * multiple
+
+
+def _read(fields: Fields) -> ModelSpec:
+    norm = NormSpec(fields.number("norm_eps", 0, 1))
+    mixer = reading.attention(fields, qk_norm=QKNormSpec(norm))
+    conv = ShortConvSpec(
+        channels=reading.hidden_size(fields),
+        width=fields.integer("conv_L_cache", 2, 64),
+        bias=fields.boolean("conv_bias", False),
+    )
+    mlp, norms = MLPSpec(intermediate_size=_intermediate_size(fields)), reading.norms_before(norm)
+    layers = tuple(
+        LayerSpec(mixer=mixer if attends else conv, feed_forward=mlp, norms=norms) for attends in _attends(fields)
+    )
+    return reading.model(fields, LFM2.architecture, layers, norm=norm, names=_NAMES)
+
+
+_DEFAULTS: dict[str, Any] = {
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 128_000,
+    "norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "conv_L_cache": 3,
+    "block_multiple_of": 256,
+    "block_ffn_dim_multiplier": 1.0,
+    "tie_word_embeddings": True,
+}
+LFM2 = Family(
+    architecture="Lfm2ForCausalLM",
+    model_type="lfm2",
+    read=_read,
+    defaults=_DEFAULTS,
+    aliases={"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
+)

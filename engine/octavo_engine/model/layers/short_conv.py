@@ -1,0 +1,76 @@
+"""LFM2's mixer: a gated causal convolution, of which each rank has some channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.layers.causal_conv import causal_conv
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import ShortConvSpec
+
+
+class ShortConv(nn.Module):
+    """A projection to b, c and x, the convolution of b * x, and the projection of c times that."""
+
+    def __init__(
+        self,
+        spec: ShortConvSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+        method: LinearMethod | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        self.channels = span(options.ranks.shard.intermediate(spec.channels), spec.channels, "channels")
+        hidden, dtype, device = unsharded(hidden_size, "hidden_size"), options.dtype, options.device
+        self.input = Linear(hidden, (self.channels,) * 3, bias=spec.bias, options=options, method=method)
+        self.weight = parameter(self.channels.size, 1, spec.width, dtype=dtype, device=device)
+        self.bias = parameter(self.channels.size, dtype=dtype, device=device) if spec.bias else None
+        self.output = Linear(self.channels, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How its input is to be quantized."""
+        return self.input.input_scaling
+
+    def forward(
+        self,
+        x: Tensor | Quantized,
+        residual: Tensor | None,
+        rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
+        attention: AttentionContext,
+    ) -> ResidualStream:
+        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        before, after, inner = self.input(x).chunk(3, dim=-1)
+        states, step = attention.state(self.layer)
+        convolved = causal_conv(before * inner, self.weight[:, 0], self.bias, states, step)
+        return self.output.add_to(residual, after * convolved)
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        names = self.options.names
+        conv = names.of_layer("conv", self.layer)
+        yield from self.input.tensors(*(names.of_layer("conv_input", self.layer),) * 3)
+        yield plain(f"{conv}.weight", self.weight, self.channels)
+        if self.bias is not None:
+            yield plain(f"{conv}.bias", self.bias, self.channels)
+        yield from self.output.tensors(names.of_layer("conv_output", self.layer))
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it, its input included: a decode also reads and writes a state."""
+        hidden, inner, size = self.input.columns.size, self.channels.size, self.options.dtype.itemsize
+        quantized = 0 if self.input.method is UNQUANTIZED else max(inner, hidden) + hidden * size
+        past = 3 * (self.spec.width - 1)
+        return (hidden + (8 + past) * inner) * size + 8 * (8 + past) + quantized
