@@ -319,6 +319,11 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "quantized (fp8), which this version of Octavo does not compute for mixtures of experts",
     ),
     "gelu experts": ("MixtralForCausalLM", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+    "scales of Phi-3.5-MoE's rope": (
+        "Phi3ForCausalLM",
+        {"rope_scaling": {"type": "longrope", "short_mscale": 1.2, "long_mscale": 1.2}},
+        "short_mscale 1.2 is not supported",
+    ),
     "factors": (
         "Phi3ForCausalLM",
         {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 47}},

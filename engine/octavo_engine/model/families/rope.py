@@ -125,6 +125,9 @@ def _longrope(
     fields: Fields, values: Fields, theta: float, max_position: int, head_dim: int, rotary_dim: int | None
 ) -> RopeSpec:
     """LongRoPE (arXiv 2402.13753): a divisor for each pair, others for contexts beyond the original one."""
+    for mscale in ("short_mscale", "long_mscale"):  # Phi-3.5-MoE's, in place of a factor of attention
+        if values.has(mscale):
+            raise values.wrong(mscale, values.values[mscale], "is not supported")
     size, name = rotary_dim or head_dim, "original_max_position_embeddings"
     original = (values if values.has(name) else fields).integer(name, 2, 1 << 30, default=max_position)
     factor = values.number("factor", 1e-3, 1e6, default=max_position / original)
