@@ -65,7 +65,7 @@ class FP8Scheme:
         return Weights(
             parameter(rows, columns, dtype=FP8, device=device),
             parameter(*self.scale_shape(rows, columns), dtype=torch.float32, device=device),
-            nn.Parameter(torch.zeros(1, device=device), requires_grad=False) if static else None,
+            input_scale=nn.Parameter(torch.zeros(1, device=device), requires_grad=False) if static else None,
             dtype=dtype,
             in_8_bits=fp8_products and suits_fp8(dtype, rows, columns),
             leaves_residual=fp8_products and dtype != torch.float32,

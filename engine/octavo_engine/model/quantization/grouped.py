@@ -89,9 +89,9 @@ class Grouped:
         return Weights(
             parameter(rows, columns * self.bits // 8, dtype=torch.uint8, device=device),
             parameter(rows, groups, dtype=torch.float32, device=device),
-            zero,
-            indices,
-            shape.parts,
+            zero=zero,
+            column_groups=indices,
+            parts=shape.parts,
             dtype=dtype,
         )
 

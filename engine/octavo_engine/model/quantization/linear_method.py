@@ -6,7 +6,7 @@ Adapters (LoRA) will stand beside the method in `layers/linear.py`, not in it: t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol
 
 import torch
@@ -24,6 +24,7 @@ class Weights:
     """[out, in], in the type it is stored in; numbers of fewer than 8 bits share bytes: [out, bytes]."""
     scale: nn.Parameter | None = None
     """What its numbers are multiplied with; its shape is the method's choice."""
+    _: KW_ONLY
     zero: nn.Parameter | None = None
     """What is subtracted from its numbers before that, in the shape of `scale`."""
     column_groups: nn.Parameter | None = None
