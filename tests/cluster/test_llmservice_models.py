@@ -60,7 +60,8 @@ def node_cache() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def operator(cluster: Client, node_cache: Path) -> Iterator[Client]:
     """The operator, cluster-wide."""
-    with installed_operator(cluster, "--set", f"engine.hostPaths={{{node_cache}}}") as system:
+    folders = f"{node_cache},/var/lib/octavo"  # the second is a sample's
+    with installed_operator(cluster, "--set", f"engine.hostPaths={{{folders}}}") as system:
         yield system
 
 

@@ -99,11 +99,6 @@ def test_a_rollout_that_cannot_end_is_stalled_while_old_pods_serve(served: Clien
     stalled = wait_for_condition(served, "model", "Stalled", "PullFailed", 60)
     assert condition(stalled, "Reconciling")["status"] == "False"
     assert condition(stalled, "Ready")["status"] == "True"
-    nowhere = {"engine": READY_AT_ONCE["spec"]["engine"], "scheduling": {"nodeSelector": {"no-such": "node"}}}
-    served.kubectl("patch", "llms", "model", "--type=merge", "-p", json.dumps({"spec": nowhere}))
-    wait_for_condition(served, "model", "Stalled", "NoRoomForSurge", 60)
-    served.kubectl("patch", "llms", "model", "--type=merge", "-p", '{"spec": {"scheduling": {"nodeSelector": null}}}')
-    wait_for_condition(served, "model", "Reconciling", "Deployed", 60)
 
 
 def test_a_pod_that_has_the_label_of_a_service_by_mistake_gets_no_requests(served: Client) -> None:
