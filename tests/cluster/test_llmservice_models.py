@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fcntl
 import hashlib
 import io
@@ -20,6 +21,7 @@ import yaml
 from octavo_engine.model.source import resolve_model
 from octavo_operator.api.names import selector
 from octavo_operator.cli import main
+from octavo_operator.reconcile.ownership import APPLIED
 from octavo_operator.render.volumes import NODE_FOLDER
 from tests.engine import fake_hub
 from tests.engine.checkpoints import save_smollm2
@@ -365,12 +367,19 @@ def same_as_live(client: Client, manifest: dict[str, Any]) -> None:
     query = {"fieldManager": "octavo-operator", "dryRun": "All", "fieldValidation": "Strict"}
     headers = {"Content-Type": "application/apply-patch+yaml"}
 
-    def same() -> bool:
+    def differences() -> list[str]:
         live, path = client.get(kind, name), client.path(kind, name)
-        applied = client.http.patch(path, params=query, headers=headers, content=json.dumps(manifest))
-        return bare(live) == bare(applied.raise_for_status().json())
+        # The operator also writes the digest of what it applied.
+        note = {APPLIED: live["metadata"]["annotations"][APPLIED]}
+        noted = merged(manifest, {"metadata": {"annotations": note}})
+        applied = client.http.patch(path, params=query, headers=headers, content=json.dumps(noted))
+        texts = (yaml.safe_dump(bare(each)).splitlines() for each in (live, applied.raise_for_status().json()))
+        return list(difflib.unified_diff(*texts, "in the cluster", "rendered", lineterm=""))
 
-    client.wait_until(same, 30, lambda: f"{kind} {name} is what `render` says: {manifest}", every=1)
+    def describe() -> str:
+        return "\n".join([f"{kind} {name} is what `render` says:", *differences()])
+
+    client.wait_until(lambda: not differences(), 30, describe, every=1)
 
 
 def bare(manifest: dict[str, Any]) -> dict[str, Any]:
