@@ -17,7 +17,7 @@ from octavo_engine.server.generation import Generation, GenerationRequest
 from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.middleware import arrival_of, upload_of
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
-from octavo_engine.server.openai.sse import DONE, EventStream, error_event, event, wait_for_disconnect
+from octavo_engine.server.openai.sse import EventStream, wait_for_disconnect
 from octavo_engine.server.openai.times import Times
 from octavo_engine.server.prepared import JSONAnswer, Prepared, PreparedRequest
 from octavo_engine.server.sequence import Piece
@@ -29,16 +29,19 @@ Result = TypeVar("Result")
 
 
 class Writer(Protocol):
-    """Writes the pieces of one request in an endpoint's own shape, as JSON."""
+    """Writes one request's answer in an endpoint's own shape: as server-sent events, or as one JSON body."""
 
-    def opening(self, index: int) -> bytes | None:
-        """What comes before a sequence's first piece."""
+    def opening(self, index: int) -> list[bytes]:
+        """The events that come before a sequence's first piece."""
 
-    def chunks(self, piece: Piece) -> list[bytes]:
-        """A piece: what it adds, then, by itself, how the sequence ended."""
+    def events(self, piece: Piece) -> list[bytes]:
+        """The events of a piece: what it adds, then, by itself, how the sequence ended."""
 
-    def last(self, usage: Usage) -> bytes:
-        """The chunk with nothing but the usage."""
+    def closing(self, usage: Usage) -> list[bytes]:
+        """The events that end a stream whose sequences have all ended."""
+
+    def failure(self, error: APIError) -> bytes:
+        """The event that ends a stream that failed."""
 
     def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer; one piece for each sequence."""
@@ -64,8 +67,7 @@ async def answer(
         generation = Generation(serving, model.tokenizer, requests, admitted, request.state.request_id)
     written = writer(serving.names[0], asked, model.tokenizer)
     if asked.stream:
-        events = stream(generation, written, asked.include_usage)
-        return EventStream(events, generation.run(), times.deadline)
+        return EventStream(stream(generation, written), generation.run(), times.deadline)
     async with generation.run():
         found = await while_connected(request, collect_answer(generation, written))
     return Response(status_code=499) if found is None else WholeAnswer(found, serving.unread)
@@ -111,23 +113,22 @@ def _enter(serving: Serving, request: Request, asked: PreparedRequest, times: Ti
     return admitted
 
 
-async def stream(generation: Generation, writer: Writer, include_usage: bool) -> AsyncGenerator[bytes, None]:
-    """Server-sent events, the last of which is [DONE] or an error."""
+async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes, None]:
+    """Server-sent events until all sequences have ended, or the first has failed."""
     opened: set[int] = set()
     try:
         async for piece in generation:
             if piece.index not in opened:
                 opened.add(piece.index)
-                if (opening := writer.opening(piece.index)) is not None:
-                    yield event(opening)
-            for chunk in writer.chunks(piece):
-                yield event(chunk)
+                for each in writer.opening(piece.index):
+                    yield each
+            for each in writer.events(piece):
+                yield each
     except APIError as error:
-        yield error_event(error)
+        yield writer.failure(error)
         return
-    if include_usage:
-        yield event(writer.last(usage_of(generation)))
-    yield DONE
+    for each in writer.closing(usage_of(generation)):
+        yield each
 
 
 async def collect_answer(generation: Generation, writer: Writer) -> bytes:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.answering import answer
 from octavo_engine.server.openai.answers import (
     ChatChoice,
@@ -21,6 +22,7 @@ from octavo_engine.server.openai.answers import (
 )
 from octavo_engine.server.openai.chat_answer import ChatAnswer
 from octavo_engine.server.openai.frame import Frame
+from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import Serving
@@ -37,11 +39,11 @@ class ChatWriter:
         self._answers = [ChatAnswer(asked.form) for _ in range(asked.sequences)]
         self._frame = Frame(name, asked, "chatcmpl", "chat.completion.chunk" if asked.stream else "chat.completion")
 
-    def opening(self, index: int) -> bytes:
+    def opening(self, index: int) -> list[bytes]:
         """The chunk that names the role."""
-        return self._frame.chunk(ChatChunkChoice(index, Delta(role="assistant", content="")))
+        return [self._frame.chunk(ChatChunkChoice(index, Delta(role="assistant", content="")))]
 
-    def chunks(self, piece: Piece) -> list[bytes]:
+    def events(self, piece: Piece) -> list[bytes]:
         """The deltas, and how it ended in a chunk of its own. Log probabilities come with the first of a piece."""
         answer = self._answers[piece.index]
         deltas = answer.push(piece.text, last=piece.finish_reason is not None)
@@ -61,9 +63,13 @@ class ChatWriter:
             found.append(self._frame.chunk(end))
         return found
 
-    def last(self, usage: Usage) -> bytes:
-        """No choices, only usage."""
-        return self._frame.full([], usage)
+    def closing(self, usage: Usage) -> list[bytes]:
+        """The usage, if it is asked for, and [DONE]."""
+        return self._frame.closing(usage)
+
+    def failure(self, error: APIError) -> bytes:
+        """The error; no [DONE] follows."""
+        return error_event(error)
 
     def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer."""

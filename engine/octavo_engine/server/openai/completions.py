@@ -8,9 +8,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.answering import answer
 from octavo_engine.server.openai.answers import TextChoice, Usage
 from octavo_engine.server.openai.frame import Frame
+from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import Serving
@@ -28,12 +30,12 @@ class TextWriter:
         self._offsets = [len(echo) for echo in asked.echoes for _ in range(self._n)]
         self._frame = Frame(name, asked, "cmpl", "text_completion")
 
-    def opening(self, index: int) -> bytes | None:
+    def opening(self, index: int) -> list[bytes]:
         """The prompt, if it is wanted back."""
         echo = self._echoes[index // self._n]
-        return self._frame.chunk(TextChoice(index, echo)) if echo else None
+        return [self._frame.chunk(TextChoice(index, echo))] if echo else []
 
-    def chunks(self, piece: Piece) -> list[bytes]:
+    def events(self, piece: Piece) -> list[bytes]:
         """The text, and how it ended in a chunk of its own."""
         found = []
         if piece.text or piece.logprobs:
@@ -43,9 +45,13 @@ class TextWriter:
             found.append(self._frame.chunk(end))
         return found
 
-    def last(self, usage: Usage) -> bytes:
-        """No choices, only usage."""
-        return self._frame.full([], usage)
+    def closing(self, usage: Usage) -> list[bytes]:
+        """The usage, if it is asked for, and [DONE]."""
+        return self._frame.closing(usage)
+
+    def failure(self, error: APIError) -> bytes:
+        """The error; no [DONE] follows."""
+        return error_event(error)
 
     def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer."""

@@ -10,16 +10,18 @@ from typing import TypeVar
 import msgspec
 
 from octavo_engine.server.openai.answers import ChatChoice, ChatChunkChoice, Completion, TextChoice, Usage, encode
+from octavo_engine.server.openai.sse import DONE, event
 from octavo_engine.server.prepared import PreparedRequest
 
 Choice = TypeVar("Choice", ChatChoice, ChatChunkChoice, TextChoice)
 
 
 class Frame:
-    """Writes choices as JSON bodies with the request's id, model and time around them."""
+    """Writes choices, as events or as one JSON body, with the request's id, model and time around them."""
 
     def __init__(self, name: str, asked: PreparedRequest, prefix: str, kind: str) -> None:
         """`name` is the model's own, for a client that names none."""
+        self._with_usage = asked.include_usage
         self._empty = Completion(
             id=f"{prefix}-{uuid.uuid4().hex}",
             object=kind,
@@ -30,9 +32,13 @@ class Frame:
         )
 
     def chunk(self, choice: Choice) -> bytes:
-        """What a chunk adds to one answer."""
-        return encode(msgspec.structs.replace(self._empty, choices=[choice]))
+        """The event of what a chunk adds to one answer."""
+        return event(encode(msgspec.structs.replace(self._empty, choices=[choice])))
+
+    def closing(self, usage: Usage) -> list[bytes]:
+        """The events that end a stream: one with nothing but the usage, if it is asked for, and [DONE]."""
+        return [event(self.full([], usage)), DONE] if self._with_usage else [DONE]
 
     def full(self, choices: Sequence[Choice], usage: Usage) -> bytes:
-        """All answers; with none it is the chunk that ends a stream with its usage."""
+        """The body with all answers."""
         return encode(msgspec.structs.replace(self._empty, choices=list(choices), usage=usage))
