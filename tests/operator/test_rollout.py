@@ -347,3 +347,27 @@ def test_the_revisions_are_those_that_serve_and_come() -> None:
     found = revisions({"status": {"collisionCount": 1}}, both_ready)
     assert found == RevisionStatus(current="r1", updated="r2", collision_count=1)
     assert revisions({}, []) is None
+
+
+def refused(seen: int = 2, **counts: int) -> dict[str, Any]:
+    """A Deployment whose new pods the API server refuses."""
+    found = live(surging=0, seen=seen, **counts)
+    found["spec"]["replicas"] = 1
+    condition = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: one, requested: pods=1"}
+    found["status"]["conditions"] = [condition]
+    return found
+
+
+def test_in_place_lasts_though_no_pod_is_left_and_refused_pods_are_tried_again_every_ten_seconds() -> None:
+    """The ReplicaSet itself waits for minutes after it was refused, and the annotation's change wakes it."""
+    none_left = refused(total=0, updated=0, available=0)
+    states = [rollout_state(rollout(), none_left, [], at(seconds)) for seconds in (0, 9, 10)]
+    assert all(each.in_place and each.again == 10 for each in states)
+    assert states[0].tried == states[1].tried == LATER.replace("Z", "+00:00")
+    assert states[2].tried == at(10)
+
+
+def test_a_deployment_that_is_scaled_to_nothing_has_ended_its_rollout() -> None:
+    none_wanted = refused(total=0, updated=0, available=0)
+    none_wanted["spec"]["replicas"] = 0
+    assert rollout_state(rollout(), none_wanted, [], at(0)) == RolloutState()

@@ -102,7 +102,7 @@ class Reconciler:
             return None
         now = await self._rollout_state(service, observed)
         moment = datetime.fromisoformat(self._clock())
-        config = replace(self._config, engine_image=image, in_place=now.in_place, now=moment)
+        config = replace(self._config, engine_image=image, in_place=now.in_place, tried=now.tried, now=moment)
         if (report := self._scaling.get(key)) and is_scaled_directly(service.spec):
             # In the place of a HorizontalPodAutoscaler, which is not made then; and it is never written.
             seen = {**observed.children, ("HorizontalPodAutoscaler", service.name): report}

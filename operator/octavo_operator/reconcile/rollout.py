@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.llmservice import Rollout
 from octavo_operator.api.status import RevisionStatus
-from octavo_operator.reconcile.pods import PodView
+from octavo_operator.reconcile.pods import PodView, condition_of
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.surge import Obstacle, obstacles
 
@@ -26,13 +26,18 @@ _NO_ROOM = (
     "serving: free what is lacking, or set rollout.strategy to InPlace"
 )
 _NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
+_RETRY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class RolloutState:
-    """How a rollout goes on. `again`: in how many seconds the answer may be another though nothing changes."""
+    """How a rollout goes on. `again`: in how many seconds the answer may be another though nothing changes.
+
+    `tried`: when refused pods are tried again (RFC 3339); None: none are refused.
+    """
 
     in_place: bool = False
+    tried: str | None = None
     blocked: bool = False
     problem: Problem = _NOTHING
     again: float | None = None
@@ -53,9 +58,8 @@ def rollout_state(
     if not falls_back(rollout):
         return _fixed(rollout, waiting)
     helped = [each for each in waiting if each.helped]
-    has_ended = is_rolled_out(deployment, count_of(deployment, "replicas"))  # however many are wanted by now
-    if is_in_place(deployment) and not has_ended and (helped or not waiting):
-        return RolloutState(in_place=True, problem=_went_in_place(rollout))
+    if is_in_place(deployment) and not _has_ended(deployment) and (helped or not waiting):
+        return _in_place(rollout, deployment, now)
     if not waiting or rollout.paused:
         return RolloutState()
     return _soon_in_place(rollout, helped, now) if helped else _blocked(waiting[0], _NO_ROOM)
@@ -117,6 +121,27 @@ def is_replaced(deployment: Mapping[str, Any], wanted: int) -> bool:
 def is_rolled_out(deployment: Mapping[str, Any], wanted: int) -> bool:
     """Whether these are available too."""
     return is_replaced(deployment, wanted) and count_of(deployment, "availableReplicas") == wanted
+
+
+def _has_ended(deployment: Mapping[str, Any]) -> bool:
+    """Whether all pods are of the newest revision, however many are wanted by now; none at all only where none are."""
+    there = count_of(deployment, "replicas")
+    none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
+    return (there > 0 or none_wanted) and is_rolled_out(deployment, there)
+
+
+def _in_place(rollout: Rollout, deployment: Mapping[str, Any], now: str) -> RolloutState:
+    """Old pods are stopped first; where the API server refuses new ones meanwhile, they are tried again soon.
+
+    A ReplicaSet whose pods were refused waits for up to 16 minutes before it tries again, though an old pod has made
+    room since. It tries at once when it changes, and its Deployment hands annotations down to it.
+    """
+    problem = _went_in_place(rollout)
+    if condition_of(deployment, "ReplicaFailure").get("status") != "True":
+        return RolloutState(in_place=True, problem=problem)
+    moment = datetime.fromisoformat(now)
+    tried = moment - timedelta(seconds=moment.timestamp() % _RETRY_SECONDS)
+    return RolloutState(in_place=True, tried=tried.isoformat(), problem=problem, again=_RETRY_SECONDS)
 
 
 def _fixed(rollout: Rollout, waiting: Sequence[Obstacle]) -> RolloutState:

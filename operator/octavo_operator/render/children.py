@@ -29,6 +29,7 @@ class RenderConfig:
     """What rendering needs beside the LLMService itself.
 
     `kinds` are those of OPTIONAL_KINDS that the cluster has. `in_place`: a rollout goes on without a surge.
+    `tried`: when pods that were refused are tried again.
     `metrics_url` is Octavo's metrics API, as KEDA reaches it (empty: there is none). `others_answer`: the cluster's
     server for external metrics is not Octavo's. `operator_namespace` is where Octavo's own pods run. `now` decides
     which schedules are in force (None: none). `host_paths`: the folders of nodes that spec.cache.hostPath may name;
@@ -39,6 +40,7 @@ class RenderConfig:
     engine_image: str
     kinds: frozenset[str] = frozenset()
     in_place: bool = False
+    tried: str | None = None
     metrics_url: str = DEFAULT_METRICS_URL
     others_answer: bool = False
     operator_namespace: str = DEFAULT_NAMESPACE
@@ -61,7 +63,7 @@ def render(llmservice: LLMService, config: RenderConfig) -> list[dict[str, Any]]
         service(llmservice),
         pod_disruption_budget(llmservice),
         network_policy(llmservice, config.operator_namespace),
-        deployment(llmservice, config.engine_image, config.in_place, config.defaults.fixed_user),
+        deployment(llmservice, config.engine_image, config.in_place, config.defaults.fixed_user, config.tried),
         scaler(llmservice, config.keda_answers, config.metrics_url, config.now, config.scales_directly),
         metrics_service(llmservice, config.kinds),
         servicemonitor.service_monitor(llmservice, config.kinds),

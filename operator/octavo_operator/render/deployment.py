@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo_operator.api.llmservice import LLMServiceSpec, Rollout
-from octavo_operator.api.names import pod_labels, selector
+from octavo_operator.api.names import GROUP, pod_labels, selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.render.container import PRE_STOP_SECONDS, engine_container, gpu_resource
 from octavo_operator.render.fetch import init_containers
@@ -19,19 +19,27 @@ DEADLINE_SLACK_SECONDS = 60  # for scheduling and pulling, beside loading
 
 
 def deployment(
-    llmservice: LLMService, default_image: str, in_place: bool = False, fixed_user: bool = True
+    llmservice: LLMService,
+    default_image: str,
+    in_place: bool = False,
+    fixed_user: bool = True,
+    tried: str | None = None,
 ) -> dict[str, Any]:
     """A Deployment named like the LLMService; `default_image` is used where the spec names none.
 
     `in_place`: a rollout of strategy Auto found no GPU for a surge and goes on without. `fixed_user`: pods run as the
-    image's user, else as one that the cluster chooses.
+    image's user, else as one that the cluster chooses. `tried`: an annotation whose change
+    makes the ReplicaSet try again at once to make the pods that it was refused.
     """
     spec = llmservice.spec
     replicas = desired_replicas(spec)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": child_metadata(llmservice),
+        "metadata": {
+            **child_metadata(llmservice),
+            **({"annotations": {f"{GROUP}/tried": tried}} if tried else {}),
+        },
         "spec": {
             **({} if replicas is None else {"replicas": replicas}),
             # Never `false`: the API server drops it, and each apply would look like a change.
