@@ -13,6 +13,7 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.states import allocate_states, prepare_states
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.runner.kv_cache import group_indices
 
 
 def step_inputs(
@@ -71,7 +72,7 @@ class Stepper:
         self.caches = {
             layer: cache
             for group in self.groups
-            if not group.state_size
+            if not group.states
             for layer, cache in self.backend.allocate(group, num_blocks, block_size, dtype, torch.device("cpu")).items()
         }
         for cache in self.caches.values():
@@ -79,11 +80,13 @@ class Stepper:
             cache.key.fill_(float("nan"))
             cache.value.fill_(float("nan"))
         self.states = {
-            layer: allocate_states(num_blocks, group.state_size, dtype, torch.device("cpu")).fill_(float("nan"))
+            layer: states
             for group in self.groups
-            if group.state_size
-            for layer in group.layers
+            if group.states
+            for layer, states in allocate_states(group, num_blocks, dtype, torch.device("cpu")).items()
         }
+        for tensor in (tensor for states in self.states.values() for tensor in states):
+            tensor.fill_(float("nan"))
         self.free = list(range(num_blocks))
         random.Random(0).shuffle(self.free)
 
@@ -99,18 +102,19 @@ class Stepper:
             rows.append((ids, sequence.computed, sequence.blocks))
             sequence.computed += count
         inputs = step_inputs(rows, self.block_size, sample, len(self.groups))
-        group_of_layer = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
+        group_of_layer = group_indices(self.groups, states=False)
         context = AttentionContext(
             backend=self.backend,
             caches=self.caches,
             metadata=tuple(
-                prepare_states(inputs, index, len(self.states[group.layers[0]]) - 1)
-                if group.state_size
+                prepare_states(inputs, index, len(self.states[group.layers[0]][0]) - 1)
+                if group.states
                 else self.backend.prepare(inputs, index, self.block_size, group.window)
                 for index, group in enumerate(self.groups)
             ),
-            group_of_layer=tuple(group_of_layer[layer] for layer in sorted(group_of_layer)),
+            group_of_layer=[group_of_layer.get(layer, -1) for layer in range(len(self.decoder.layers))],
             states=self.states,
+            state_groups=group_indices(self.groups, states=True),
         )
         logits = self.decoder.logits(self.decoder(inputs, context))
         return [logits] if sample is not None else list(logits.split([count for _, count in work]))

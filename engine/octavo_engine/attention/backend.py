@@ -18,6 +18,20 @@ from octavo_engine.attention.rope import Rope
 
 
 @dataclass(frozen=True, slots=True)
+class StateSpec:
+    """One tensor of the state that a layer keeps of a sequence."""
+
+    size: int
+    """Numbers of it."""
+    dtype: torch.dtype | None = None
+    """None: the model's."""
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Of one such tensor where the model computes in `dtype`."""
+        return self.size * (self.dtype or dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
 class KVGroupSpec:
     """Layers whose caches are allocated, shared and freed together (one block table for all of them)."""
 
@@ -30,12 +44,12 @@ class KVGroupSpec:
     """Tokens that a query sees, its own included; None: all."""
     latent: int | None = None
     """Values are the first so many numbers of the keys, which alone are kept (latent attention); None: they differ."""
-    state_size: int = 0
-    """Numbers of one state in each layer of a recurrent group."""
+    states: tuple[StateSpec, ...] = ()
+    """The tensors of one state in each layer of a recurrent group."""
 
     def state_bytes(self, dtype: torch.dtype) -> int:
-        """One state in all layers of the group."""
-        return len(self.layers) * self.state_size * dtype.itemsize
+        """One state in all layers of the group, where the model computes in `dtype`."""
+        return len(self.layers) * sum(state.bytes(dtype) for state in self.states)
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         """Keys and values of one token in all layers of the group."""

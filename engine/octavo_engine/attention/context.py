@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,15 +24,18 @@ class AttentionContext:
     """By layer index."""
     metadata: tuple[Any, ...]
     """By KV group, as `backend.prepare` gave it."""
-    group_of_layer: tuple[int, ...]
-    states: Mapping[int, Tensor] = field(default_factory=dict)
-    """By layer index, of layers that keep a state: [places, state size]."""
+    group_of_layer: Sequence[int]
+    """By layer index, the KV group of its keys and values."""
+    states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
+    """By layer index, of layers that keep a state: its tensors [places, size]."""
+    state_groups: Mapping[int, int] = field(default_factory=dict)
+    """By layer index, the KV group of its states."""
     per_layer_inputs: Tensor | None = None
     """[T, layers, size] of models whose layers get vectors of the tokens besides the residual stream."""
 
-    def state(self, layer: int) -> tuple[Tensor, StateStep]:
-        """The states [places, state size] of all sequences in `layer`, and where this step's are."""
-        return self.states[layer], self.metadata[self.group_of_layer[layer]]
+    def state(self, layer: int) -> tuple[tuple[Tensor, ...], StateStep]:
+        """The tensors [places, size] of all sequences' states in `layer`, and where this step's are."""
+        return self.states[layer], self.metadata[self.state_groups[layer]]
 
     def attend(
         self, layer: int, heads: Tensor, variant: AttentionVariant, rope: Rope | None, qk_norm: QKNorm | None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from octavo_engine.attention.backend import StepInputs
+from octavo_engine.attention.backend import KVGroupSpec, StepInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class StateStep:
     """[T] int64, the sequence of each token."""
     ends: Tensor
     """[S] int64, where each sequence's tokens end in T."""
+    lens: tuple[int, ...]
+    """How many tokens each sequence has in this step, on the host."""
 
 
 def prepare_states(inputs: StepInputs, group: int, spare: int) -> StateStep:
@@ -30,9 +32,20 @@ def prepare_states(inputs: StepInputs, group: int, spare: int) -> StateStep:
     counts = bounds.diff()
     places = torch.where(inputs.context_lens > 0, inputs.block_tables[group][:, 0].long(), spare)
     sequence = torch.repeat_interleave(counts, output_size=len(inputs.positions))
-    return StateStep(places, inputs.context_lens <= counts, sequence, bounds[1:])
+    return StateStep(places, inputs.context_lens <= counts, sequence, bounds[1:], inputs.query_lens_host)
 
 
-def allocate_states(num_places: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """One layer's states [num_places + 1, size], zeroed; the last one is for padding."""
-    return torch.zeros(num_places + 1, size, dtype=dtype, device=device)
+def allocate_states(
+    group: KVGroupSpec, num_places: int, dtype: torch.dtype, device: torch.device
+) -> dict[int, tuple[Tensor, ...]]:
+    """By layer the tensors of its states, each [num_places + 1, size], zeroed; the last place is for padding.
+
+    `dtype` is the model's.
+    """
+
+    def tensors() -> tuple[Tensor, ...]:
+        return tuple(
+            torch.zeros(num_places + 1, state.size, dtype=state.dtype or dtype, device=device) for state in group.states
+        )
+
+    return {layer: tensors() for layer in group.layers}

@@ -80,7 +80,7 @@ def _resolve(
     check_alignment(spec, shard.size)
     variants = (mixer.variant for mixer in blueprint.attentions())
     task = AttentionTask(
-        tuple(group for group in blueprint.kv_groups if not group.state_size),
+        tuple(group for group in blueprint.kv_groups if not group.states),
         config.block_size,
         dtype,
         kv_dtype,

@@ -238,10 +238,9 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
 
     def scratch(tokens: int, seqs: int) -> int:
         backend, heads = resolved.backend, resolved.num_heads
-        attention = (
-            backend.scratch_bytes(group, heads, tokens, seqs, length) for group in groups if not group.state_size
-        )
-        return max(attention) + footprint.dequantized_bytes(blueprint)
+        attending = [group for group in groups if not group.states]
+        attention = (backend.scratch_bytes(group, heads, tokens, seqs, length) for group in attending)
+        return max(attention, default=0) + footprint.dequantized_bytes(blueprint)
 
     copied, widened = footprint.compute_bytes(blueprint, resolved.device, tokens)
     sampling = footprint.logits_bytes(spec.hidden_size, spec.vocab_size, dtype, seqs)

@@ -98,10 +98,10 @@ def _interleaved(spec: ModelSpec) -> ModelSpec:
     """`spec` of a file that holds the rows of query and key in llama.cpp's order."""
     layers = []
     for layer in spec.layers:
-        mixer = layer.mixer
+        mixer = layer.attention
         if isinstance(mixer, AttentionSpec) and mixer.rope is not None:
-            mixer = replace(mixer, rope=replace(mixer.rope, interleaved=True))
-        layers.append(replace(layer, mixer=mixer))
+            layer = replace(layer, mixer=replace(mixer, rope=replace(mixer.rope, interleaved=True)))  # noqa: PLW2901
+        layers.append(layer)
     return replace(spec, layers=tuple(layers))
 
 

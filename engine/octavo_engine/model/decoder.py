@@ -27,10 +27,9 @@ from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.per_layer_input import PerLayerEmbedding
 from octavo_engine.model.layers.rope import RotaryEmbedding
-from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
-from octavo_engine.model.spec import Mixer, ModelSpec, QueryScaling, RopeSpec, ShortConvSpec
+from octavo_engine.model.spec import AttentionMixer, ModelSpec, QueryScaling, RopeSpec
 
 
 class Decoder(nn.Module):
@@ -59,7 +58,7 @@ class Decoder(nn.Module):
         self.per_layer_embedding = (
             None if extra is None else PerLayerEmbedding(extra, spec.hidden_size, spec.num_layers, options)
         )
-        wanted = [_rotation(layer.mixer) for layer in spec.layers]
+        wanted = [_rotation(layer.attention) for layer in spec.layers]
         rotations = list(dict.fromkeys(wanted))
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
         self._rope_of_layer = [rotations.index(rotation) for rotation in wanted]
@@ -142,9 +141,9 @@ class Decoder(nn.Module):
 
     def attentions(self) -> list[Attention | LatentAttention]:
         """The mixers that attend."""
-        return [layer.mixer for layer in self.decoder_layers if not isinstance(layer.mixer, ShortConv)]
+        return [module for module in self.modules() if isinstance(module, Attention | LatentAttention)]
 
 
-def _rotation(mixer: Mixer) -> tuple[RopeSpec | None, int, QueryScaling | None]:
+def _rotation(mixer: AttentionMixer | None) -> tuple[RopeSpec | None, int, QueryScaling | None]:
     """By what the angles of two layers differ; those that do not attend have none."""
-    return (None, 2, None) if isinstance(mixer, ShortConvSpec) else (mixer.rope, mixer.rope_size, mixer.query_scaling)
+    return (None, 2, None) if mixer is None else (mixer.rope, mixer.rope_size, mixer.query_scaling)

@@ -10,12 +10,17 @@ rank has as much of everything as any other: what it needs is what a device must
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from octavo_engine.attention.backend import KVGroupSpec
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.checkpoint import Span
-from octavo_engine.model.spec import AttentionSpec, LatentAttentionSpec, ModelSpec, ShortConvSpec
+from octavo_engine.model.spec import (
+    AttentionMixer,
+    ModelSpec,
+    StateMixer,
+)
 
 _ROWS = 16
 """The intermediate size is dealt out so many rows at a time where it allows that, as kernels like their rows aligned;
@@ -29,7 +34,7 @@ class Shard:
     rank: int = 0
     size: int = 1
 
-    def kv_heads(self, attention: AttentionSpec | LatentAttentionSpec) -> range:
+    def kv_heads(self, attention: AttentionMixer) -> range:
         """The KV heads of the unsharded layer that this rank has; several ranks may have the same one."""
         heads = attention.num_kv_heads
         if self.size <= heads:
@@ -37,7 +42,7 @@ class Shard:
         head = -(-(self.rank + 1) * heads // self.size) - 1  # of the KV head's ranks, `_sharers`, this is one
         return range(head, head + 1)
 
-    def heads(self, attention: AttentionSpec | LatentAttentionSpec) -> range:
+    def heads(self, attention: AttentionMixer) -> range:
         """The query heads of the unsharded layer that this rank has: those that read its KV heads, or some of those."""
         per_kv_head, kv_heads = attention.num_heads // attention.num_kv_heads, self.kv_heads(attention)
         if self.size <= attention.num_kv_heads:
@@ -47,11 +52,11 @@ class Shard:
         first = kv_heads.start * per_kv_head
         return range(first + part.start, first + part.stop)
 
-    def first_with_kv_heads(self, attention: AttentionSpec | LatentAttentionSpec) -> bool:
+    def first_with_kv_heads(self, attention: AttentionMixer) -> bool:
         """Whether no rank before this one has the same KV heads."""
         return self.size <= attention.num_kv_heads or self.rank == self._sharers(attention).start
 
-    def _sharers(self, attention: AttentionSpec | LatentAttentionSpec) -> range:
+    def _sharers(self, attention: AttentionMixer) -> range:
         """The ranks that have this rank's KV head, where ranks are more: the fewest have the first."""
         head, heads = self.kv_heads(attention).start, attention.num_kv_heads
         return range(head * self.size // heads, (head + 1) * self.size // heads)
@@ -71,18 +76,24 @@ class Shard:
 
     def num_heads(self, spec: ModelSpec) -> int:
         """This rank's query heads, in the layer that has most."""
-        return max(len(self.heads(mixer)) for mixer in spec.attention_mixers)
+        return max((len(self.heads(mixer)) for mixer in spec.attention_mixers), default=0)
 
     def kv_groups(self, spec: ModelSpec) -> tuple[KVGroupSpec, ...]:
         """The model's KV groups with this rank's heads."""
         return tuple(self._part_of_group(spec, group) for group in spec.kv_groups)
 
     def _part_of_group(self, spec: ModelSpec, group: KVGroupSpec) -> KVGroupSpec:
-        """Of states this rank has its channels."""
-        mixer = spec.layers[group.layers[0]].mixer
-        if not isinstance(mixer, ShortConvSpec):
-            return replace(group, num_kv_heads=len(self.kv_heads(mixer)))
-        return replace(group, state_size=replace(mixer, channels=len(self.intermediate(mixer.channels))).state_size)
+        """Of states this rank has those of its channels or heads."""
+        layer = spec.layers[group.layers[0]]
+        if group.states and layer.state_mixer is not None:
+            return replace(group, states=self.state_mixer(layer.state_mixer).kv_group.states)
+        if layer.attention is None:
+            raise ValueError(f"layer {layer} keeps nothing of a sequence")
+        return replace(group, num_kv_heads=len(self.kv_heads(layer.attention)))
+
+    def state_mixer(self, mixer: StateMixer) -> StateMixer:
+        """This rank's part of a mixer that keeps a state."""
+        return replace(mixer, channels=len(self.intermediate(mixer.channels)))
 
 
 UNSHARDED = Shard()
@@ -101,12 +112,19 @@ def span(part: range, total: int, what: str = "") -> Span:
 
 def check_size(spec: ModelSpec, ranks: int) -> None:
     """ConfigurationError unless there are a query head and a part of each feed-forward for each rank."""
-    heads = min(mixer.num_heads for mixer in spec.attention_mixers)
-    sizes = [layer.feed_forward.intermediate_size for layer in spec.layers if layer.feed_forward is not None]
-    counts = [(heads, "attention heads"), *((size, "rows (intermediate_size)") for size in sizes)]
-    for count, what in counts:
+    for count, what in _counts(spec):
         if count < ranks:
             raise ConfigurationError(
                 f"--tensor-parallel-size {ranks} is more than the model's {count} {what}, of which each rank needs "
                 f"one; take {count} at most"
             )
+
+
+def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
+    """What of each layer ranks share, and how many there are of it."""
+    yield from ((mixer.num_heads, "attention heads") for mixer in spec.attention_mixers)
+    for layer in spec.layers:
+        if layer.feed_forward is not None:
+            yield layer.feed_forward.intermediate_size, "rows (intermediate_size)"
+        if layer.state_mixer is not None:
+            yield layer.state_mixer.channels, "channels of states"

@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from octavo_engine.attention.backend import KVGroupSpec
+from octavo_engine.attention.backend import KVGroupSpec, StateSpec
 from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.mxfp4 import MXFP4
@@ -230,17 +230,15 @@ class ShortConvSpec:
     """Of both projections and of the convolution."""
 
     @property
-    def state_size(self) -> int:
-        """Numbers that are kept of a sequence: the inputs of the convolution that its next token sees."""
-        return (self.width - 1) * self.channels
-
-    @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps of a sequence, without layers."""
-        return KVGroupSpec("recurrent", (), 0, 0, state_size=self.state_size)
+        """What it keeps of a sequence, without layers: the inputs of the convolution that its next token sees."""
+        return KVGroupSpec("recurrent", (), 0, 0, states=(StateSpec((self.width - 1) * self.channels),))
 
 
-Mixer = AttentionSpec | LatentAttentionSpec | ShortConvSpec
+AttentionMixer = AttentionSpec | LatentAttentionSpec
+StateMixer = ShortConvSpec
+"""Those that keep a state of a sequence instead of its tokens."""
+Mixer = AttentionMixer | StateMixer
 """What mixes tokens with those before them."""
 
 
@@ -365,7 +363,8 @@ class PerLayerInputSpec:
 class LayerSpec:
     """One decoder layer: a mixer and a feed-forward, each added to the residual stream."""
 
-    mixer: Mixer
+    mixer: Mixer | None
+    """None: the layer has a feed-forward alone (Nemotron-H)."""
     feed_forward: FeedForward | None
     norms: LayerNorms
     parallel: bool = False
@@ -376,6 +375,16 @@ class LayerSpec:
     """Whether the layer's result is multiplied with a number that the checkpoint has for it."""
     residual_scale: float = 1.0
     """What both parts are multiplied with before they are added."""
+
+    @property
+    def attention(self) -> AttentionMixer | None:
+        """The mixer, if it attends."""
+        return self.mixer if isinstance(self.mixer, AttentionMixer) else None
+
+    @property
+    def state_mixer(self) -> StateMixer | None:
+        """The mixer, if it keeps a state."""
+        return self.mixer if isinstance(self.mixer, StateMixer) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,9 +453,10 @@ class ModelSpec:
         return any(isinstance(layer.feed_forward, MoESpec) for layer in self.layers)
 
     @property
-    def attention_mixers(self) -> tuple[AttentionSpec | LatentAttentionSpec, ...]:
+    def attention_mixers(self) -> tuple[AttentionMixer, ...]:
         """Those of the layers that attend."""
-        return tuple(layer.mixer for layer in self.layers if not isinstance(layer.mixer, ShortConvSpec))
+        found = (layer.attention for layer in self.layers)
+        return tuple(mixer for mixer in found if mixer is not None)
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
@@ -459,19 +469,19 @@ class ModelSpec:
         """Layers whose caches live and die together: full attention first, then windows, then states."""
         groups: dict[KVGroupSpec, list[int]] = {}
         for index, layer in enumerate(self.layers):
-            if (group := layer.mixer.kv_group) is not None:
-                groups.setdefault(group, []).append(index)
-        ordered = sorted(groups.items(), key=lambda group: (group[0].state_size > 0, group[0].window is not None))
+            for mixer in (layer.attention, layer.state_mixer):
+                if mixer is not None and (group := mixer.kv_group) is not None:
+                    groups.setdefault(group, []).append(index)
+        ordered = sorted(groups.items(), key=lambda group: (bool(group[0].states), group[0].window is not None))
         return tuple(replace(group, layers=tuple(layers)) for group, layers in ordered)
 
     def for_length(self, length: int) -> ModelSpec:
         """What is computed where no sequence is longer than `length` tokens."""
-        return replace(
-            self,
-            layers=tuple(
-                layer
-                if isinstance(layer.mixer, ShortConvSpec) or layer.mixer.rope is None
-                else replace(layer, mixer=replace(layer.mixer, rope=layer.mixer.rope.for_length(length)))
-                for layer in self.layers
-            ),
-        )
+
+        def of_layer(layer: LayerSpec) -> LayerSpec:
+            mixer = layer.attention
+            if mixer is None or mixer.rope is None:
+                return layer
+            return replace(layer, mixer=replace(mixer, rope=mixer.rope.for_length(length)))
+
+        return replace(self, layers=tuple(map(of_layer, self.layers)))

@@ -77,7 +77,7 @@ def _describe(family: Family) -> SupportedModel:
         family.architecture,
         family.model_type,
         "experts" if spec.has_experts else "dense",
-        any(getattr(layer.mixer, "window", None) is not None for layer in spec.layers),
+        any(getattr(mixer, "window", None) is not None for mixer in spec.attention_mixers),
         tuple(name for name in ONLINE_SCHEMES if _quantizes(spec, name)),
         False,
         bool(family.gguf_architecture),

@@ -24,15 +24,20 @@ class KVCache:
     block_size: int
     layers: Mapping[int, LayerCache]
     swap: Mapping[int, LayerCache]
-    states: Mapping[int, Tensor] = field(default_factory=dict)
+    states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
     """By layer, of those that keep a state; the first dimension is the block here, too, and one more for padding."""
-    swapped_states: Mapping[int, Tensor] = field(default_factory=dict)
+    swapped_states: Mapping[int, tuple[Tensor, ...]] = field(default_factory=dict)
 
     @property
     def group_of_layer(self) -> tuple[int, ...]:
-        """The index of each layer's group."""
-        owner = {layer: index for index, group in enumerate(self.groups) for layer in group.layers}
-        return tuple(owner[layer] for layer in sorted(owner))
+        """The index of the group that has each layer's keys and values; -1 for layers without any."""
+        owner = group_indices(self.groups, states=False)
+        return tuple(owner.get(layer, -1) for layer in range(max(owner, default=-1) + 1))
+
+    @property
+    def state_groups(self) -> Mapping[int, int]:
+        """By layer the index of the group that has its states."""
+        return group_indices(self.groups, states=True)
 
     def scaled(self, scales: Mapping[int, tuple[float, float]]) -> KVCache:
         """The same cache, of whose layers one number of the keys, and of the values, is worth so much."""
@@ -44,15 +49,22 @@ class KVCache:
 
     def tensors(self, group: int, *, swap: bool = False) -> list[Tensor]:
         """Keys and values, or states, of all layers of `group`, always in the same order."""
-        if self.groups[group].state_size:
+        if self.groups[group].states:
             states = self.swapped_states if swap else self.states
-            return [states[layer] for layer in self.groups[group].layers]
+            return [tensor for layer in self.groups[group].layers for tensor in states[layer]]
         layers = self.swap if swap else self.layers
         found = []
         for layer in self.groups[group].layers:
             cache = layers[layer]
             found += [cache.key] if cache.latent is not None else [cache.key, cache.value]
         return found
+
+
+def group_indices(groups: Sequence[KVGroupSpec], *, states: bool) -> dict[int, int]:
+    """By layer the index of its group, of those that keep states or of all others: a layer may be in one of each."""
+    return {
+        layer: index for index, group in enumerate(groups) for layer in group.layers if bool(group.states) == states
+    }
 
 
 def allocate_cache(
@@ -66,17 +78,18 @@ def allocate_cache(
     state_dtype: torch.dtype | None = None,
     device: torch.device,
 ) -> KVCache:
-    """A cache and a swap space of so many blocks of each group; `state_dtype`: of states, None: `dtype`."""
+    """A cache and a swap space of so many blocks of each group; `state_dtype`: of states that have none of their own,
+    None: `dtype`."""
     layers: dict[int, LayerCache] = {}
     swap: dict[int, LayerCache] = {}
-    states: dict[int, Tensor] = {}
-    swapped: dict[int, Tensor] = {}
+    states: dict[int, tuple[Tensor, ...]] = {}
+    swapped: dict[int, tuple[Tensor, ...]] = {}
     for group, blocks, others in zip(groups, num_blocks, swap_blocks, strict=True):
-        if group.state_size:
-            for layer in group.layers:
-                states[layer] = allocate_states(blocks, group.state_size, state_dtype or dtype, device)
-                if others:
-                    swapped[layer] = _like(states[layer], others)
+        if group.states:
+            own = allocate_states(group, blocks, state_dtype or dtype, device)
+            states |= own
+            if others:
+                swapped |= {layer: tuple(_like(tensor, others) for tensor in own[layer]) for layer in own}
             continue
         cached = backend.allocate(group, blocks, block_size, dtype, device)
         layers |= cached

@@ -68,7 +68,7 @@ class Worker:
         self._backend = backend
         self._cache = cache
         self._table = table
-        self._group_of_layer = cache.group_of_layer
+        self._group_of_layer, self._state_groups = cache.group_of_layer, cache.state_groups
         self._graphs: DecodeGraphs | None = None
 
     @torch.inference_mode()
@@ -149,12 +149,14 @@ class Worker:
     def _attention(self, inputs: StepInputs) -> AttentionContext:
         cache = self._cache
         metadata = tuple(
-            prepare_states(inputs, index, len(cache.states[group.layers[0]]) - 1)
-            if group.state_size
+            prepare_states(inputs, index, len(cache.states[group.layers[0]][0]) - 1)
+            if group.states
             else self._backend.prepare(inputs, index, cache.block_size, group.window)
             for index, group in enumerate(cache.groups)
         )
-        return AttentionContext(self._backend, cache.layers, metadata, self._group_of_layer, cache.states)
+        return AttentionContext(
+            self._backend, cache.layers, metadata, self._group_of_layer, cache.states, self._state_groups
+        )
 
     def _share_tokens(self, sampled: SampledRows) -> None:
         """Write what the first rank sampled into the tables of all, so that each can launch the next step."""

@@ -73,7 +73,7 @@ def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
     """Whether all rows that the C kernels read consist of full vectors."""
     parts = [layer.feed_forward for layer in spec.layers if layer.feed_forward is not None]
     widths = {spec.hidden_size, *(len(shard.intermediate(part.intermediate_size)) for part in parts)}
-    for mixer in (layer.mixer for layer in spec.layers):
+    for mixer in spec.attention_mixers:
         if isinstance(mixer, LatentAttentionSpec):
             widths |= {mixer.query_rank or 0, mixer.latent, len(shard.heads(mixer)) * mixer.value_dim}
     heads = {mixer.head_dim for mixer in spec.attention_mixers}

@@ -69,7 +69,7 @@ class DecoderLayer(nn.Module):
     def _norm(self, spec: NormSpec | None) -> Norm | None:
         return None if spec is None else Norm(self.hidden_size, spec, self.options)
 
-    def _mixer(self, method: LinearMethod | None) -> Mixing:
+    def _mixer(self, method: LinearMethod | None) -> Mixing | None:
         match self.spec.mixer:
             case AttentionSpec() as spec:
                 return Attention(spec, self.hidden_size, self.layer, self.options, method)
@@ -77,6 +77,8 @@ class DecoderLayer(nn.Module):
                 return LatentAttention(spec, self.hidden_size, self.layer, self.options, method)
             case ShortConvSpec() as spec:
                 return ShortConv(spec, self.hidden_size, self.layer, self.options, method)
+            case None:
+                return None
 
     def _feed_forward(self, method: LinearMethod | None) -> MLP | MoE | None:
         match self.spec.feed_forward:
@@ -100,10 +102,11 @@ class DecoderLayer(nn.Module):
             return self._parallel(stream, rope, attention)
         if self.spec.norms.after_adding:
             return self._normalised_after(summed(stream), rope, attention)
-        normed, x = self._read(self.before_mixer, stream, self.mixer)
-        stream = self._added(
-            self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
-        )
+        if self.mixer is not None:
+            normed, x = self._read(self.before_mixer, stream, self.mixer)
+            stream = self._added(
+                self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
+            )
         if self.feed_forward is None:
             return stream
         normed, x = self._read(self.before_feed_forward, stream, self.feed_forward)
@@ -113,7 +116,8 @@ class DecoderLayer(nn.Module):
 
     def _normalised_after(self, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
         """Each part's result is added to x, and the sum is normalised."""
-        x = _normalised(self.after_mixer, summed(self.mixer(x, x, rope, attention)))
+        if self.mixer is not None:
+            x = _normalised(self.after_mixer, summed(self.mixer(x, x, rope, attention)))
         if self.feed_forward is None:
             return x
         return _normalised(self.after_feed_forward, summed(self.feed_forward(x, x)))
@@ -123,10 +127,10 @@ class DecoderLayer(nn.Module):
         shared = self.before_feed_forward is None
         normed, x = _before(self.before_mixer, stream, None if shared else self.mixer)
         other = normed if shared else _before(self.before_feed_forward, x, self.feed_forward)[0]
-        mixed = summed(self.mixer(normed, None, rope, attention))
+        parts = [] if self.mixer is None else [summed(self.mixer(normed, None, rope, attention))]
         if self.feed_forward is not None:
-            mixed = mixed + summed(self.feed_forward(other, None))
-        return ResidualSum(self._scaled(mixed), x)
+            parts.append(summed(self.feed_forward(other, None)))
+        return ResidualSum(self._scaled(sum(parts[1:], parts[0])), x)
 
     def _read(self, norm: Norm | None, stream: ResidualStream, part: Part) -> tuple[Tensor | Quantized, Tensor]:
         """What a part reads, and what its result is added to."""
@@ -172,7 +176,8 @@ class DecoderLayer(nn.Module):
         for role in ("before_mixer", "after_mixer", "before_feed_forward", "after_feed_forward"):
             if (norm := getattr(self, role)) is not None:
                 yield from norm.tensors(self.options.names.of_layer(role, self.layer))
-        yield from self.mixer.tensors()
+        if self.mixer is not None:
+            yield from self.mixer.tensors()
         if self.feed_forward is not None:
             yield from self.feed_forward.tensors()
         if self.per_layer_input is not None:

@@ -54,7 +54,7 @@ class ShortConv(nn.Module):
     ) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         before, after, inner = self.input(x).chunk(3, dim=-1)
-        states, step = attention.state(self.layer)
+        (states,), step = attention.state(self.layer)
         convolved = causal_conv(before * inner, self.weight[:, 0], self.bias, states, step)
         return self.output.add_to(residual, after * convolved)
 
