@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from octavo_engine.server.openai.protocol import ChatCompletionBody, CompletionBody, Message
+from octavo_engine.server.anthropic.protocol import MessagesBody
+from octavo_engine.server.openai.protocol import Body, ChatCompletionBody, CompletionBody, Message
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "openai-api.md"
 
 
-@pytest.mark.parametrize("body", [ChatCompletionBody, CompletionBody, Message])
-def test_every_field_is_on_the_page(body: type[ChatCompletionBody | CompletionBody | Message]) -> None:
+@pytest.mark.parametrize("body", [ChatCompletionBody, CompletionBody, Message, MessagesBody])
+def test_every_field_is_on_the_page(body: type[Body]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert [name for name in body.model_fields if name not in {"role", "content"} and f"`{name}`" not in page] == []

@@ -14,6 +14,7 @@ import openai
 import pytest
 from pydantic import AfterValidator, BaseModel, Field
 
+from octavo_engine.server.anthropic import protocol as anthropic_protocol
 from octavo_engine.server.auth import KeyFile
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
@@ -279,8 +280,9 @@ def _checks_itself(metadata: Iterable[Any]) -> bool:
 
 
 def _models() -> list[type[BaseModel]]:
-    found = [each for each in vars(protocol).values() if isinstance(each, type) and issubclass(each, BaseModel)]
-    return [*found, KeyFile]
+    modules = (protocol, anthropic_protocol)
+    found = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
+    return [*{each: None for each in found if issubclass(each, BaseModel)}, KeyFile]
 
 
 @pytest.mark.parametrize("model", _models())

@@ -10,7 +10,8 @@ from starlette.types import ASGIApp
 
 from octavo_engine import __version__
 from octavo_engine.server import health, tokenize
-from octavo_engine.server.errors import APIError, from_http, internal_error
+from octavo_engine.server.anthropic import messages
+from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
 from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
 from octavo_engine.server.openai import chat, completions, models
 from octavo_engine.server.refusal import RefusedError
@@ -20,7 +21,7 @@ from octavo_engine.server.serving import Serving
 def create_app(serving: Serving) -> ASGIApp:
     """The whole application. It can be served before the model is loaded."""
     app = FastAPI(title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (tokenize, chat, completions, models):
+    for module in (tokenize, chat, completions, messages, models):
         app.include_router(module.routes(serving))
     _add_probes(app, serving, metrics=serving.config.metrics_port is None)
 
@@ -57,17 +58,17 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
     """Every error has OpenAI's shape."""
 
     @app.exception_handler(APIError)
-    async def api_error(_: Request, error: APIError) -> Response:
+    async def api_error(request: Request, error: APIError) -> Response:
         if isinstance(error, RefusedError):
             serving.metrics.reject(error.reason)
         elif error.status < 500:
             serving.metrics.reject("invalid")
-        return error.response()
+        return error_response(error, request.scope)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        return from_http(error, request).response()
+        return error_response(from_http(error, request), request.scope)
 
     @app.exception_handler(Exception)  # Starlette raises it again after the answer: RequestContext logs it
     async def defect(request: Request, _: Exception) -> Response:
-        return internal_error(request.state.request_id).response()
+        return error_response(internal_error(request.state.request_id), request.scope)

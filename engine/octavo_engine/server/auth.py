@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -180,12 +180,14 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
-def bearer_of(header: str | None) -> str:
-    """The key of an Authorization header; APIError 401 if there is none."""
-    scheme, _, key = (header or "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        raise unauthorized("send your API key as `Authorization: Bearer KEY`")
-    return key.strip()
+def presented_key(headers: Mapping[str, str]) -> str:
+    """The key that a request presents, as `Authorization: Bearer KEY` or `X-Api-Key: KEY`; APIError 401 if none is."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    key = bearer.strip() if scheme.lower() == "bearer" else ""
+    key = key or headers.get("x-api-key", "").strip()
+    if not key:
+        raise unauthorized("send your API key as `Authorization: Bearer KEY`, or as `X-Api-Key: KEY`")
+    return key
 
 
 def unauthorized(message: str) -> APIError:

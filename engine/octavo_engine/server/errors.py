@@ -1,4 +1,7 @@
-"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`, whatever went wrong."""
+"""Errors in OpenAI's shape, `{"error": {"message", "type", "param", "code"}}`, whatever went wrong.
+
+Under /v1/messages they have the shape of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,18 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 _INVALID, _LIMITED, _SERVER = "invalid_request_error", "rate_limit_error", "server_error"
+ANTHROPIC_PATH = "/v1/messages"
+"""Paths that begin so belong to Anthropic's API."""
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
@@ -27,6 +40,20 @@ class ErrorBody(msgspec.Struct, frozen=True):
     """The body of an error answer, and the data of an SSE error event."""
 
     error: ErrorDetail
+
+
+class AnthropicErrorDetail(msgspec.Struct, frozen=True):
+    """The fields of an error of Anthropic's API."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(msgspec.Struct, frozen=True, tag="error"):
+    """The body of an error answer of Anthropic's API, and the data of its SSE error event."""
+
+    error: AnthropicErrorDetail
+    request_id: str | None = None
 
 
 class APIError(Exception):
@@ -51,9 +78,24 @@ class APIError(Exception):
         """The error as JSON."""
         return msgspec.json.encode(ErrorBody(self.detail))
 
-    def response(self) -> Response:
-        """The error as an HTTP answer."""
-        return Response(self.body(), self.status, self.headers, media_type="application/json")
+
+def error_response(error: APIError, scope: Scope) -> Response:
+    """The error as an HTTP answer, in the shape of the API to which the request's path belongs."""
+    body = error.body()
+    if scope["path"].startswith(ANTHROPIC_PATH):
+        body = anthropic_body(error, scope.get("state", {}).get("request_id"))
+    return Response(body, error.status, error.headers, media_type="application/json")
+
+
+def request_id_headers(path: str) -> Sequence[str]:
+    """The headers in which an answer has the request's id: that of all answers, and that of Anthropic's API."""
+    return ("X-Request-Id", "Request-Id") if path.startswith(ANTHROPIC_PATH) else ("X-Request-Id",)
+
+
+def anthropic_body(error: APIError, request_id: str | None = None) -> bytes:
+    """The error as JSON in the shape of Anthropic's API, which names no parameter beside the message."""
+    kind = _ANTHROPIC_KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return msgspec.json.encode(AnthropicErrorBody(AnthropicErrorDetail(kind, error.detail.message), request_id))
 
 
 def unavailable(message: str, code: str, retry_after: int) -> APIError:
@@ -96,6 +138,9 @@ def from_validation(error: ValidationError) -> APIError:
     param = param_of(location)
     message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
     code = "unsupported_parameter" if kind == "unsupported_parameter" else None
+    if kind == "extra_forbidden":
+        message = f"{param}: there is no such field here; leave it out"
+        return APIError(400, message, param=param, code="unknown_parameter")
     if kind == "missing":
         return APIError(400, f"{param} is required", param=param, code="missing_required_parameter")
     return APIError(400, f"{param}: {message}", param=param, code=code)

@@ -16,9 +16,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo_engine.server.access_log import AccessLog
-from octavo_engine.server.auth import OPEN_PATHS, Key, KeyRing, bearer_of, key_of, unauthorized
+from octavo_engine.server.auth import OPEN_PATHS, Key, KeyRing, key_of, presented_key, unauthorized
 from octavo_engine.server.bytes_in_use import BytesInUse, Hold
-from octavo_engine.server.errors import APIError, internal_error
+from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers
 from octavo_engine.server.limits import Arrival
 from octavo_engine.server.refusal import RefusedError, Rejection
 
@@ -58,7 +58,8 @@ class RequestContext:
             nonlocal started, ended
             if message["type"] == "http.response.start":
                 started = True
-                MutableHeaders(scope=message)["X-Request-Id"] = shown
+                for name in request_id_headers(scope["path"]):
+                    MutableHeaders(scope=message)[name] = shown
                 self._access_log.write(scope, message["status"])
             await send(message)
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)
@@ -71,13 +72,13 @@ class RequestContext:
                 self._on_reject(error.reason)
             if started:
                 raise
-            await error.response()(scope, receive, send_with_id)
+            await error_response(error, scope)(scope, receive, send_with_id)
         except Exception:
             log.exception("request %s failed", shown)
             if started and not ended:
                 raise  # the connection is closed: half an answer must not look like a whole one
             if not started:
-                await internal_error(shown).response()(scope, receive, send_with_id)
+                await error_response(internal_error(shown), scope)(scope, receive, send_with_id)
         return None
 
 
@@ -115,7 +116,7 @@ class Authentication:
 
     def _key(self, scope: Scope, keys: KeyRing) -> Key:
         try:
-            key = keys.owner_of(bearer_of(Headers(scope=scope).get("authorization")))
+            key = keys.owner_of(presented_key(Headers(scope=scope)))
             if key is None:
                 raise unauthorized("this API key is not known here")
         except APIError:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from octavo_engine.model.source import resolve_model
+from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import prepare_chat, prepare_completion, prepare_tokenize
@@ -36,6 +37,8 @@ from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]] = {
     "chat": prepare_chat.prepare,
     "completion": prepare_completion.prepare,
+    "messages": prepare_messages.prepare,
+    "count_tokens": prepare_messages.count_tokens,
     "tokenize": prepare_tokenize.tokenize,
     "detokenize": prepare_tokenize.detokenize,
 }

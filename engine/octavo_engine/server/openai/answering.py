@@ -73,6 +73,15 @@ async def answer(
     return Response(status_code=499) if found is None else WholeAnswer(found, serving.unread)
 
 
+async def json_answer(serving: Serving, request: Request, job: str) -> Response:
+    """Answer a request that a text worker answers completely by this job."""
+    found = await prepare(serving, request, job, serving.model().ready, JSONAnswer)
+    if found is None:
+        return Response(status_code=499)
+    serving.check_model(found.model)
+    return WholeAnswer(found.body, serving.unread)
+
+
 Wanted = TypeVar("Wanted", Prepared, JSONAnswer)
 
 

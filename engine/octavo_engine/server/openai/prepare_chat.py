@@ -20,7 +20,11 @@ _THINK, _THINK_END = "<think>", "</think>"
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """What is asked for; APIError 400."""
-    body = parse(ChatCompletionBody, raw)
+    return prepare_body(model, parse(ChatCompletionBody, raw))
+
+
+def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedRequest:
+    """What a checked body asks for; APIError 400."""
     logprobs = top_logprobs(body)
     grammar, demanded = grammar_of(body), demanded_grammar(body)
     if grammar is not None and demanded is not None:

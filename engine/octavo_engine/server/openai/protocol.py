@@ -5,7 +5,7 @@ Fields that OpenAI's API does not have carry vLLM's names.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -82,15 +82,9 @@ class RefusedFields(Body):
     ec_transfer_params: OnlyEmpty = None
 
 
-class GenerationBody(RefusedFields, StructuredFields):
-    """What chat and text completions have in common."""
+class SamplingFields(Body):
+    """How tokens are chosen, when an answer ends, and how long it may take: for all endpoints that generate."""
 
-    model: Name | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    max_tokens: TokenCount | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Ratio | None = None
     top_k: Annotated[int, Field(ge=-1, le=MAX_TOKENS)] | None = None
@@ -100,9 +94,30 @@ class GenerationBody(RefusedFields, StructuredFields):
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
     logit_bias: LogitBias | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     stop: Stop | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
     include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
+    timeout: Timeout | None = None
+    """Seconds that the request may take, its wait included."""
+    priority: Priority | None = None
+    """The lower, the earlier."""
+
+    def given_sampling(self) -> dict[str, Any]:
+        """These fields, as far as the request has them, for the body of another endpoint."""
+        return {name: value for name in SamplingFields.model_fields if (value := getattr(self, name)) is not None}
+
+
+class GenerationBody(RefusedFields, StructuredFields, SamplingFields):
+    """What chat and text completions have in common."""
+
+    model: Name | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    max_tokens: TokenCount | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     """Has no effect: tokens are their bytes, and no space is put between any of them."""
@@ -110,12 +125,6 @@ class GenerationBody(RefusedFields, StructuredFields):
     """Whether the tokenizer adds its own, such as the one that begins a text, to the prompt."""
     truncate_prompt_tokens: PromptTruncation | None = None
     """Keep only so many tokens of a prompt, the last ones; -1 keeps what fits beside the answer."""
-    ignore_eos: bool | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
-    timeout: Timeout | None = None
-    """Seconds that the request may take, its wait included."""
-    priority: Priority | None = None
-    """The lower, the earlier."""
 
 
 class Message(Body):

@@ -27,9 +27,14 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def named_event(name: str, data: bytes) -> bytes:
+    """One event that says what it is, with JSON without newlines."""
+    return b"event: " + name.encode() + b"\n" + event(data)
+
+
 def error_event(error: APIError) -> bytes:
     """The last event of a stream that failed; no [DONE] follows."""
-    return b"event: error\n" + event(error.body())
+    return named_event("error", error.body())
 
 
 class EventStream(Response):

@@ -1,0 +1,130 @@
+"""One answer as a list of parts: reasoning, text, and calls of tools, each of which begins, grows and ends in turn."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.output_parsing.events import CallArguments, CallStart, Content, Event, Reasoning
+from octavo_engine.output_parsing.formats import FORMATS
+
+Kind = Literal["text", "reasoning", "call"]
+_ALPHABET = string.ascii_letters + string.digits
+_ID_LENGTH = 24
+
+
+@dataclass(slots=True)
+class Part:
+    """A part of an answer."""
+
+    index: int
+    """Its place among the answer's parts."""
+    kind: Kind
+    number: int
+    """Its place among the parts of its kind."""
+    name: str = ""
+    """The function that a call calls."""
+    id: str = ""
+    """Of a call."""
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text as far as it has come; of a call, its arguments."""
+        return "".join(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class PartBegun:
+    """A part comes that has no text yet."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class PartGrown:
+    """More of a part's text has come."""
+
+    part: Part
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartEnded:
+    """A part is complete, or the answer ended within it."""
+
+    part: Part
+
+
+PartEvent = PartBegun | PartGrown | PartEnded
+
+
+class AnswerParts:
+    """Reads one answer of a form: its text is given to `push` as it comes."""
+
+    def __init__(self, form: AnswerForm) -> None:
+        self._form = form
+        self._parser = None if form.plain else form.parser()
+        self.parts: list[Part] = []
+
+    @property
+    def calls(self) -> Sequence[Part]:
+        """The calls of tools so far."""
+        return [part for part in self.parts if part.kind == "call"]
+
+    def push(self, text: str, *, last: bool) -> list[PartEvent]:
+        """What the next piece of text adds; `last` says that no more text comes."""
+        found: list[PartEvent] = []
+        for event in self._events(text, last=last):
+            found += self._take(event)
+        if last and self.parts:
+            found.append(PartEnded(self.parts[-1]))
+        return found
+
+    def _events(self, text: str, *, last: bool) -> Sequence[Event]:
+        if self._parser is None:
+            return [Content(text)] if text else []
+        events = self._parser.push(text)
+        return events + self._parser.finish() if last else events
+
+    def _take(self, event: Event) -> list[PartEvent]:
+        match event:
+            case Content(text):
+                return self._grow("text", text)
+            case Reasoning(text):
+                return self._grow("reasoning", text)
+            case CallStart(name):
+                return self._begin(self._new("call", name, _new_call_id(self._form)))
+            case CallArguments(text):
+                return self._grow("call", text)
+
+    def _new(self, kind: Kind, name: str = "", call_id: str = "") -> Part:
+        return Part(len(self.parts), kind, sum(part.kind == kind for part in self.parts), name, call_id)
+
+    def _begin(self, part: Part) -> list[PartEvent]:
+        ended: list[PartEvent] = [PartEnded(self.parts[-1])] if self.parts else []
+        self.parts.append(part)
+        return [*ended, PartBegun(part)]
+
+    def _grow(self, kind: Kind, text: str) -> list[PartEvent]:
+        same = bool(self.parts) and self.parts[-1].kind == kind
+        begun = [] if same else self._begin(self._new(kind))
+        part = self.parts[-1]
+        part.pieces.append(text)
+        return [*begun, PartGrown(part, text)]
+
+
+def _new_call_id(form: AnswerForm) -> str:
+    """An id of the length that the templates of the form's format accept."""
+    format_ = FORMATS.get(form.format or "")
+    if format_ is not None and format_.id_length != _ID_LENGTH:
+        return _random(format_.id_length)
+    return f"call_{_random(_ID_LENGTH)}"
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(length))

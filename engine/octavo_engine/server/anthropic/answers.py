@@ -1,0 +1,114 @@
+"""Answers of the Messages API, and the events of a stream of one, each key in its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class TextContent(msgspec.Struct, tag="text"):
+    """A block of text."""
+
+    text: str = ""
+
+
+class ThinkingContent(msgspec.Struct, tag="thinking"):
+    """A block of reasoning. The signature is empty: nothing here needs one."""
+
+    thinking: str = ""
+    signature: str = ""
+
+
+class ToolUse(msgspec.Struct, tag="tool_use"):
+    """A call of a tool."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+ContentBlock = TextContent | ThinkingContent | ToolUse
+
+
+class MessageUsage(msgspec.Struct):
+    """Tokens: of the prompt outside the cache and from it, and of the answer."""
+
+    input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int = 0
+
+
+class Message(msgspec.Struct, tag="message", kw_only=True):
+    """A complete answer, or what is known of one when its stream begins."""
+
+    id: str
+    role: str = "assistant"
+    model: str
+    content: list[ContentBlock]
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    usage: MessageUsage
+
+
+class MessageStart(msgspec.Struct, tag="message_start"):
+    """The first event."""
+
+    message: Message
+
+
+class ContentBlockStart(msgspec.Struct, tag="content_block_start"):
+    """A block comes."""
+
+    index: int
+    content_block: ContentBlock
+
+
+class TextDelta(msgspec.Struct, tag="text_delta"):
+    """More of a block of text."""
+
+    text: str
+
+
+class ThinkingDelta(msgspec.Struct, tag="thinking_delta"):
+    """More of a block of reasoning."""
+
+    thinking: str
+
+
+class InputJSONDelta(msgspec.Struct, tag="input_json_delta"):
+    """More of the JSON of a call's arguments."""
+
+    partial_json: str
+
+
+class ContentBlockDelta(msgspec.Struct, tag="content_block_delta"):
+    """What an event adds to a block."""
+
+    index: int
+    delta: TextDelta | ThinkingDelta | InputJSONDelta
+
+
+class ContentBlockStop(msgspec.Struct, tag="content_block_stop"):
+    """A block is complete, or the answer ended within it."""
+
+    index: int
+
+
+class End(msgspec.Struct):
+    """Why an answer ended."""
+
+    stop_reason: str
+    stop_sequence: str | None
+
+
+class MessageDelta(msgspec.Struct, tag="message_delta"):
+    """How the answer ended, and its usage."""
+
+    delta: End
+    usage: MessageUsage
+
+
+class MessageStop(msgspec.Struct, tag="message_stop"):
+    """The last event."""

@@ -1,0 +1,168 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo_engine.output_parsing.answer_parts import AnswerParts, Part, PartBegun, PartEvent, PartGrown
+from octavo_engine.server.anthropic.answers import (
+    ContentBlock,
+    ContentBlockDelta,
+    ContentBlockStart,
+    ContentBlockStop,
+    End,
+    InputJSONDelta,
+    Message,
+    MessageDelta,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    TextContent,
+    TextDelta,
+    ThinkingContent,
+    ThinkingDelta,
+    ToolUse,
+)
+from octavo_engine.server.errors import APIError, anthropic_body
+from octavo_engine.server.openai.answering import answer, json_answer
+from octavo_engine.server.openai.answers import Usage, encode
+from octavo_engine.server.openai.sse import named_event
+from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.server.sequence import Piece
+from octavo_engine.server.serving import Serving
+from octavo_engine.text.tokenizer import Tokenizer
+
+_VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+class MessageWriter:
+    """One message, as events or as a whole."""
+
+    def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:  # noqa: ARG002  (no log probabilities here)
+        self._answer = AnswerParts(asked.form)
+        self._end = End("end_turn", None)
+        self._message = Message(
+            id=f"msg_{uuid.uuid4().hex}",
+            model=asked.model or name,
+            content=[],
+            usage=MessageUsage(asked.prompt_tokens, 0, 0),
+        )
+
+    def opening(self, index: int) -> list[bytes]:  # noqa: ARG002  (there is one answer)
+        """The message without its content."""
+        return [_event(MessageStart(self._message))]
+
+    def events(self, piece: Piece) -> list[bytes]:
+        """What a piece adds to the blocks."""
+        last = piece.finish_reason is not None
+        found = [_event(_block_event(event)) for event in self._answer.push(piece.text, last=last)]
+        if last:
+            self._end = self._end_of(piece)
+        return found
+
+    def closing(self, usage: Usage) -> list[bytes]:
+        """How the message ended."""
+        return [_event(MessageDelta(self._end, _usage(usage))), _event(MessageStop())]
+
+    def failure(self, error: APIError) -> bytes:
+        """An error event."""
+        return named_event("error", anthropic_body(error))
+
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+        """The complete message."""
+        [piece] = answers
+        self._answer.push(piece.text, last=True)
+        end = self._end_of(piece)
+        whole = msgspec.structs.replace(
+            self._message,
+            content=[_complete(part) for part in self._answer.parts],
+            stop_reason=end.stop_reason,
+            stop_sequence=end.stop_sequence,
+            usage=_usage(usage),
+        )
+        return encode(whole)
+
+    def _end_of(self, piece: Piece) -> End:
+        if piece.finish_reason == "length":
+            return End("max_tokens", None)
+        if self._answer.calls:
+            return End("tool_use", None)
+        if isinstance(piece.stop_reason, str):
+            return End("stop_sequence", piece.stop_reason)
+        return End("end_turn", None)
+
+
+def _usage(usage: Usage) -> MessageUsage:
+    cached = usage.prompt_tokens_details.cached_tokens
+    return MessageUsage(usage.prompt_tokens - cached, cached, usage.completion_tokens)
+
+
+def _block_event(event: PartEvent) -> ContentBlockStart | ContentBlockDelta | ContentBlockStop:
+    match event:
+        case PartBegun(part):
+            return ContentBlockStart(part.index, _empty(part))
+        case PartGrown(Part(kind="text") as part, text):
+            return ContentBlockDelta(part.index, TextDelta(text))
+        case PartGrown(Part(kind="reasoning") as part, text):
+            return ContentBlockDelta(part.index, ThinkingDelta(text))
+        case PartGrown(part, text):
+            return ContentBlockDelta(part.index, InputJSONDelta(text))
+    return ContentBlockStop(event.part.index)
+
+
+def _empty(part: Part) -> ContentBlock:
+    match part.kind:
+        case "text":
+            return TextContent()
+        case "reasoning":
+            return ThinkingContent()
+    return ToolUse(part.id, part.name, {})
+
+
+def _complete(part: Part) -> ContentBlock:
+    match part.kind:
+        case "text":
+            return TextContent(part.text)
+        case "reasoning":
+            return ThinkingContent(part.text)
+    try:
+        arguments = json.loads(part.text or "{}")
+    except (ValueError, RecursionError):  # the answer ended within them, or the model wrote something else
+        arguments = part.text
+    return ToolUse(part.id, part.name, arguments if isinstance(arguments, dict) else {"arguments": arguments})
+
+
+def _event(data: msgspec.Struct) -> bytes:
+    return named_event(str(data.__struct_config__.tag), encode(data))
+
+
+def _check_version(request: Request) -> None:
+    """APIError 400 for a header that is no version. One that is missing is not asked for: there is one version."""
+    version = request.headers.get("anthropic-version")
+    if version is not None and not _VERSION.fullmatch(version):
+        raise APIError(400, "anthropic-version: must be a date such as 2023-06-01", param="anthropic-version")
+
+
+def routes(serving: Serving) -> APIRouter:
+    """Both endpoints."""
+    router = APIRouter()
+
+    @router.post("/v1/messages", response_model=None)
+    async def messages(request: Request) -> Response:
+        _check_version(request)
+        return await answer(serving, request, "messages", MessageWriter)
+
+    @router.post("/v1/messages/count_tokens", response_model=None)
+    async def count_tokens(request: Request) -> Response:
+        _check_version(request)
+        return await json_answer(serving, request, "count_tokens")
+
+    return router

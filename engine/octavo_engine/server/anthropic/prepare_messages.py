@@ -1,0 +1,56 @@
+"""Prepares /v1/messages and its count_tokens, in a text worker: from the body to token ids and checked parameters."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.output_parsing.formats import FORMATS
+from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody
+from octavo_engine.server.anthropic.translation import chat_body
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.openai import prepare_chat
+from octavo_engine.server.openai.answers import encode
+from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.prompts import encode_text, render_chat
+from octavo_engine.server.prepared import JSONAnswer, PreparedRequest
+
+
+class TokenCount(msgspec.Struct):
+    """A prompt's tokens."""
+
+    input_tokens: int
+
+
+def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
+    """What is asked for; APIError 400."""
+    body = parse(MessagesBody, raw)
+    _check(body)
+    prepared = prepare_chat.prepare_body(model, chat_body(body))
+    if body.thinking is not None and body.thinking.type == "enabled" and not _reasons(prepared.form):
+        message = "thinking: answers of this model have no reasoning apart from their text; leave thinking out"
+        raise APIError(400, message, param="thinking", code="unsupported_parameter")
+    return prepared
+
+
+def count_tokens(model: LoadedModel, raw: bytes) -> JSONAnswer:
+    """The answer of /v1/messages/count_tokens; APIError 400."""
+    body = parse(PromptBody, raw)
+    chat = chat_body(body)
+    ids = encode_text(model, render_chat(model, chat.messages, chat), False, "messages")
+    return JSONAnswer(encode(TokenCount(len(ids))), body.model)
+
+
+def _check(body: MessagesBody) -> None:
+    """APIError 400 for fields that contradict each other."""
+    budget = body.thinking.budget_tokens if body.thinking is not None else None
+    if budget is not None and budget >= body.max_tokens:
+        message = f"thinking.budget_tokens: {budget} must be less than max_tokens, {body.max_tokens}"
+        raise APIError(400, message, param="thinking.budget_tokens")
+    if body.stop is not None and body.stop_sequences is not None:
+        raise APIError(400, "stop: means the same as stop_sequences; give one of them", param="stop")
+
+
+def _reasons(form: AnswerForm) -> bool:
+    return form.reasons or (form.format is not None and form.format in FORMATS and FORMATS[form.format].reasons)

@@ -1,0 +1,185 @@
+"""Requests of Anthropic's Messages API, and how each becomes a chat completion's body.
+
+`null` means absent. As in Anthropic's API a field that is not named here is an error, so none is ignored by mistake.
+Fields of `SamplingFields` that Anthropic's API does not have are accepted with their own names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from octavo_engine.server.openai.fields import MAX_TOKENS, Name, StopString, Text, TokenCount
+from octavo_engine.server.openai.protocol import Body, SamplingFields
+from octavo_engine.server.openai.structured_outputs import SchemaObject
+from octavo_engine.server.openai.tools import MAX_TOOLS, ToolName
+from octavo_engine.structured.grammar import MAX_CHARACTERS
+
+_MAX_BLOCKS = 1024
+_Id = Annotated[str, Field(max_length=256)]
+_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+
+
+class TextBlock(Body):
+    """A part of a message, a system prompt or a tool's result that is text."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class ThinkingBlock(Body):
+    """What an earlier answer had as its reasoning."""
+
+    type: Literal["thinking"]
+    thinking: Text
+
+
+class RedactedThinkingBlock(Body):
+    """Reasoning that only Anthropic's servers can read; it is left out of the prompt."""
+
+    type: Literal["redacted_thinking"]
+
+
+class ToolUseBlock(Body):
+    """A call of a tool in an earlier answer."""
+
+    type: Literal["tool_use"]
+    id: _Id
+    name: ToolName
+    input: SchemaObject
+    """The arguments: an object."""
+
+
+def _as_blocks(value: Any) -> Any:
+    """A text as a list of one block; blocks that are no text are refused by the name of their kind."""
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    if not isinstance(value, list):
+        raise ValueError("must be a text or a list of blocks")
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind not in _BLOCKS:
+            shown = {"kind": kind[:100]}
+            raise PydanticCustomError("unsupported_parameter", "this model reads text only, not {kind}", shown)
+    return value
+
+
+Texts = Annotated[list[TextBlock], Field(max_length=_MAX_BLOCKS), BeforeValidator(_as_blocks)]
+
+
+class ToolResultBlock(Body):
+    """What a tool gave for a call."""
+
+    type: Literal["tool_result"]
+    tool_use_id: _Id
+    content: Texts | None = None
+    is_error: bool | None = None
+
+
+Block = Annotated[
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")
+]
+Blocks = Annotated[list[Block], Field(max_length=_MAX_BLOCKS), BeforeValidator(_as_blocks)]
+
+
+class Turn(Body):
+    """One message of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Blocks
+
+    @model_validator(mode="after")
+    def _blocks_belong_to_the_role(self) -> Turn:
+        kinds = {block.type for block in self.content}
+        allowed = {"user": {"text", "tool_result"}, "system": {"text"}}.get(self.role, set(_BLOCKS) - {"tool_result"})
+        if wrong := sorted(kinds - allowed):
+            raise ValueError(f"a message of role {self.role} cannot have content of type {wrong[0]}")
+        return self
+
+
+class ToolSpecification(Body):
+    """A tool that the model may call. Tools that Anthropic's own servers run are refused."""
+
+    type: Literal["custom"] | None = None
+    name: ToolName
+    description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
+    input_schema: SchemaObject
+    strict: bool | None = None
+    """Acts where a call is demanded, whose arguments then always follow the schema."""
+
+
+class ToolChoice(Body):
+    """Whether the model may, must or must not call tools."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: ToolName | None = None
+    disable_parallel_tool_use: bool | None = None
+
+    @model_validator(mode="after")
+    def _names_its_tool(self) -> ToolChoice:
+        if (self.type == "tool") != (self.name is not None):
+            raise ValueError("name must be given if type is tool, and only then")
+        return self
+
+
+class Thinking(Body):
+    """Whether the model reasons before it answers. `budget_tokens` is checked as in Anthropic's API, but no limit."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=1024, le=MAX_TOKENS)] | None = None
+
+
+class OutputFormat(Body):
+    """The schema that an answer follows."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[SchemaObject, Field(alias="schema")]
+
+
+class OutputConfig(Body):
+    """The form of an answer, and how hard the model should think about it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: OutputFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class Ignored(BaseModel):
+    """An object that changes nothing in an answer, such as `metadata`; its fields are not read."""
+
+
+class PromptBody(Body):
+    """What a prompt is made of: POST /v1/messages/count_tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Name | None = None
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=16_384)]
+    system: Texts | None = None
+    tools: Annotated[list[ToolSpecification], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: Ignored | None = None
+    """Prefixes are always cached (unless the server was started without prefix caching)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+
+
+class MessagesBody(PromptBody, SamplingFields):
+    """POST /v1/messages."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_tokens: TokenCount
+    stop_sequences: Annotated[list[StopString], Field(max_length=4)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    stream: bool | None = None
+    metadata: Ignored | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
