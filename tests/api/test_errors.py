@@ -19,6 +19,7 @@ from octavo_engine.server.auth import KeyFile
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import fields, prepare_chat, prepare_completion, protocol
+from octavo_engine.server.openai.responses import protocol as responses_protocol
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api import odd_worker
 from tests.api.scripted_engine import READY
@@ -280,7 +281,7 @@ def _checks_itself(metadata: Iterable[Any]) -> bool:
 
 
 def _models() -> list[type[BaseModel]]:
-    modules = (protocol, anthropic_protocol)
+    modules = (protocol, anthropic_protocol, responses_protocol)
     found = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
     return [*{each: None for each in found if issubclass(each, BaseModel)}, KeyFile]
 

@@ -45,6 +45,8 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds."""
     priority: int | None
     cache_salt: str
+    repeated: bytes = b"{}"
+    """A JSON object: the fields of the request that an answer of /v1/responses repeats."""
 
     @property
     def sequences(self) -> int:

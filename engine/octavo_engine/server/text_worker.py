@@ -19,6 +19,7 @@ from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import prepare_chat, prepare_completion, prepare_tokenize
+from octavo_engine.server.openai.responses import prepare_response
 from octavo_engine.server.prepared import (
     LENGTH,
     JSONAnswer,
@@ -37,6 +38,7 @@ from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]] = {
     "chat": prepare_chat.prepare,
     "completion": prepare_completion.prepare,
+    "response": prepare_response.prepare,
     "messages": prepare_messages.prepare,
     "count_tokens": prepare_messages.count_tokens,
     "tokenize": prepare_tokenize.tokenize,

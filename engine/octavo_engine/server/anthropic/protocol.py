@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.openai.fields import MAX_TOKENS, Name, StopString, Text, TokenCount
-from octavo_engine.server.openai.protocol import Body, SamplingFields
+from octavo_engine.server.openai.protocol import Body, SamplingFields, StrictBody
 from octavo_engine.server.openai.structured_outputs import SchemaObject
 from octavo_engine.server.openai.tools import MAX_TOOLS, ToolName
 from octavo_engine.structured.grammar import MAX_CHARACTERS
@@ -138,10 +138,8 @@ class OutputFormat(Body):
     schema_: Annotated[SchemaObject, Field(alias="schema")]
 
 
-class OutputConfig(Body):
+class OutputConfig(StrictBody):
     """The form of an answer, and how hard the model should think about it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     format: OutputFormat | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
@@ -151,10 +149,8 @@ class Ignored(BaseModel):
     """An object that changes nothing in an answer, such as `metadata`; its fields are not read."""
 
 
-class PromptBody(Body):
+class PromptBody(StrictBody):
     """What a prompt is made of: POST /v1/messages/count_tokens."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: Name | None = None
     messages: Annotated[list[Turn], Field(min_length=1, max_length=16_384)]
@@ -165,11 +161,6 @@ class PromptBody(Body):
     output_config: OutputConfig | None = None
     cache_control: Ignored | None = None
     """Prefixes are always cached (unless the server was started without prefix caching)."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, value: Any) -> Any:
-        return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
 class MessagesBody(PromptBody, SamplingFields):

@@ -8,25 +8,22 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.answering import answer
 from octavo_engine.server.openai.answers import (
     ChatChoice,
     ChatChunkChoice,
     ChatLogprobs,
-    ContentLogprob,
     Delta,
-    TopLogprob,
     Usage,
 )
 from octavo_engine.server.openai.chat_answer import ChatAnswer
+from octavo_engine.server.openai.content_logprobs import content_logprobs
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import Serving
-from octavo_engine.text.logprobs import clamp
 from octavo_engine.text.tokenizer import Tokenizer
 
 
@@ -84,19 +81,7 @@ class ChatWriter:
     def _of(self, piece: Piece) -> ChatLogprobs | None:
         if not self._logprobs:
             return None
-        return ChatLogprobs([self._content_logprob(position) for position in piece.logprobs])
-
-    def _content_logprob(self, position: TokenLogprobs) -> ContentLogprob:
-        token_id = position.token_id
-        return ContentLogprob(
-            self._tokenizer.token_text(token_id),
-            clamp(position.logprob),
-            list(self._tokenizer.token_bytes(token_id)),
-            [
-                TopLogprob(self._tokenizer.token_text(top), clamp(logprob), list(self._tokenizer.token_bytes(top)))
-                for top, logprob in position.top
-            ],
-        )
+        return ChatLogprobs(content_logprobs(piece.logprobs, self._tokenizer))
 
 
 def routes(serving: Serving) -> APIRouter:

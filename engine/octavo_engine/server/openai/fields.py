@@ -131,6 +131,9 @@ def _token_ids(value: list[Any]) -> list[int]:
     return value
 
 
+_UNREADABLE = ("image_url", "input_image", "input_audio", "audio_url", "video_url", "file", "input_file")
+
+
 def _content(value: Any) -> str | None:
     """A message's text; the texts of several parts are joined by newlines."""
     if value is None:
@@ -142,7 +145,7 @@ def _content(value: Any) -> str | None:
     texts = []
     for index, part in enumerate(value):
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind in ("image_url", "input_audio", "audio_url", "video_url", "file"):
+        if kind in _UNREADABLE:
             raise PydanticCustomError("unsupported_parameter", "this model reads text only, not {kind}", {"kind": kind})
         if kind not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
             raise ValueError(f'part {index} must be of the shape {{"type": "text", "text": "..."}}')

@@ -49,6 +49,17 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", hide_input_in_errors=True)
 
 
+class StrictBody(Body):
+    """A body in which an unknown field is an error. `null` means absent all the same."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+
+
 class StreamOptions(Body):
     """How a stream is to be sent."""
 

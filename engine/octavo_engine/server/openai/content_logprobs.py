@@ -1,0 +1,28 @@
+"""Log probabilities of an answer's tokens as chats and responses have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.server.openai.answers import ContentLogprob, TopLogprob
+from octavo_engine.text.logprobs import clamp
+from octavo_engine.text.tokenizer import Tokenizer
+
+
+def content_logprobs(positions: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> list[ContentLogprob]:
+    """Each token with its log probability and those of the likeliest tokens in its place."""
+    return [_of_position(position, tokenizer) for position in positions]
+
+
+def _of_position(position: TokenLogprobs, tokenizer: Tokenizer) -> ContentLogprob:
+    token_id = position.token_id
+    return ContentLogprob(
+        tokenizer.token_text(token_id),
+        clamp(position.logprob),
+        list(tokenizer.token_bytes(token_id)),
+        [
+            TopLogprob(tokenizer.token_text(top), clamp(logprob), list(tokenizer.token_bytes(top)))
+            for top, logprob in position.top
+        ],
+    )

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API without its memory: a translation to and from the path of chat completions."""

@@ -1,0 +1,19 @@
+"""Prepares /v1/responses, in a text worker: from the body to token ids and checked parameters."""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.openai import prepare_chat
+from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.responses.protocol import ResponsesBody
+from octavo_engine.server.openai.responses.translation import chat_body, repeated_fields
+from octavo_engine.server.prepared import PreparedRequest
+
+
+def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
+    """What is asked for; APIError 400."""
+    body = parse(ResponsesBody, raw)
+    prepared = prepare_chat.prepare_body(model, chat_body(body))
+    return msgspec.structs.replace(prepared, repeated=repeated_fields(body, prepared))

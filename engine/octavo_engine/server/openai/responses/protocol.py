@@ -1,0 +1,221 @@
+"""Requests of the Responses API. A field that is not named here is an error, so none is ignored by mistake.
+
+Nothing is kept between requests: fields that refer to something kept are refused by name. Fields of `SamplingFields`
+that OpenAI's API does not have are accepted with their own names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from octavo_engine.server.openai.fields import (
+    MAX_TEXT,
+    MAX_TOKENS,
+    Content,
+    Effort,
+    Name,
+    Text,
+    TokenCount,
+    TopLogprobs,
+)
+from octavo_engine.server.openai.protocol import Body, SamplingFields, StrictBody
+from octavo_engine.server.openai.refused import OnlyFalse
+from octavo_engine.server.openai.structured_outputs import NamedSchema, OptionalSchemaObject
+from octavo_engine.server.openai.tools import MAX_TOOLS, ToolName
+from octavo_engine.structured.grammar import MAX_CHARACTERS
+
+_MAX_ITEMS = 16_384
+_Id = Annotated[str, Field(max_length=256)]
+_ShortText = Annotated[str, Field(max_length=512)]
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+def _nothing_kept(value: Any) -> Any:
+    if value is not None:
+        message = "this server keeps nothing between requests; send all earlier items in input"
+        raise PydanticCustomError("unsupported_parameter", message)
+    return value
+
+
+NothingKept = Annotated[Any, AfterValidator(_nothing_kept)]
+
+
+class MessageItem(Body):
+    """A message of anyone, an earlier answer's included."""
+
+    type: Literal["message"]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+class FunctionCallItem(Body):
+    """A call of a tool in an earlier answer."""
+
+    type: Literal["function_call"]
+    call_id: _Id
+    name: Annotated[str, Field(max_length=256)]
+    arguments: Annotated[str, Field(max_length=MAX_CHARACTERS)]
+
+
+class FunctionCallOutputItem(Body):
+    """What a tool gave for a call."""
+
+    type: Literal["function_call_output"]
+    call_id: _Id
+    output: Content
+
+
+class ReasoningText(Body):
+    """A part of an earlier answer's reasoning."""
+
+    type: Literal["reasoning_text"]
+    text: Text
+
+
+class ReasoningItem(Body):
+    """What an earlier answer had as its reasoning. Summaries and encrypted content are left out of the prompt."""
+
+    type: Literal["reasoning"]
+    content: Annotated[list[ReasoningText], Field(max_length=1024)] | None = None
+
+
+_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+
+
+def _items(value: Any) -> Any:
+    """A text as a list of one message; items of other kinds are refused by name."""
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise ValueError("must be a text or a list of items")
+    found = [{"type": "message", **item} if isinstance(item, dict) and "role" in item else item for item in value]
+    for item in found:
+        kind = item.get("type") if isinstance(item, dict) else None
+        if isinstance(kind, str) and kind not in _ITEMS:
+            message = "items of type {kind} are not supported by this version"
+            raise PydanticCustomError("unsupported_parameter", message, {"kind": kind[:100]})
+    return found
+
+
+Item = Annotated[MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem, Field(discriminator="type")]
+Items = Annotated[list[Item], Field(min_length=1, max_length=_MAX_ITEMS), BeforeValidator(_items)]
+
+
+class FunctionTool(Body):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: ToolName
+    description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
+    parameters: OptionalSchemaObject = None
+    strict: bool | None = None
+    """Acts where a call is demanded, whose arguments then always follow the schema."""
+
+
+def _only_functions(value: Any) -> Any:
+    for tool in value if isinstance(value, list) else ():
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind != "function":
+            message = "the tool {kind} is not supported by this version; there are functions only"
+            raise PydanticCustomError("unsupported_parameter", message, {"kind": kind[:100]})
+    return value
+
+
+Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), BeforeValidator(_only_functions)]
+
+
+class NamedFunction(StrictBody):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    name: ToolName
+
+
+class TextFormat(StrictBody):
+    """The form of the answer's text."""
+
+    type: Literal["text", "json_object"]
+
+
+class SchemaFormat(NamedSchema):
+    """The schema that the answer follows."""
+
+    type: Literal["json_schema"]
+
+
+class TextOptions(StrictBody):
+    """What the answer's text is like. `verbosity` has no effect."""
+
+    format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningOptions(StrictBody):
+    """How hard the model should think. There are no summaries: reasoning is in the answer itself."""
+
+    effort: Effort | None = None
+    summary: Literal["auto"] | None = None
+
+
+class ResponseStreamOptions(StrictBody):
+    """Events are never padded, whatever is asked for."""
+
+    include_obfuscation: bool | None = None
+
+
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+
+
+class CacheOptions(BaseModel):
+    """Has no effect: prefixes are always cached."""
+
+
+class ResponsesBody(StrictBody, SamplingFields):
+    """POST /v1/responses."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Name | None = None
+    input: Items
+    instructions: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: TokenCount | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    tools: Tools | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    parallel_tool_calls: bool | None = None
+    include: Annotated[list[Include], Field(max_length=16)] | None = None
+    top_logprobs: TopLogprobs | None = None
+    metadata: Metadata | None = None
+    truncation: Literal["disabled"] | None = None
+    # What these refer to would have to be kept here, or to run here.
+    previous_response_id: NothingKept = None
+    conversation: NothingKept = None
+    prompt: NothingKept = None
+    background: OnlyFalse = None
+    # Nothing in an answer depends on these.
+    store: bool | None = None
+    max_tool_calls: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    user: _ShortText | None = None
+    safety_identifier: _ShortText | None = None
+    service_tier: _ShortText | None = None
+    prompt_cache_key: _ShortText | None = None
+    prompt_cache_retention: _ShortText | None = None
+    prompt_cache_options: CacheOptions | None = None

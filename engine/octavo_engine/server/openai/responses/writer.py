@@ -1,0 +1,204 @@
+"""Writes a response: as the events of a stream, each item with its own, or as one JSON body."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.output_parsing.answer_parts import AnswerParts, Part, PartBegun, PartEvent, PartGrown
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.answers import ContentLogprob, Usage, encode
+from octavo_engine.server.openai.content_logprobs import content_logprobs
+from octavo_engine.server.openai.responses.objects import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    Content,
+    ContentEvent,
+    ErrorEvent,
+    Event,
+    FunctionCallItem,
+    IncompleteDetails,
+    InputDetails,
+    Item,
+    ItemEvent,
+    MessageItem,
+    OutputDetails,
+    OutputText,
+    ReasoningDelta,
+    ReasoningDone,
+    ReasoningItem,
+    ReasoningText,
+    ResponseEvent,
+    ResponseObject,
+    ResponseUsage,
+    TextDelta,
+    TextDone,
+)
+from octavo_engine.server.openai.sse import named_event
+from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.server.sequence import Piece
+from octavo_engine.text.tokenizer import Tokenizer
+
+_PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
+
+
+class ResponseWriter:
+    """One response. An item is one part of the answer: reasoning, a message, or a call."""
+
+    def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._answer = AnswerParts(asked.form)
+        self._repeated = asked.repeated
+        self._name = uuid.uuid4().hex
+        self._logprobs: dict[int, list[ContentLogprob]] = {}
+        """Of each message, by its index among the items."""
+        self._status = "completed"
+        """How the items that end now end."""
+        self._events = 0
+        self._response = ResponseObject(
+            id=f"resp_{self._name}", created_at=int(time.time()), model=asked.model or name, output=[]
+        )
+
+    def opening(self, index: int) -> list[bytes]:  # noqa: ARG002  (there is one answer)
+        """The response without its output."""
+        kinds = ("response.created", "response.in_progress")
+        return [self._event(ResponseEvent(type=kind, response=self._body())) for kind in kinds]
+
+    def events(self, piece: Piece) -> list[bytes]:
+        """What a piece adds to the items."""
+        return [self._event(event) for event in self._take(piece)]
+
+    def closing(self, usage: Usage) -> list[bytes]:
+        """The complete response."""
+        self._complete(usage)
+        return [self._event(ResponseEvent(type=f"response.{self._status}", response=self._body()))]
+
+    def failure(self, error: APIError) -> bytes:
+        """An error event."""
+        detail = error.detail
+        return self._event(
+            ErrorEvent(type="error", code=detail.code, message=detail.message, param=detail.param, error=detail)
+        )
+
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+        """The complete response."""
+        [piece] = answers
+        self._take(piece)
+        self._complete(usage)
+        return bytes(self._body())
+
+    def _take(self, piece: Piece) -> list[Event]:
+        """Read a piece. Log probabilities belong to the first message that it adds to."""
+        if piece.finish_reason is not None:
+            self._status = "incomplete" if piece.finish_reason == "length" else "completed"
+        found: list[Event] = []
+        logprobs = piece.logprobs
+        for event in self._answer.push(piece.text, last=piece.finish_reason is not None):
+            more = self._of_text(event, logprobs)
+            logprobs = () if more else logprobs
+            found += self._item_events(event, more)
+        return found
+
+    def _of_text(self, event: PartEvent, positions: Sequence[TokenLogprobs]) -> list[ContentLogprob]:
+        if not isinstance(event, PartGrown) or event.part.kind != "text":
+            return []
+        more = content_logprobs(positions, self._tokenizer)
+        self._logprobs.setdefault(event.part.index, []).extend(more)
+        return more
+
+    def _item_events(self, event: PartEvent, logprobs: list[ContentLogprob]) -> list[Event]:
+        part = event.part
+        place: dict[str, Any] = {"item_id": self._id(part), "output_index": part.index}
+        if isinstance(event, PartBegun):
+            item = ItemEvent(type="response.output_item.added", output_index=part.index, item=self._begun(part))
+            if part.kind == "call":
+                return [item]
+            return [item, ContentEvent(type="response.content_part.added", part=_content(part, "", []), **place)]
+        if isinstance(event, PartGrown):
+            return [_delta(part, event.text, logprobs, place)]
+        done = self._item(part, self._status)
+        ended = ItemEvent(type="response.output_item.done", output_index=part.index, item=done)
+        return [*_done(part, self._logprobs.get(part.index, []), place), ended]
+
+    def _complete(self, usage: Usage) -> None:
+        parts = self._answer.parts
+        items = [self._item(part, "completed" if part is not parts[-1] else self._status) for part in parts]
+        incomplete = IncompleteDetails("max_output_tokens") if self._status == "incomplete" else None
+        cached = usage.prompt_tokens_details.cached_tokens
+        self._response = msgspec.structs.replace(
+            self._response,
+            completed_at=int(time.time()),
+            status=self._status,
+            incomplete_details=incomplete,
+            output=items,
+            usage=ResponseUsage(
+                usage.prompt_tokens,
+                InputDetails(cached),
+                usage.completion_tokens,
+                OutputDetails(),
+                usage.total_tokens,
+            ),
+        )
+
+    def _begun(self, part: Part) -> Item:
+        """The item of a part, of which nothing has come yet."""
+        match part.kind:
+            case "text":
+                return MessageItem(id=self._id(part), status="in_progress", content=[])
+            case "reasoning":
+                return ReasoningItem(id=self._id(part), status="in_progress", content=[])
+        return FunctionCallItem(id=self._id(part), status="in_progress", call_id=part.id, name=part.name, arguments="")
+
+    def _item(self, part: Part, status: str) -> Item:
+        """The item of a part that is complete."""
+        match part.kind:
+            case "text":
+                text = OutputText(part.text, self._logprobs.get(part.index, []))
+                return MessageItem(id=self._id(part), status=status, content=[text])
+            case "reasoning":
+                return ReasoningItem(id=self._id(part), status=status, content=[ReasoningText(part.text)])
+        return FunctionCallItem(id=self._id(part), status=status, call_id=part.id, name=part.name, arguments=part.text)
+
+    def _id(self, part: Part) -> str:
+        return f"{_PREFIXES[part.kind]}_{self._name}{part.index:02d}"
+
+    def _body(self) -> msgspec.Raw:
+        """The response as JSON: two objects as one."""
+        return msgspec.Raw(encode(self._response)[:-1] + b"," + self._repeated[1:])
+
+    def _event(self, event: Event) -> bytes:
+        event.sequence_number = self._events
+        self._events += 1
+        return named_event(event.type, encode(event))
+
+
+def _content(part: Part, text: str, logprobs: list[ContentLogprob]) -> Content:
+    return OutputText(text, logprobs) if part.kind == "text" else ReasoningText(text)
+
+
+def _delta(part: Part, text: str, logprobs: list[ContentLogprob], place: dict[str, Any]) -> Event:
+    match part.kind:
+        case "text":
+            return TextDelta(type="response.output_text.delta", delta=text, logprobs=logprobs, **place)
+        case "reasoning":
+            return ReasoningDelta(type="response.reasoning_text.delta", delta=text, **place)
+    return ArgumentsDelta(type="response.function_call_arguments.delta", delta=text, **place)
+
+
+def _done(part: Part, logprobs: list[ContentLogprob], place: dict[str, Any]) -> list[Event]:
+    text = part.text
+    content = _content(part, text, logprobs)
+    match part.kind:
+        case "text":
+            whole: Event = TextDone(type="response.output_text.done", text=text, logprobs=logprobs, **place)
+        case "reasoning":
+            whole = ReasoningDone(type="response.reasoning_text.done", text=text, **place)
+        case "call":
+            kind = "response.function_call_arguments.done"
+            return [ArgumentsDone(type=kind, name=part.name, arguments=text, **place)]
+    return [whole, ContentEvent(type="response.content_part.done", part=content, **place)]
