@@ -186,7 +186,7 @@ async def test_renewals_that_hang_are_sent_again_at_once(lost: bool, hanging: Ap
     await lease.acquire()
     hanging.hang_next, hanging.loses_answer = (0, True) if lost else (2, False)
     keeping = asyncio.ensure_future(lease.keep())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while clock.now < 100:
             await asyncio.sleep(0)
             assert not keeping.done(), keeping
@@ -199,7 +199,7 @@ async def test_who_gets_no_answer_stops_in_time(hanging: Api, clock: Clock) -> N
     lease = Lease(hanging, *NAME, clock, clock.sleep)
     await lease.acquire()
     hanging.hang_next = 1000
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         with pytest.raises(LeaseLostError, match="no answer"):
             await lease.keep()
     assert clock.now < DURATION_SECONDS
@@ -209,7 +209,7 @@ async def test_a_follower_does_not_hang_with_its_requests(hanging: Api, clock: C
     await Lease(hanging, *NAME, clock, clock.sleep).acquire()
     follower = Lease(hanging, *NAME, clock, clock.sleep)
     hanging.hang_next = 1
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await follower.acquire()
     assert clock.now < 20
 
@@ -217,7 +217,7 @@ async def test_a_follower_does_not_hang_with_its_requests(hanging: Api, clock: C
 async def test_who_took_the_lease_and_heard_no_answer_need_not_wait_for_itself(hanging: Api, clock: Clock) -> None:
     lease = Lease(hanging, *NAME, clock, clock.sleep)
     hanging.loses_answer = True
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await lease.acquire()
     assert (hanging.holder, clock.now) == (lease.identity, 5)
 
@@ -226,7 +226,7 @@ async def test_a_release_that_hangs_keeps_nobody(hanging: Api, clock: Clock) -> 
     lease = Lease(hanging, *NAME, clock, clock.sleep)
     await lease.acquire()
     hanging.hang_next = 1
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await lease.release()
 
 

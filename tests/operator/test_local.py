@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ ENGINE = Path(__file__).parent / "misbehaving_engine.py"
 
 
 def service(behaviour: str = "good", **fields: Any) -> LLMService:
-    rollout = {"startupTimeoutSeconds": 10, "drainTimeoutSeconds": 0}
+    rollout = {"startupTimeoutSeconds": 600, "drainTimeoutSeconds": 120}
     return parse(merged(VALID, {"spec": {"model": {"name": behaviour}, "rollout": rollout, **fields}}))
 
 
@@ -128,13 +129,21 @@ def test_ends_with_the_engines_exit_code(code: int) -> None:
 @pytest.mark.usefixtures("misbehaving")
 def test_a_start_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(local, "_HEARTBEAT_SECONDS", 0.5)
+    monkeypatch.setattr(local, "_HEARTBEAT_SECONDS", 0.0)
+    monotonic, passed = time.monotonic, 0.0
+    monkeypatch.setattr(local.time, "monotonic", lambda: monotonic() + passed)
+
+    def report(line: str) -> None:
+        nonlocal passed
+        said.append(line)
+        passed = 1000.0 if "loading 40%" in line else 0.0
+
     with (
         pytest.raises(LocalError, match=r"raise rollout\.startupTimeoutSeconds"),
         run_local(service("never-starts")) as engine,
     ):
-        engine.wait_ready(said.append)
-    assert any("loading 40%" in line for line in said)
+        engine.wait_ready(report)
+    assert "loading 40%" in said[-1]
 
 
 @pytest.mark.usefixtures("misbehaving")

@@ -54,7 +54,7 @@ def worked_on(passes: Passes) -> set[tuple[str, str]]:
 async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: Passes) -> None:
     server = server_of_two()
     process = process_of(server, ("a", "b"))
-    async with asyncio.timeout(30), server.listening():
+    async with asyncio.timeout(120), server.listening():
         server.forbidden = {"b"}
         running = asyncio.create_task(operator._serve_for_ever(process))
         await until(lambda: worked_on(passes) == {A})
@@ -95,7 +95,7 @@ async def test_what_cannot_be_read_is_a_metric(passes: Passes) -> None:
 async def test_watches_that_do_not_end_are_not_waited_for(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """kopf puts no limit to the time in which its tasks end, after a failure of one of them neither."""
     monkeypatch.setattr(watches, "WIND_UP_SECONDS", 0.05)
-    released = asyncio.Event()
+    released, watching = asyncio.Event(), asyncio.Event()
 
     async def fails() -> None:
         await asyncio.sleep(3600 if way == "it was asked to end" else 0)
@@ -104,6 +104,7 @@ async def test_watches_that_do_not_end_are_not_waited_for(way: str, monkeypatch:
         return [asyncio.create_task(fails())]
 
     async def run_tasks(*_: object, **__: object) -> None:
+        watching.set()
         while not released.is_set():
             try:
                 await released.wait()
@@ -114,10 +115,10 @@ async def test_watches_that_do_not_end_are_not_waited_for(way: str, monkeypatch:
     monkeypatch.setattr(kopf, "run_tasks", run_tasks)
     server = server_of_two()
     process = process_of(server)
-    async with asyncio.timeout(10), server.listening():
+    async with asyncio.timeout(120), server.listening():
         running = asyncio.create_task(operator._serve_for_ever(process))
         if way == "it was asked to end":
-            await asyncio.sleep(0.1)
+            await watching.wait()
             running.cancel()
         with pytest.raises(WatchesHangError):
             await running
@@ -148,7 +149,7 @@ sys.exit(cli.main(["run"]))
 def test_the_process_ends_though_a_part_of_it_does_not() -> None:
     process = subprocess.Popen([sys.executable, "-c", HANGS], env=dict(os.environ))
     try:
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo_operator.reconcile import health
-from octavo_operator.reconcile.health import Heartbeat, serve_health
+from octavo_operator.reconcile.health import STALLED_SECONDS, Heartbeat, serve_health
 from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observe import Key
@@ -156,51 +156,64 @@ async def test_health_is_served_to_both_families(address: str) -> None:
         await runner.cleanup()
 
 
+class Moments:
+    """A queue on a clock that the test moves, and a piece of work that lasts until the test ends it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.queue: WorkQueue[Key] = WorkQueue(clock=lambda: self.now)
+        self.ends = asyncio.Semaphore(0)
+
+    async def handle(self, key: Key) -> None:
+        """Work that lasts until it is ended; of KEY for ever."""
+        await (asyncio.Event().wait() if key == KEY else self.ends.acquire())
+
+    async def pass_seconds(self, seconds: float) -> str:
+        """What is wrong after so many seconds more; before, all work that can go on does."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.now += seconds
+        return health.trouble(self.queue, Heartbeat())
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_pass_that_never_ends_is_ill_health(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pass_that_never_ends_is_ill_health(workers: int) -> None:
     """Also where another worker goes on finishing others."""
-    monkeypatch.setattr(health, "STALLED_SECONDS", 0.05)
-    queue: WorkQueue[Key] = WorkQueue()
-
-    async def handle(key: Key) -> float:
-        await asyncio.sleep(3600 if key == KEY else 0)
-        return 0.001
-
-    queue.add(KEY)
-    assert health.trouble(queue, Heartbeat()) == ""
-    tasks = [asyncio.create_task(queue.work(handle)) for _ in range(workers)]
-    await asyncio.sleep(0.01)
-    queue.add(("llm", "other"))
-    await asyncio.sleep(0.1)
-    assert "finished" in health.trouble(queue, Heartbeat())
+    moments = Moments()
+    moments.queue.add(KEY)
+    assert await moments.pass_seconds(2 * STALLED_SECONDS) == ""  # no worker has begun
+    tasks = [asyncio.create_task(moments.queue.work(moments.handle)) for _ in range(workers)]
+    for second in range(3):
+        moments.queue.add(("llm", f"other-{second}"))
+        moments.ends.release()
+        assert await moments.pass_seconds(STALLED_SECONDS / 3) == ""
+    assert len(moments.queue) == (3 if workers == 1 else 0)
+    assert "finished" in await moments.pass_seconds(1)
     for task in tasks:
         task.cancel()
 
 
-async def test_a_backlog_is_no_ill_health_as_long_as_passes_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "STALLED_SECONDS", 0.1)
-    queue: WorkQueue[Key] = WorkQueue()
-    troubles: list[str] = []
-
-    async def handle(_: Key) -> None:
-        await asyncio.sleep(0.01)
-
+async def test_a_backlog_is_no_ill_health_as_long_as_passes_end() -> None:
+    moments = Moments()
     for number in range(40):
-        queue.add(("llm", f"s{number}"))
-    worker = asyncio.create_task(queue.work(handle))
-    while queue.oldest_wait_seconds() < 0.25:
-        await asyncio.sleep(0.01)
-        troubles.append(health.trouble(queue, Heartbeat()))
+        moments.queue.add(("llm", f"s{number}"))
+    worker = asyncio.create_task(moments.queue.work(moments.handle))
+    for _ in range(20):
+        assert await moments.pass_seconds(STALLED_SECONDS / 2) == ""
+        moments.ends.release()
+    assert moments.queue.oldest_wait_seconds() > STALLED_SECONDS, "longer than anything may be worked on"
+    assert await moments.pass_seconds(STALLED_SECONDS / 2) == ""
+    assert "finished" in await moments.pass_seconds(STALLED_SECONDS)
     worker.cancel()
-    assert len(queue), "the oldest has waited longer than anything may be worked on"
-    assert set(troubles) == {""}
 
 
 async def test_what_waits_long_after_the_last_pass_is_not_stalled_from_then_on() -> None:
-    queue: WorkQueue[Key] = WorkQueue()
-    worker = asyncio.create_task(queue.work(lambda key: asyncio.sleep(0)))
-    await asyncio.sleep(0.05)  # idle
-    assert queue.stalled_seconds() == 0
-    queue.add(KEY)
-    assert queue.stalled_seconds() < 0.05
+    moments = Moments()
+    worker = asyncio.create_task(moments.queue.work(moments.handle))
+    await moments.pass_seconds(2 * STALLED_SECONDS)  # idle
+    assert moments.queue.stalled_seconds() == 0
+    moments.queue.add(KEY)
+    assert moments.queue.stalled_seconds() == 0
+    await moments.pass_seconds(1)
+    assert moments.queue.stalled_seconds() == 1
     worker.cancel()

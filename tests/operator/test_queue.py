@@ -16,7 +16,7 @@ async def work(
 ) -> None:
     tasks = [asyncio.create_task(queue.work(handle)) for _ in range(workers)]
     try:
-        await asyncio.wait_for(until.wait(), 10)
+        await asyncio.wait_for(until.wait(), 120)
     finally:
         for task in tasks:
             task.cancel()
@@ -79,8 +79,11 @@ async def test_a_failure_is_tried_again_and_harms_no_other_key(
     assert seen.count("good") == 1
 
 
-async def test_events_meanwhile_do_not_make_the_pause_longer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_meanwhile_do_not_make_the_pause_longer(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of a dozen children tells of itself while one of them is refused: that is one failure, not twelve."""
+    monkeypatch.setattr(queue_module, "FIRST_RETRY_SECONDS", 100.0)  # an hour would be cut to the longest pause
     queue, tries, done = WorkQueue[str](), 0, asyncio.Event()
 
     async def handle(key: str) -> None:
@@ -95,24 +98,26 @@ async def test_events_meanwhile_do_not_make_the_pause_longer(caplog: pytest.LogC
     queue.add("a")
     await work(queue, handle, done)
     await asyncio.sleep(0)
-    assert [line for line in caplog.messages if "next try in 1 s" not in line] == []
-    assert len(caplog.messages) == 12
+    pauses = [int(line.rpartition("next try in ")[2].removesuffix(" s")) for line in caplog.messages]
+    assert len(pauses) == 12
+    assert all(80 <= pause <= 120 for pause in pauses), pauses
 
 
 async def test_waiting_is_measured_from_the_oldest_key_once_somebody_works() -> None:
-    queue, handled = WorkQueue[str](), asyncio.Event()
+    now = 0.0
+    queue, handled = WorkQueue[str](clock=lambda: now), asyncio.Event()
 
     async def handle(key: str) -> None:
         handled.set()
         await asyncio.sleep(3600)
 
     queue.add("a")
-    await asyncio.sleep(0.01)
+    now = 5.0
     assert queue.oldest_wait_seconds() == 0  # a replica that follows has nothing to answer for
     worker = asyncio.create_task(queue.work(handle))
     await handled.wait()
-    await asyncio.sleep(0.01)
-    assert queue.oldest_wait_seconds() >= 0.01  # a pass that does not end counts as well
+    now = 8.0
+    assert queue.oldest_wait_seconds() == 3  # a pass that does not end counts as well
     worker.cancel()
 
 
@@ -147,20 +152,30 @@ async def test_a_key_comes_again_when_its_handler_asked_for_it() -> None:
     assert seen == ["a", "a", "a"]
 
 
-async def test_what_happens_before_a_timer_takes_its_place() -> None:
-    queue, seen = WorkQueue[str](), []
+@pytest.mark.parametrize("happens", [True, False])
+async def test_what_happens_before_a_timer_takes_its_place(happens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, seen, now = WorkQueue[str](), [], 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
 
     async def handle(key: str) -> float | None:
         seen.append(key)
-        return 0.05 if len(seen) == 1 else None
+        return 60 if len(seen) == 1 else None
+
+    async def worked_on() -> int:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return len(seen)
 
     worker = asyncio.create_task(queue.work(handle))
     queue.add("a")
-    await asyncio.sleep(0.01)
-    queue.add("a")
-    await asyncio.sleep(0.1)
+    assert await worked_on() == 1
+    now = 30.0
+    if happens:
+        queue.add("a")
+    assert await worked_on() == (2 if happens else 1)
+    now = 100.0  # past the timer
+    assert await worked_on() == 2
     worker.cancel()
-    assert seen == ["a", "a"]
 
 
 async def test_a_key_that_has_failed_for_days_is_still_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

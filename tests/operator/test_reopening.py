@@ -164,7 +164,7 @@ async def test_after_a_crd_came_nobody_works_before_the_cluster_is_known_again(m
     monkeypatch.setattr(discovery, "POLL_SECONDS", 0.02)
     process = process_of(server)
     whole = frozenset({LLMSERVICE.plural, POD.plural})
-    async with asyncio.timeout(30), server.listening():
+    async with asyncio.timeout(120), server.listening():
         running = asyncio.create_task(operator._serve_for_ever(process))
         while len(passes.seen) < 5:
             await asyncio.sleep(0.01)

@@ -130,9 +130,9 @@ def test_an_operator_that_waits_for_the_crd_is_healthy_and_ends_when_asked(tmp_p
             except OSError:
                 return False
 
-        wait_until(healthy, timeout=60, describe="the operator is healthy")
+        wait_until(healthy, timeout=120, describe="the operator is healthy")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         assert process.stderr is not None
         said = process.stderr.read()
         assert "Traceback" not in said, said

@@ -29,10 +29,15 @@ class WorkQueue(Generic[Key]):
     """Keys whose objects may have changed. After client-go's workqueue, with a second lane for what is urgent.
 
     A key added while it is worked on is worked on again afterwards; a key added many times meanwhile counts once.
-    `observer` is called after each piece of work with its seconds and what it failed with (None: nothing).
+    `observer` is called after each piece of work with its seconds and what it failed with (None: nothing). Waiting and
+    working are measured by `clock`, in seconds.
     """
 
-    def __init__(self, observer: Callable[[float, Exception | None], object] = lambda *_: None) -> None:
+    def __init__(
+        self,
+        observer: Callable[[float, Exception | None], object] = lambda *_: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ready: asyncio.PriorityQueue[tuple[int, int, Any]] = asyncio.PriorityQueue()
         self._sequence = 0
         self._waiting: dict[Key, _Waiting] = {}
@@ -40,7 +45,8 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._workers = 0
-        self._last_finished = time.monotonic()
+        self._clock = clock
+        self._last_finished = clock()
         self._observer = observer
 
     def __len__(self) -> int:
@@ -52,7 +58,7 @@ class WorkQueue(Generic[Key]):
         lane, known = (_URGENT if urgent else _USUAL), self._waiting.get(key)
         if known and known.lane <= lane:
             return
-        self._waiting[key] = _Waiting(known.since if known else time.monotonic(), lane)
+        self._waiting[key] = _Waiting(known.since if known else self._clock(), lane)
         if key not in self._active:
             self._put(key)
 
@@ -84,7 +90,7 @@ class WorkQueue(Generic[Key]):
         return self._since([*waits, *self._active.values()])
 
     def _since(self, moments: Sequence[float]) -> float:
-        return time.monotonic() - min(moments) if moments and self._workers else 0.0
+        return self._clock() - min(moments) if moments and self._workers else 0.0
 
     async def work(self, handle: Callable[[Key], Awaitable[float | None]]) -> None:
         """Works on keys, one after the other, for ever. Several of these may run side by side.
@@ -92,7 +98,7 @@ class WorkQueue(Generic[Key]):
         `handle` returns after how many seconds it wants to see the key again though nothing changes; None: never.
         """
         if not self._workers:  # the first worker: keys that waited before it started do not count as stalled
-            now = time.monotonic()
+            now = self._clock()
             self._waiting = {key: _Waiting(now, waiting.lane) for key, waiting in self._waiting.items()}
         self._workers += 1
         try:
@@ -106,7 +112,7 @@ class WorkQueue(Generic[Key]):
     async def _work_on(self, key: Key, handle: Callable[[Key], Awaitable[float | None]]) -> None:
         del self._waiting[key]
         early = self._cancel_timer(key)
-        self._active[key] = started = time.monotonic()
+        self._active[key] = started = self._clock()
         failed: Exception | None = None
         try:
             again = await handle(key)
@@ -121,7 +127,7 @@ class WorkQueue(Generic[Key]):
             del self._active[key]
             if key in self._waiting:
                 self._put(key)
-        self._last_finished = time.monotonic()
+        self._last_finished = self._clock()
         self._observer(self._last_finished - started, failed)
 
     def _put(self, key: Key) -> None:
