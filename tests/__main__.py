@@ -1,37 +1,62 @@
-"""`make test`: runs the cluster tests and all other tests at once, each in a pytest process of its own.
+"""`make test`: runs the cluster tests, on two clusters, and all other tests at once: three pytest processes.
 
 The cluster tests mostly wait for pods, so the total time is little more than that of the other tests alone. The output
-of the cluster tests is held back until the others have ended; the summaries of both come last. Arguments are passed to
-both. The exit code is 0 only if both succeeded.
+of the cluster tests is held back until the others have ended; the summaries of all come last. Arguments are passed to
+all. The exit code is 0 only if all succeeded.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster.build import HELM, VERSITYGW, ensure_built
 from tests.cluster.errors import ClusterError
 
 CLUSTER = "tests/cluster"
-RUNS = {"all but the cluster's": f"--ignore={CLUSTER}", "the cluster's": CLUSTER}
+FIRST_CLUSTER = [
+    f"{CLUSTER}/test_{name}.py"
+    for name in (
+        "llmservice_life",
+        "llmservice_models",
+        "llmservice_autoscaling",
+        "llmservice_upgrade",
+        "operator_kills",
+        "rollout_without_gpu",
+        "tensor_parallel",
+    )
+]
+"""In these modules real engines load a model; they take about as long as all others."""
+
+
+def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
+    """What each process is to run, by its name. A cluster of the user's is not for two at once."""
+    rest = {"all but the cluster's": [f"--ignore={CLUSTER}"]}
+    if environment.get("TEST_KUBECONFIG"):
+        return {**rest, "the cluster's": [CLUSTER]}
+    second = [CLUSTER, *(f"--ignore={module}" for module in FIRST_CLUSTER)]
+    return {**rest, "the first cluster's": FIRST_CLUSTER, "the second cluster's": second}
 
 
 def main(arguments: list[str]) -> int:
     # Tests of both runs need these programs, and Go's build takes longer than the time limit of a test.
     ensure_built(lambda line: print(f"tests: {line}", flush=True), (HELM, VERSITYGW))
+    selections = runs(os.environ)
     with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder) / str(number) for number in range(len(RUNS))]
+        outputs = [Path(folder) / str(number) for number in range(len(selections))]
         processes = [
-            _start([selection, *arguments], output) for selection, output in zip(RUNS.values(), outputs, strict=True)
+            _start([*selection, *arguments], output)
+            for selection, output in zip(selections.values(), outputs, strict=True)
         ]
         try:
             closing_lines = [_print_until_end(*each) for each in zip(processes, outputs, strict=True)]
         finally:
-            for process in processes:  # Ctrl-C ends both processes too: they are in the terminal's foreground group
+            for process in processes:  # Ctrl-C ends these processes too: they are in the terminal's foreground group
                 process.wait()
-    for name, line in zip(RUNS, closing_lines, strict=True):
+    for name, line in zip(selections, closing_lines, strict=True):
         print(f"tests: {name}: {line}")
     return int(any(process.returncode for process in processes))
 

@@ -1,4 +1,4 @@
-"""`make test` runs two pytests at once; here with small files in their place."""
+"""`make test` runs several pytests at once; here with small files in their place."""
 
 from __future__ import annotations
 
@@ -17,10 +17,21 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) 
     files = {"first": folder / "test_first.py", "second": folder / "test_second.py"}
     for file, content in zip(files.values(), (first, second), strict=True):
         file.write_text(content)
-    monkeypatch.setattr(make_test, "RUNS", {name: str(file) for name, file in files.items()})
+    monkeypatch.setattr(make_test, "runs", lambda _: {name: [str(file)] for name, file in files.items()})
     monkeypatch.setattr(make_test, "ensure_built", lambda *_: None)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # starts in a third of the time
     return make_test.main(list(SMALL))
+
+
+@pytest.mark.parametrize("environment", [{}, {"TEST_KUBECONFIG": "mine"}])
+def test_every_module_is_in_one_run(environment: dict[str, str]) -> None:
+    cluster = set(Path(make_test.CLUSTER).glob("test_*.py"))
+    found: list[Path] = []
+    for selection in list(make_test.runs(environment).values())[1:]:
+        ignored = {Path(each.removeprefix("--ignore=")) for each in selection if each.startswith("--ignore=")}
+        named = [Path(each) for each in selection if not each.startswith("--")]
+        found += sorted(cluster - ignored) if named == [Path(make_test.CLUSTER)] else named
+    assert sorted(found) == sorted(cluster)
 
 
 @pytest.mark.parametrize(("first", "second", "code"), [(GOOD, GOOD, 0), (GOOD, BAD, 1), (BAD, GOOD, 1)])

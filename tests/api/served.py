@@ -22,6 +22,8 @@ from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import Script, ScriptedEngine
 
 T = TypeVar("T")
+PATIENCE = 120
+"""Seconds in which the server has to answer, begin or end: no test waits so long unless something is wrong."""
 
 
 class Served:
@@ -39,7 +41,7 @@ class Served:
         self.tokenizer = tokenizer
         self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx2.Client(base_url=self.url, timeout=20)
+        self.http = httpx2.Client(base_url=self.url, timeout=PATIENCE)
         self.outcome: int | BaseException | None = None
         self._listener, self._config, self._load, self._priorities = listener, config, load, priorities
         self._program = program
@@ -69,7 +71,7 @@ class Served:
     def start(self) -> None:
         """Wait until the server answers, and until the model is loaded unless it should stay loading."""
         self._thread.start()
-        assert self._started.wait(20)
+        assert self._started.wait(PATIENCE)
         if self.outcome is not None:
             return
         if self._load:
@@ -88,7 +90,7 @@ class Served:
         async def run() -> T:
             return action()
 
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(PATIENCE)
 
     def play(self, text: str = "", **script: Any) -> None:
         """Answer every request from now on like this."""
@@ -101,7 +103,7 @@ class Served:
 
     def join(self) -> int | BaseException | None:
         """The return value or exception of `serve`."""
-        self._thread.join(20)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the server did not end"
         return self.outcome
 
@@ -120,11 +122,11 @@ class Served:
 
     def openai(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(
-            base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, "timeout": 20, **options}
+            base_url=f"{self.url}/v1", **{"api_key": "none", "max_retries": 0, "timeout": PATIENCE, **options}
         )
 
     def async_openai(self, **options: Any) -> openai.AsyncOpenAI:
-        settings = {"api_key": "none", "max_retries": 0, "timeout": 20, **options}
+        settings = {"api_key": "none", "max_retries": 0, "timeout": PATIENCE, **options}
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", **settings)
 
 

@@ -40,7 +40,7 @@ def closed(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def raw(served: Served, request: str) -> tuple[int, str]:
     """Status and text of the answer to exactly these bytes; clients would tidy the path."""
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=120) as connection:
         connection.sendall(request.encode("latin-1"))
         text = b""
         while chunk := connection.recv(65536):

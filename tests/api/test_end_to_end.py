@@ -68,7 +68,7 @@ class RealServer:
     def end(self) -> int:
         """The exit code after SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 @pytest.fixture(scope="module")

@@ -146,21 +146,29 @@ def test_a_request_that_is_being_tokenized_when_draining_begins_is_answered(
     assert server.join() == 0
 
 
-def _read(server: Served) -> tuple[str, Any]:
-    """The text of a stream and the error that ended it."""
-    said = ""
-    try:
-        for chunk in server.openai().completions.create(model="smollm2", prompt="x", stream=True):
-            said += chunk.choices[0].text
-    except openai.APIError as error:
-        return said, error.code
-    return said, None
+class Reading:
+    """A client of a stream."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def read(self, server: Served) -> tuple[str, Any]:
+        """The text of a stream and the error that ended it."""
+        try:
+            for chunk in server.openai().completions.create(model="smollm2", prompt="x", stream=True):
+                self.said += chunk.choices[0].text
+        except openai.APIError as error:
+            return self.said, error.code
+        return self.said, None
 
 
 def _open_streams(server: Served, pool: ThreadPoolExecutor, count: int) -> list[Any]:
+    """Streams of which each has said "one two" to its client, and waits."""
     server.play("one two three", hold_after=2)
-    streams = [pool.submit(_read, server) for _ in range(count)]
-    server.wait_until(lambda: server.serving.admission.begun == count)
+    readings = [Reading() for _ in range(count)]
+    streams = [pool.submit(reading.read, server) for reading in readings]
+    server.wait_until(lambda: [reading.said for reading in readings] == ["one two"] * count)
+    assert server.serving.admission.begun == count
     return streams
 
 
@@ -368,7 +376,7 @@ def test_of_two_streams_only_the_one_that_failed_is_told(start: Callable[..., Se
     with ThreadPoolExecutor() as pool:
         [good] = _open_streams(server, pool, 1)
         server.play("one", finish="error")
-        assert _read(server) == ("one", "engine_error")
+        assert Reading().read(server) == ("one", "engine_error")
         server.do(server.engine.release.set)
         assert good.result() == ("one two three", None)
     assert server.serving.admission.begun == 0

@@ -20,6 +20,9 @@ Manifest = Mapping[str, Any] | str | Path
 """An object, YAML text (one or more documents), or a file of it."""
 Value = TypeVar("Value")
 
+PATIENCE = 120.0
+"""Seconds that every wait has at least: the machine may be busy, and a longer limit costs nothing where all is well."""
+
 RESTRICTED_POD: dict[str, Any] = {
     "runAsNonRoot": True,
     "runAsUser": USER,
@@ -79,7 +82,7 @@ class Client:
         client.__dict__.update(http=self.http, _kinds=self._kinds)  # the same API server and credentials
         return client
 
-    def kubectl(self, *arguments: str, input: str | None = None, timeout: float = 120) -> str:  # noqa: A002
+    def kubectl(self, *arguments: str, input: str | None = None, timeout: float = 300) -> str:  # noqa: A002
         """Run kubectl in this namespace and return its stdout."""
         return self._run("kubectl", *arguments, stdin=input, timeout=timeout)
 
@@ -135,7 +138,10 @@ class Client:
         describe: str | Callable[[], str],
         every: float = 0.3,
     ) -> Value:
-        """`waiting.wait_until`, at a pace that suits an API server. A field that is not there yet (KeyError): no."""
+        """`waiting.wait_until`, at a pace that suits an API server. A field that is not there yet (KeyError): no.
+
+        `timeout` says what it takes at most on a quiet machine; it is raised to `PATIENCE`.
+        """
 
         def seen() -> Value | None:
             try:
@@ -149,7 +155,7 @@ class Client:
             except KeyError as error:
                 return f"there is no {error} yet"
 
-        return wait_until(seen, timeout=timeout, describe=told, every=every)
+        return wait_until(seen, timeout=max(timeout, PATIENCE), describe=told, every=every)
 
     @functools.cached_property
     def http(self) -> httpx2.Client:

@@ -40,7 +40,7 @@ from .state import control_group, leftovers
 from .waiting import wait_until
 
 GPUS = 8
-STEP_TIMEOUT = 90.0
+STEP_TIMEOUT = 240.0
 """Seconds for any one step; on a quiet machine each takes a few."""
 
 

@@ -62,7 +62,7 @@ def installed(cluster: Client, crds: Crds) -> Iterator[None]:
         for path in missing.values():
             cluster.kubectl("apply", "--server-side", "-f", str(path))
         for name in missing:
-            cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+            cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=180s")
         yield
     finally:
         for name in missing:

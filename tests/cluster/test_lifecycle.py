@@ -22,8 +22,8 @@ from .waiting import wait_until
 pytestmark = ONLY_ON_OURS
 
 START = [sys.executable, "-m", "tests.cluster"]
-ENDS = 30.0
-"""Seconds within which everything must be gone."""
+ENDS = 120.0
+"""Seconds within which everything must be gone; on a quiet machine it takes a few."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Foreground:
             assert self.process.poll() is None, self.said()
             return words in self.said()
 
-        wait_until(said, timeout=90, describe=lambda: f"{words!r} in:\n{self.said()}")
+        wait_until(said, timeout=240, describe=lambda: f"{words!r} in:\n{self.said()}")
 
     def said(self) -> str:
         return self.output.read_text()
@@ -104,7 +104,7 @@ def test_a_cluster_with_running_pods_ends_without_a_trace(foreground: Foreground
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "sleeps"}, "spec": {"containers": [container]}}
     client = foreground.client()
     client.apply(pod)
-    client.kubectl("wait", "--for=condition=Ready", "pod/sleeps", "--timeout=60s")
+    client.kubectl("wait", "--for=condition=Ready", "pod/sleeps", "--timeout=180s")
     traces = foreground.traces()
     names = {name(process) for process in traces.processes}
     assert {"etcd", "kube-apiserver", "kubelet", "containerd", "sleep"} <= names

@@ -103,7 +103,7 @@ def start_load(client: Client, url: str) -> None:
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
     client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "load"}, "spec": pod})
-    client.kubectl("wait", "--for=condition=Ready", "pod/load", "--timeout=60s")
+    client.kubectl("wait", "--for=condition=Ready", "pod/load", "--timeout=180s")
 
 
 def touch(client: Client, name: str) -> None:
@@ -128,7 +128,7 @@ def nothing_flaps_without_metrics(operator: Client, client: Client, replicas: Se
     touch(client, "stop-long")
     client.wait_until(lambda: long_answers_since(client, told) >= LONG_ANSWERS[-1], 120, "each has its last answer")
     assert condition(client.get("llms", NAME), "Ready")["status"] == "True"
-    operator.kubectl("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-metrics-api", "--timeout=60s")
+    operator.kubectl("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-metrics-api", "--timeout=180s")
     time.sleep(15)  # the autoscaler looks every second here, and its window is ten
     assert replicas.values == before
     operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=1")
@@ -192,7 +192,9 @@ def test_the_metrics_api_answers_users_through_the_api_server_and_nobody_past_it
     operator: Client, namespace: Client
 ) -> None:
     path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace.namespace}/octavo_requests_waiting"
-    operator.kubectl("wait", "--for=condition=Available", "apiservice/v1beta1.external.metrics.k8s.io", "--timeout=30s")
+    operator.kubectl(
+        "wait", "--for=condition=Available", "apiservice/v1beta1.external.metrics.k8s.io", "--timeout=180s"
+    )
     answer = json.loads(namespace.kubectl("get", "--raw", path))
     assert (answer["kind"], answer["items"]) == ("ExternalMetricValueList", [])
     past = f"https://{METRICS}.{operator.namespace}.svc{path}"
@@ -208,10 +210,10 @@ def test_while_the_metrics_api_does_not_answer_discovery_works_and_namespaces_en
     operator.wait_until(lambda: not operator.exists("apiservice", name), 60, "it is deleted")
     doomed = f"{namespace.namespace[:50]}-doomed"
     namespace.kubectl("create", "namespace", doomed)
-    namespace.kubectl("delete", "namespace", doomed, "--timeout=60s")
+    namespace.kubectl("delete", "namespace", doomed, "--timeout=180s")
     operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=2")
-    operator.kubectl("rollout", "status", f"deployment/{METRICS}", "--timeout=60s")
-    operator.kubectl("wait", "--for=condition=Available", f"apiservice/{name}", "--timeout=30s")
+    operator.kubectl("rollout", "status", f"deployment/{METRICS}", "--timeout=180s")
+    operator.kubectl("wait", "--for=condition=Available", f"apiservice/{name}", "--timeout=180s")
 
     trusted = base64.b64decode(operator.get("apiservice", name)["spec"]["caBundle"])
     assert trusted.count(b"BEGIN CERTIFICATE") == 2
@@ -275,7 +277,7 @@ def test_replicas_change_hands_without_a_wrong_number(operator: Client, namespac
         )
         assert "octavo-operator-handover" not in owners(namespace)
         operator.kubectl("rollout", "restart", f"deployment/{OPERATOR}")
-        operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=60s")
+        operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=180s")
 
         replace(namespace, held(replicas=6))
         wait_for_replicas(namespace, 6, 30, "model")

@@ -115,7 +115,7 @@ def s3(namespace: Client, folder: Path) -> Path:
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s3"},
          "spec": {"selector": {"app": "s3"}, "ports": [{"port": 7070}]}},
     )  # fmt: skip
-    namespace.kubectl("wait", "--for=condition=Ready", "pod/s3", "--timeout=60s")
+    namespace.kubectl("wait", "--for=condition=Ready", "pod/s3", "--timeout=180s")
     return bucket
 
 
@@ -278,7 +278,7 @@ def mirror(namespace: Client, folder: Path) -> str:
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hub"},
          "spec": {"selector": {"app": "hub"}, "ports": [{"port": 8080}]}},
     )  # fmt: skip
-    namespace.kubectl("wait", "--for=condition=Ready", "pod/hub", "--timeout=60s")
+    namespace.kubectl("wait", "--for=condition=Ready", "pod/hub", "--timeout=180s")
     return "http://hub:8080"
 
 

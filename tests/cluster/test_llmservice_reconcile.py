@@ -56,7 +56,7 @@ def versions(client: Client, name: str = "model") -> dict[str, str]:
 
 def restart(operator: Client) -> None:
     operator.kubectl("rollout", "restart", f"deployment/{OPERATOR}")
-    operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=60s")
+    operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=180s")
 
 
 def test_children_are_made_and_owned_and_columns_are_filled(operator: Client, namespace: Client) -> None:
@@ -90,7 +90,7 @@ def test_gpus_that_others_have_are_told_from_gpus_that_no_node_has(operator: Cli
     namespace.apply(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"}, "spec": {"containers": [all_gpus]}}
     )
-    namespace.kubectl("wait", "--for=condition=PodScheduled", "pod/other", "--timeout=60s")
+    namespace.kubectl("wait", "--for=condition=PodScheduled", "pod/other", "--timeout=180s")
     namespace.apply(merged(VALID, {"metadata": {"name": "model"}, "spec": {"accelerator": {"count": 1}}}))
     service = wait_for_condition(namespace, "model", "Ready", "WaitingForGPU")
     told = condition(service, "Progressing")["message"]
@@ -367,14 +367,16 @@ def test_deletion_needs_no_operator(operator: Client, namespace: Client) -> None
     converged(namespace)
     operator.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=0")
     try:
-        operator.kubectl("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-operator", "--timeout=60s")
+        operator.kubectl(
+            "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-operator", "--timeout=180s"
+        )
         namespace.kubectl("delete", "llms", "model", "--timeout=10s")
         for kind in CHILDREN:
             namespace.wait_until(lambda kind=kind: not namespace.exists(kind, "model"), 30, f"the {kind} goes")
         namespace.wait_until(lambda: not namespace.list("pods"), 30, "the pods go")
     finally:
         operator.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=1")
-        operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=60s")
+        operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=180s")
 
 
 def test_the_operator_may_do_what_it_needs_and_no_more(operator: Client) -> None:

@@ -23,7 +23,7 @@ PATH = "/apis/octavo.dev/v1alpha1/namespaces/default/llmservices"
 def crd(cluster: Client) -> Iterator[Client]:
     """The CRD of manifests/, served."""
     install_crd(cluster)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/llmservices.octavo.dev", "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=Established", "crd/llmservices.octavo.dev", "--timeout=180s")
     cluster.wait_until(lambda: cluster.http.get(PATH).status_code == 200, 30, "LLMServices are served")
     return cluster
 

@@ -83,7 +83,7 @@ def test_the_node_is_ready_with_eight_gpus(cluster: Client) -> None:
 
 def test_a_service_answers_by_name_and_through_the_api_server(namespace: Client) -> None:
     namespace.apply(WEB)
-    namespace.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+    namespace.kubectl("rollout", "status", "deployment/web", "--timeout=180s")
     pods = {pod["metadata"]["name"] for pod in namespace.list("pods", selector="app=web")}
     assert len(pods) == 2
 
@@ -110,7 +110,7 @@ def test_gpus_are_counted(namespace: Client) -> None:
             {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
         )
         if name == "six":
-            namespace.kubectl("wait", "--for=condition=Ready", "pod/six", "--timeout=60s")
+            namespace.kubectl("wait", "--for=condition=Ready", "pod/six", "--timeout=180s")
     message = namespace.wait_until(lambda: _unschedulable(namespace, "three"), 30, "three more GPUs are refused")
     assert "Insufficient nvidia.com/gpu" in message
 

@@ -15,6 +15,7 @@ from tests.operator.bad_llmservices import VALID, merged
 from .client import Client
 from .octavo import ONLY_ON_OURS, OPERATOR, installed_operator, wait_for_condition
 from .pod_processes import processes
+from .watching import watched_holder
 
 pytestmark = ONLY_ON_OURS  # processes are killed from the host
 
@@ -122,15 +123,16 @@ def test_an_operator_that_is_asked_to_end_hands_over(operator: Client, namespace
     namespace.apply(merged(VALID, NOWHERE))
     wait_for_condition(namespace, "good", "Ready", "Unschedulable")
     old = leading(operator)["metadata"]["name"]
-    operator.kubectl("delete", "pod", old, "--wait=false")
-    # sooner than a lease that was not released would allow
-    operator.wait_until(lambda: holder(operator) not in {"", old}, 10, "the other one leads")
-    scaled(namespace, 2, 10)
+    with watched_holder(operator, OPERATOR) as holders:
+        operator.kubectl("delete", "pod", old, "--wait=false")
+        operator.wait_until(lambda: holder(operator) not in {"", old}, 10, "the other one leads")
+        scaled(namespace, 2, 10)
+    assert holders.values[1] == "", "it was not released: the other one had to wait until it expired"
 
 
 def test_the_operators_own_pods_are_protected_and_spread(operator: Client) -> None:
     assert leading(operator)
     allowed = "{.status.disruptionsAllowed}"
-    operator.kubectl("wait", f"--for=jsonpath={allowed}=1", f"pdb/{OPERATOR}", "--timeout=30s")
+    operator.kubectl("wait", f"--for=jsonpath={allowed}=1", f"pdb/{OPERATOR}", "--timeout=180s")
     described = json.dumps(operator.get("deployment", OPERATOR)["spec"]["template"]["spec"])
     assert "topologySpreadConstraints" in described

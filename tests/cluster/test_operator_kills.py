@@ -64,7 +64,7 @@ class Operator:
 @pytest.fixture
 def operator(cluster: Client, namespace: Client, tmp_path: Path) -> Iterator[Operator]:
     install_crd(cluster)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/llmservices.octavo.dev", "--timeout=30s")
+    cluster.kubectl("wait", "--for=condition=Established", "crd/llmservices.octavo.dev", "--timeout=180s")
     operator = Operator(namespace, tmp_path / "operator.log")
     operator.start()
     try:

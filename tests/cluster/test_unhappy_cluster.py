@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +19,7 @@ from .test_llmservice_autoscaling import ONE_LOADED, QUICK, TWO_EACH, wait_for_m
 from .watching import watched_reasons
 
 MENDED = 10  # seconds
+MODEL = "octavo.dev/llmservice=model"
 LISTENS = ["-m", "http.server", "8000", "--directory", "/tmp"]
 BY_TCP = {"$patch": "replace", "tcpSocket": {"port": "http"}, "periodSeconds": 1}
 NO_ENGINE = {
@@ -85,10 +89,32 @@ def test_a_rolling_update_for_which_a_quota_has_no_room_goes_on_in_place(served:
     change = {"rollout": {"surgeTimeoutSeconds": 10}, "engine": {"env": [{"name": "CHANGED", "value": "yes"}]}}
     with watched_reasons(served, "model", "RolloutBlocked") as reasons:
         served.kubectl("patch", "llms", "model", "--type=merge", "-p", json.dumps({"spec": change}))
-        served.wait_until(lambda: "WentInPlace" in reasons.values, 60, "it goes on in place")  # maybe for a moment only
-        wait_for_condition(served, "model", "Progressing", "Deployed", 90)
+        # Perhaps it is only said for a moment.
+        served.wait_until(lambda: "WentInPlace" in reasons.values, 120, "it goes on in place")
+        with trying_again(served):
+            wait_for_condition(served, "model", "Progressing", "Deployed", 180)
         wait_for_condition(served, "model", "RolloutBlocked", "NotBlocked", 30)
     assert reasons.values == ["NotBlocked", "NoQuotaForSurge", "WentInPlace", "NotBlocked"]
+
+
+@contextlib.contextmanager
+def trying_again(client: Client) -> Iterator[None]:
+    """Has the ReplicaSets' controller look again every second: its pauses after refusals double up to many minutes."""
+    end = threading.Event()
+
+    def nudge() -> None:
+        for number in itertools.count():
+            client.kubectl("annotate", "--overwrite", "replicasets", f"--selector={MODEL}", f"try-again={number}")
+            if end.wait(1):
+                return
+
+    thread = threading.Thread(target=nudge)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
 
 
 def test_a_rollout_that_cannot_end_is_stalled_while_old_pods_serve(served: Client) -> None:
@@ -108,7 +134,7 @@ def test_a_pod_that_has_the_label_of_a_service_by_mistake_gets_no_requests(serve
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stray", "labels": stray},
            "spec": {"containers": [container]}}  # fmt: skip
     served.apply(pod)
-    served.kubectl("wait", "--for=condition=Ready", "pod/stray", "--timeout=60s")
+    served.kubectl("wait", "--for=condition=Ready", "pod/stray", "--timeout=180s")
     slices = served.list("endpointslices", selector="kubernetes.io/service-name=model")
     pods = [endpoint["targetRef"]["name"] for each in slices for endpoint in each["endpoints"]]
     (own,) = served.list("pods", selector="octavo.dev/track=stable")

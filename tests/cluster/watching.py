@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from .api import connect_with
-from .client import Client
+from .client import PATIENCE, Client
 from .octavo import condition
 from .waiting import wait_until
 
@@ -46,6 +46,12 @@ def watched_reasons(client: Client, name: str, kind: str) -> contextlib.Abstract
     return _watched(client, path, name, Seen(lambda service: condition(service, kind).get("reason")))
 
 
+def watched_holder(client: Client, name: str) -> contextlib.AbstractContextManager[Seen]:
+    """Follows who holds the Lease `name` of the client's namespace; empty while it is released."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{client.namespace}/leases"
+    return _watched(client, path, name, Seen(lambda lease: lease["spec"].get("holderIdentity") or ""))
+
+
 @contextlib.contextmanager
 def _watched(client: Client, path: str, name: str, seen: Seen) -> Iterator[Seen]:
     ended = threading.Event()
@@ -71,7 +77,7 @@ def _catch_up(http: httpx2.Client, path: str, query: dict[str, str], seen: Seen)
     versions = [int(item["metadata"]["resourceVersion"]) for item in items]
     wait_until(
         lambda: all(int(seen.version or 0) >= version for version in versions),
-        timeout=10,
+        timeout=PATIENCE,
         describe=f"the watch of {path} has caught up",
         every=0.05,
     )

@@ -54,7 +54,7 @@ class Demo:
     def wait_for(self, text: str) -> None:
         """Until it has printed `text`."""
         with self._seen:
-            assert self._seen.wait_for(lambda: text in self.output, timeout=120), self.output
+            assert self._seen.wait_for(lambda: text in self.output, timeout=300), self.output
 
     def family(self) -> list[psutil.Process]:
         """The demo's processes, its own included."""
@@ -63,14 +63,14 @@ class Demo:
 
     def end(self) -> int:
         """Wait for its end; the exit code."""
-        code = self.process.wait(timeout=120)
-        self._reader.join(timeout=10)
+        code = self.process.wait(timeout=300)
+        self._reader.join(timeout=120)
         return code
 
 
 def assert_nothing_left(demo: Demo, family: list[psutil.Process], before: str) -> None:
     """No process, no temporary file, no changed file."""
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=120)
     assert alive == []
     assert list(demo.scratch.iterdir()) == []
     assert changes() == before

@@ -24,6 +24,8 @@ from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError, ModelLoadError
 
 PROMPT = list(range(40))
+PATIENCE = 120
+"""Seconds in which something has to happen: no test waits so long unless something is wrong."""
 SHARED = pytest.mark.asyncio(loop_scope="module")
 """For tests with the engine that they share, which is in the event loop of the module."""
 
@@ -49,13 +51,13 @@ async def started(tiny_model: Path, watchdog_timeout: float) -> AsyncIterator[En
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tiny_model: Path) -> AsyncIterator[EngineClient]:
     """One engine for all tests that do it no harm."""
-    async with started(tiny_model, watchdog_timeout=10) as client:
+    async with started(tiny_model, watchdog_timeout=PATIENCE) as client:
         yield client
 
 
 @pytest.fixture
 async def doomed(tiny_model: Path) -> AsyncIterator[EngineClient]:
-    """An engine of the test's own, which it may kill; that it stands still is noticed within seconds."""
+    """An engine of the test's own, which it may stop; that it stands still is noticed within seconds."""
     async with started(tiny_model, watchdog_timeout=3) as client:
         yield client
 
@@ -73,7 +75,7 @@ async def collect(client: EngineClient, asked: Request) -> list[RequestOutput]:
 
 async def until_idle(client: EngineClient) -> None:
     """Wait until the engine has reported that nothing runs and no block is held."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while client.state.stats.running or client.state.stats.waiting or client.state.stats.kv_blocks_used:
             await asyncio.sleep(0.02)
 
@@ -146,12 +148,28 @@ async def test_garbage_on_the_socket_is_ignored(client: EngineClient) -> None:
     assert (await collect(client, request("after")))[-1].finish_reason == "length"
 
 
-async def test_every_open_stream_hears_of_a_killed_engine(doomed: EngineClient) -> None:
-    client = doomed
-    streams = [asyncio.create_task(collect(client, request(f"r{i}", max_tokens=900))) for i in range(5)]
-    await asyncio.sleep(0.3)
+async def begun(client: EngineClient, count: int) -> list[asyncio.Task[list[RequestOutput]]]:
+    """So many streams of long answers, of which one has got a token."""
+    outputs, token = OutputStream(["first"]), asyncio.Event()
+
+    async def first() -> list[RequestOutput]:
+        async with client.generate([request("first", max_tokens=900)], outputs):
+            found = [await anext(outputs)]
+            token.set()
+            return found + [output async for output in outputs]
+
+    streams = [asyncio.create_task(first())]
+    streams += [asyncio.create_task(collect(client, request(f"r{i}", max_tokens=900))) for i in range(count - 1)]
+    await asyncio.wait_for(token.wait(), PATIENCE)
+    return streams
+
+
+async def test_every_open_stream_hears_of_a_killed_engine(faulty: Callable[[str], Awaitable[EngineClient]]) -> None:
+    """Its device hangs, so that no answer ends before."""
+    client = await faulty("stuck 10")
+    streams = await begun(client, 5)
     os.kill(client._process.pid, signal.SIGKILL)
-    for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 5):
+    for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE):
         assert isinstance(result, EngineDeadError)
         assert "SIGKILL" in str(result)
     failed = await client.closed()
@@ -163,12 +181,14 @@ async def test_every_open_stream_hears_of_a_killed_engine(doomed: EngineClient) 
 
 async def test_a_stalled_engine_is_found_and_ended(doomed: EngineClient) -> None:
     client = doomed
-    stream = asyncio.create_task(collect(client, request("r", max_tokens=900)))
-    await asyncio.sleep(0.3)
+    streams = await begun(client, 40)  # more than is answered before the signal, however late that is sent
     os.kill(client._process.pid, signal.SIGSTOP)
-    with pytest.raises(EngineDeadError, match="stalled"):
-        await asyncio.wait_for(stream, 15)
-    failed = await asyncio.wait_for(client.closed(), 5)
+    results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE)
+    errors = [result for result in results if isinstance(result, EngineDeadError)]
+    assert errors
+    assert all("stalled" in str(error) for error in errors)
+    assert all(len(result) > 0 for result in results if not isinstance(result, BaseException))
+    failed = await asyncio.wait_for(client.closed(), PATIENCE)
     assert failed is not None
     assert failed.exit_code == 5
 
@@ -184,7 +204,7 @@ async def faulty(
 
     async def start(fault: str) -> EngineClient:
         monkeypatch.setenv("OCTAVO_TEST_FAULT", fault)
-        config = EngineConfig(model=str(tiny_model), device="cpu", num_kv_blocks=64, watchdog_timeout=2)
+        config = EngineConfig(model=str(tiny_model), device="cpu", num_kv_blocks=64, watchdog_timeout=PATIENCE)
         started.append(client := EngineClient(config))
         await client.start()
         await client.wait_ready()
@@ -200,10 +220,10 @@ async def test_a_step_that_fails_in_the_devices_thread_ends_the_engine_with_a_du
 ) -> None:
     client = await faulty("error 6")
     streams = [asyncio.create_task(collect(client, request(f"r{i}", max_tokens=900))) for i in range(3)]
-    for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 15):
+    for result in await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), PATIENCE):
         assert isinstance(result, EngineDeadError)
         assert "an illegal memory access" in str(result)
-    failed = await asyncio.wait_for(client.closed(), 5)
+    failed = await asyncio.wait_for(client.closed(), PATIENCE)
     assert failed is not None
     assert failed.exit_code == 5
     assert client._process.returncode == 5
@@ -216,9 +236,11 @@ async def test_a_device_that_never_ends_its_step_is_a_stall(
     faulty: Callable[[str], Awaitable[EngineClient]],
 ) -> None:
     client = await faulty("stuck 4")
+    (stream,) = await begun(client, 1)
+    client.watchdog.timeout = 0.5
     with pytest.raises(EngineDeadError, match=r"stalled: no step ended for .* 1 requests were under way"):
-        await asyncio.wait_for(collect(client, request("r", max_tokens=900)), 20)
-    failed = await asyncio.wait_for(client.closed(), 5)
+        await asyncio.wait_for(stream, PATIENCE)
+    failed = await asyncio.wait_for(client.closed(), PATIENCE)
     assert failed is not None
     assert failed.exit_code == 5
 
@@ -256,7 +278,7 @@ async def test_the_engine_ends_when_its_parent_does(tiny_model: Path) -> None:
         "    await client.start()\n"
         "    await client.wait_ready()\n"
         "    print(client._process.pid, flush=True)\n"
-        "    await asyncio.sleep(60)\n"
+        "    await asyncio.sleep(3600)\n"
         "asyncio.run(main())\n"
     )
     import sys
@@ -268,6 +290,6 @@ async def test_the_engine_ends_when_its_parent_does(tiny_model: Path) -> None:
     engine = psutil.Process(int(await parent.stdout.readline()))
     parent.kill()
     await parent.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.05)

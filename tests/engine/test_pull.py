@@ -153,7 +153,7 @@ def test_others_see_how_far_it_is(repository: Path, home: Path) -> None:
 
 def wait_for(url: str) -> httpx2.Response:
     """The first answer that tells of the wait for the lock."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         try:
             answer = httpx2.get(url)
