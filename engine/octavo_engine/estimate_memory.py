@@ -55,6 +55,7 @@ def _table(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig, pl
             (f"windows of {w.window:,}", f"{plan.blocks_of(w.window):,} blocks, {format_size(w.kv_per_token)} a token")
             for w in need.windows
         ),
+        *((("states", f"{plan.blocks_of(None, states=True):,} of {format_size(need.state)}"),) if need.state else ()),
         ("context", f"{plan.max_model_len:,} tokens (--max-model-len)"),
         ("sequences", f"{plan.kv_tokens / plan.max_model_len:.1f} of full length at a time"),
         ("fits", f"yes, into {format_size(plan.budget)} (--gpu-memory-utilization {config.gpu_memory_utilization:g})"),

@@ -22,8 +22,8 @@ _TRY_EVERY = 8
 class AdmissionPolicy:
     """The rules for tenants, ageing, caps, skips and reservations, over the queue of waiting requests."""
 
-    def __init__(self, settings: SchedulerSettings, cost: StepCost, memory_tokens: int) -> None:
-        """`memory_tokens` are the tokens that the whole KV memory holds."""
+    def __init__(self, settings: SchedulerSettings, cost: StepCost, memory_tokens: float) -> None:
+        """`memory_tokens` are the tokens that the whole KV memory holds; infinite where states alone are kept."""
         self.accounts = Accounts()
         self.waiting = WaitingQueue(settings, self.accounts)
         self._settings = settings

@@ -35,14 +35,16 @@ class KVMemory:
             BlockPool(group.num_blocks, PrefixCache(eviction, ttl) if prefix_caching else None) for group in groups
         ]
         self.blocks_total = sum(pool.num_blocks for pool in self.pools)
-        self.tokens = max(pool.num_blocks for pool in self.pools) * block_size
+        tokens = [group.num_blocks * block_size for group in groups if group.kind != "recurrent"]
+        self.tokens = max(tokens, default=float("inf"))
         """Tokens of context that fit, by the group that has most blocks: others keep only a part of a context."""
         self.groups = [
             group_memory(group, pool, block_size, max_chunk) for group, pool in zip(groups, self.pools, strict=True)
         ]
         self.copied_blocks = 0
         self._all_kept = all(group.kind == "full" for group in groups)
-        self.has_states = any(group.kind == "recurrent" for group in groups)
+        self._keeps_state = [group.kind == "recurrent" for group in groups]
+        self.has_states = any(self._keeps_state)
         self._operations: list[BlockOp] = []
         self.swap = SwapSpace(self.groups, [group.swap_blocks for group in groups], self._operations)
 
@@ -91,6 +93,9 @@ class KVMemory:
         state.block_tables = [group.match(hashes[:hits]) for group in self.groups]
         state.computed = hits * self.block_size
         state.num_cached_blocks = hits
+        if self.has_states:
+            known = (max(each) for each, keeps_state in zip(lengths, self._keeps_state, strict=True) if not keeps_state)
+            state.checkpoints = usable * self.block_size, min(known, default=hits) * self.block_size
 
     def fork(self, parent: RequestState, child: RequestState, computed: int) -> bool:
         """Give `child`, whose tokens begin as `parent`'s, the blocks of the parent's first `computed` tokens.
@@ -169,8 +174,8 @@ class KVMemory:
         """Where a chunk planned up to `end` should stop, so that recurrent groups leave checkpoints on their way."""
         if not self.prefix_caching or not self.has_states or state.reserved:
             return end
-        size, last = self.block_size, (state.known - 1) // self.block_size * self.block_size
-        stop = min(end // size * size, last)
+        wanted = (tokens for tokens in state.checkpoints if state.computed < tokens)
+        stop = min(end // self.block_size * self.block_size, *wanted, end)
         return stop if stop > state.computed else end
 
     def cache_blocks(self, state: RequestState) -> None:
@@ -182,7 +187,8 @@ class KVMemory:
             return
         hashes = extend_hashes(state, full, self.block_size)
         for group, table in zip(self.groups, state.block_tables, strict=True):
-            group.cache_blocks(table, hashes, state.num_cached_blocks, state.computed, state.request)
+            wanted = state.computed in state.checkpoints
+            group.cache_blocks(table, hashes, state.num_cached_blocks, state.computed, state.request, wanted=wanted)
         state.num_cached_blocks = full
 
     def free(self, state: RequestState) -> None:

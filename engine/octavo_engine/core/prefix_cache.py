@@ -35,6 +35,7 @@ class _Known:
     digest: bytes
     owner: str  # id of the request that computed it
     priority: int  # of its most important user
+    wanted: bool  # whether it is expected to be found, though its owner has gone past it
     uses: int = 0  # how often it was found
 
 
@@ -65,11 +66,11 @@ class PrefixCache:
         """The block under `digest`."""
         return self._block_of.get(digest)
 
-    def insert(self, digest: bytes, block: int, owner: Request) -> None:
+    def insert(self, digest: bytes, block: int, owner: Request, *, wanted: bool = False) -> None:
         """Make `block`, which `owner` computed and uses, findable under `digest`, unless another block already is."""
         if digest not in self._block_of and block not in self.known:
             self._block_of[digest] = block
-            self.known[block] = _Known(digest, owner.request_id, owner.priority)
+            self.known[block] = _Known(digest, owner.request_id, owner.priority, wanted)
 
     def owner(self, block: int) -> str:
         """Id of the request that computed a known block."""
@@ -87,9 +88,9 @@ class PrefixCache:
         self._unused_since.pop(block, None)
 
     def release(self, block: int, now: float, *, cold: bool = False) -> None:
-        """The last request lets go of a known block; a `cold` one is of little use, unless it was of use before."""
+        """The last request lets go of a known block; a `cold` one is of little use, unless it was found or is wanted."""
         known = self.known[block]
-        self._policy.release(block, known.uses, known.priority, cold=cold and not known.uses)
+        self._policy.release(block, known.uses, known.priority, cold=cold and not (known.uses or known.wanted))
         if self._ttl is not None:
             self._unused_since[block] = now
 

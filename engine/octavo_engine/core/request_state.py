@@ -65,6 +65,8 @@ class RequestState:
     """Prompt tokens that came from the prefix cache, or from a fork, when the request was first admitted."""
     block_tables: list[list[int]] = field(default_factory=list)
     """One list of block ids for each KV group; empty while it holds none."""
+    checkpoints: tuple[int, ...] = ()
+    """Tokens after which a state is wanted by others: the end of the prompt, and where one that is known branched."""
     reserved: list[int] = field(default_factory=list)
     """For each KV group the blocks that are kept for it beside those it holds; empty if none are."""
     block_hashes: list[bytes] = field(default_factory=list)

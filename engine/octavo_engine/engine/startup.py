@@ -185,10 +185,9 @@ class Sizing:
         return plan_memory(replace(self.plan.need, graphs=graphs), self.memory, self.limits)
 
     def memory_info(self) -> MemoryInfo:
-        """The plan in numbers for others; the windows of one sequence, which do not grow with it, are in `step`."""
+        """The plan in numbers for others; windows and states of one sequence, which do not grow, are in `step`."""
         plan, need = self.plan, self.plan.need
-        windows = replace(plan.shares, window_seqs=1).window_bytes(plan.num_kv_blocks)
-        step = need.step + need.graphs + windows
+        step = need.step + need.graphs + replace(plan.shares, window_seqs=1).bytes_of_running(plan.num_kv_blocks)
         return MemoryInfo(weights=need.weights, step=step, kv_per_token=need.kv_per_token, total=self.memory.total)
 
 
@@ -254,14 +253,14 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     return MemoryNeed(
         footprint.weight_bytes(blueprint) + copied,
         peak + state,
-        footprint.kv_bytes_per_token(groups, resolved.kv_dtype)
-        + footprint.state_bytes_per_token(groups, dtype, config.block_size),
+        footprint.kv_bytes_per_token(groups, resolved.kv_dtype),
         graphs,
         tuple(
             WindowNeed(group.window, group.bytes_per_token(resolved.kv_dtype))
             for group in groups
             if group.window is not None
         ),
+        sum(group.state_bytes(dtype) for group in groups),
     )
 
 
@@ -292,7 +291,10 @@ def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_blo
     memory = KVMemory(
         [
             KVGroup(
-                plan.blocks_of(group.window), cast(Any, group.kind), group.window, plan.swap_blocks_of(group.window)
+                plan.blocks_of(group.window, states=group.keeps_state),
+                cast(Any, group.kind),
+                group.window,
+                plan.swap_blocks_of(group.window, states=group.keeps_state),
             )
             for group in spec.kv_groups
         ],

@@ -65,14 +65,6 @@ def kv_bytes_per_token(groups: Iterable[KVGroupSpec], dtype: torch.dtype) -> int
     return sum(group.bytes_per_token(dtype) for group in groups if group.window is None)
 
 
-def state_bytes_per_token(groups: Iterable[KVGroupSpec], dtype: torch.dtype, block_size: int) -> int:
-    """Bytes of one token's share of states: for each block of full attention there is a place for one.
-
-    So that the end of every block in the prefix cache can have the state that goes with it.
-    """
-    return sum(-(-group.state_bytes(dtype) // block_size) for group in groups)
-
-
 def logits_bytes(hidden_size: int, vocab_size: int, dtype: torch.dtype, max_seqs: int) -> int:
     """Bytes of one step's logits, as computed and in float32."""
     return max_seqs * (hidden_size * dtype.itemsize + vocab_size * (dtype.itemsize + _FLOAT32_BYTES))

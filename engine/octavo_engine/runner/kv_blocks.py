@@ -2,7 +2,8 @@
 
 One number says it for all: the blocks of full attention, which keeps every token. A group with a sliding window gets as
 many, so that requests shorter than the window find room for all their tokens, but no more than so many requests can
-come to use: each its window, all together one step's tokens.
+come to use: each its window, all together one step's tokens. Layers that keep a state get a place for each of so many
+requests, and for checkpoints, where the prefix cache's hits can end, as many bytes as all blocks of full attention.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ class WindowNeed:
     """Bytes of one token in all of them."""
 
 
+_BLOCKS_OF_CHECKPOINT = 64
+"""Where tokens take no memory, blocks for which there is one checkpoint of a state."""
+
+
 @dataclass(frozen=True, slots=True)
 class BlockShares:
     """What is known before the number is."""
@@ -32,7 +37,25 @@ class BlockShares:
     step_tokens: int
     """Most tokens of one step."""
     window_seqs: int
-    """Requests for which there are windows, at least 1: then the longest sequence of all has enough."""
+    """Requests for which there are windows and states, at least 1: then the longest sequence of all has enough."""
+    state_bytes: int = 0
+    """Bytes of one sequence's states in all layers that keep any."""
+
+    def places(self, blocks: int) -> int:
+        """States for which there are places where full attention has `blocks`: no more than those have ends."""
+        return min(max(2, blocks), self._running_places + self._checkpoints(blocks))
+
+    @property
+    def _running_places(self) -> int:
+        """One for each request, and one into which a state is copied."""
+        return self.window_seqs + 1
+
+    def _checkpoints(self, blocks: int) -> int:
+        if self.window_seqs == 1 or not self.state_bytes:  # memory is short
+            return 0
+        if not self.kv_per_token:
+            return blocks // _BLOCKS_OF_CHECKPOINT
+        return self.block_size * blocks * self.kv_per_token // self.state_bytes
 
     def blocks_of(self, window: int | None, blocks: int) -> int:
         """Blocks of a group with `window`, None: full attention, where that has `blocks`."""
@@ -43,11 +66,16 @@ class BlockShares:
 
     def bytes(self, blocks: int) -> int:
         """Memory of all groups where full attention has `blocks`."""
-        return self.block_size * blocks * self.kv_per_token + self.window_bytes(blocks)
+        states = self.places(blocks) * self.state_bytes
+        return self.block_size * blocks * self.kv_per_token + self.window_bytes(blocks) + states
 
     def window_bytes(self, blocks: int) -> int:
         """The same of the groups with a window."""
         return self.block_size * sum(need.kv_per_token * self.blocks_of(need.window, blocks) for need in self.windows)
+
+    def bytes_of_running(self, blocks: int) -> int:
+        """What the requests themselves need of groups with a window, and of states."""
+        return self.window_bytes(blocks) + self.state_bytes * min(max(2, blocks), self._running_places)
 
     def limit(self, memory: int) -> int:
         """No more blocks of full attention than these fit into `memory` bytes; 0 where there is no such layer."""

@@ -50,6 +50,8 @@ class MemoryNeed:
     """What CUDA graphs keep: estimated before loading, measured after."""
     windows: tuple[WindowNeed, ...] = ()
     """Of each group with a sliding window."""
+    state: int = 0
+    """Of one sequence in all layers that keep a state of it."""
 
     @property
     def fixed(self) -> int:
@@ -76,7 +78,8 @@ class MemoryLimits:
 
     def shares(self, need: MemoryNeed, window_seqs: int = 1) -> BlockShares:
         """How memory is shared by KV groups, with windows for so many requests."""
-        return BlockShares(need.kv_per_token, need.windows, self.block_size, self.max_num_batched_tokens, window_seqs)
+        tokens = self.max_num_batched_tokens
+        return BlockShares(need.kv_per_token, need.windows, self.block_size, tokens, window_seqs, need.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class MemoryPlan:
     budget: int
     kv_bytes: int
     num_kv_blocks: int
-    """Blocks of full attention; groups with a window may have fewer."""
+    """Blocks of full attention; groups with a window, or with states, may have fewer."""
     block_size: int
     max_model_len: int
     swap_blocks: int = 0
@@ -95,21 +98,24 @@ class MemoryPlan:
     step_tokens: int = 0
     """--max-num-batched-tokens"""
     window_seqs: int = 1
-    """Requests for which there are sliding windows."""
+    """Requests for which there are sliding windows and states."""
 
     @property
     def shares(self) -> BlockShares:
         """How memory is shared by KV groups."""
         need = self.need
-        return BlockShares(need.kv_per_token, need.windows, self.block_size, self.step_tokens, self.window_seqs)
+        sizes = (self.block_size, self.step_tokens, self.window_seqs, need.state)
+        return BlockShares(need.kv_per_token, need.windows, *sizes)
 
-    def blocks_of(self, window: int | None) -> int:
-        """Blocks of a KV group; of one with a `window` perhaps fewer than `num_kv_blocks`."""
-        return self.shares.blocks_of(window, self.num_kv_blocks)
+    def blocks_of(self, window: int | None, *, states: bool = False) -> int:
+        """Blocks of a KV group; of one with a `window`, or of `states`, perhaps fewer than `num_kv_blocks`."""
+        blocks = self.num_kv_blocks
+        return self.shares.places(blocks) if states else self.shares.blocks_of(window, blocks)
 
-    def swap_blocks_of(self, window: int | None) -> int:
+    def swap_blocks_of(self, window: int | None, *, states: bool = False) -> int:
         """The same of the swap space."""
-        return self.shares.blocks_of(window, self.swap_blocks)
+        blocks = self.swap_blocks
+        return self.shares.places(blocks) if states and blocks else self.shares.blocks_of(window, blocks)
 
     @property
     def swap_bytes(self) -> int:
@@ -128,6 +134,8 @@ class MemoryPlan:
         graphs = f" + CUDA graphs {format_size(self.need.graphs)}" if self.need.graphs else ""
         tokens = ((need.window, self.blocks_of(need.window) * self.block_size) for need in self.need.windows)
         windows = "".join(f" and {count:,} in windows of {window:,}" for window, count in tokens)
+        if self.need.state:
+            windows += f" and {self.blocks_of(None, states=True):,} states of {format_size(self.need.state)}"
         return (
             f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)}{graphs} + KV cache "
             f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV{windows}, "
@@ -161,10 +169,10 @@ def plan_memory(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits) ->
 def _share(need: MemoryNeed, left: int, wanted: int, limits: MemoryLimits) -> tuple[BlockShares, int]:
     """How `left` bytes are shared by KV groups, and the blocks of full attention.
 
-    At best there are windows for twice as many requests as may run: for as many again the prefix cache keeps them. If
-    a sequence of `wanted` tokens would not fit then, windows are for half as many, and so on. Where nobody asked for so
-    long a one (--max-model-len), the length gives way once windows have an eighth of the cache: with windows for one
-    request alone, long prompts would run one after another.
+    At best there are windows and states for twice as many requests as may run: for as many again the prefix cache keeps
+    them. If a sequence of `wanted` tokens would not fit then, they are for half as many, and so on. Where nobody asked
+    for so long a one (--max-model-len), the length gives way once they have an eighth of the cache: with windows for
+    one request alone, long prompts would run one after another.
     """
     window_seqs = 2 * limits.max_num_seqs
     while True:
@@ -172,7 +180,8 @@ def _share(need: MemoryNeed, left: int, wanted: int, limits: MemoryLimits) -> tu
         blocks = _blocks(left, shares, wanted, limits)
         there = shares.bytes(blocks) <= left
         long_enough = blocks * limits.block_size >= wanted
-        gives_way = limits.max_model_len is None and 0 < 8 * shares.window_bytes(blocks) <= shares.bytes(blocks)
+        running = shares.bytes_of_running(blocks)
+        gives_way = limits.max_model_len is None and 0 < 8 * running <= shares.bytes(blocks)
         if (there and (long_enough or gives_way)) or window_seqs == 1:
             return shares, blocks
         window_seqs //= 2

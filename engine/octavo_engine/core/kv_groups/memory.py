@@ -65,9 +65,12 @@ class GroupMemory:
         return [self.pool.share_cached(digest) for digest in hashes]
 
     def cache_blocks(
-        self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request
+        self, table: list[int], hashes: Sequence[bytes], first: int, computed: int, owner: Request, *, wanted: bool
     ) -> None:
-        """Make the full blocks from `first` on, which `owner` computed, findable under their hashes."""
+        """Make the full blocks from `first` on, which `owner` computed, findable under their hashes.
+
+        `wanted`: others are expected to go on from just `computed` tokens.
+        """
         for index in range(first, len(hashes)):
             if table[index] != NO_BLOCK:
                 self.pool.cache.insert(hashes[index], table[index], owner)
