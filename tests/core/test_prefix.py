@@ -115,6 +115,27 @@ def test_a_group_without_a_window_is_refused(window: int | None) -> None:
         make_engine(groups=[KVGroup(5, "sliding", window)], blocks=64)
 
 
+def test_a_state_is_kept_where_a_second_prompt_branches_off() -> None:
+    """The first has none there, as nothing marks the place; the second leaves one, at which the third begins."""
+    scheduler, device = make_engine(groups=[KVGroup(64), KVGroup(12, "recurrent")], blocks=64, tokens=256)
+    for name, cached in (("a", 0), ("b", 0), ("c", 48)):
+        request = add(scheduler, name, [*SHARED, *range(ord(name), ord(name) + 40)], max_tokens=40)
+        outputs = run(scheduler, device=device)
+        assert (answer_of(outputs, name), outputs[-1].cached_tokens) == (expected(request), cached)
+
+
+def test_two_places_for_each_turn_of_a_conversation_are_enough_for_the_next() -> None:
+    """States that an answer has gone past make room first: those at ends of prompts and turns stay."""
+    scheduler, device = make_engine(groups=[KVGroup(512), KVGroup(44, "recurrent")], blocks=512, tokens=256)
+    chats = [list(make_request(f"chat {number}", 40).prompt_token_ids) for number in range(10)]
+    for turn, cached in enumerate((0, 128)):
+        for number, chat in enumerate(chats):
+            request = add(scheduler, f"{turn}-{number}", chat, max_tokens=100)
+            outputs = run(scheduler, device=device)
+            assert (answer_of(outputs, request.request_id), outputs[-1].cached_tokens) == (expected(request), cached)
+            chats[number] = [*chat, *expected(request), 5]
+
+
 def test_groups_that_know_different_beginnings_agree_on_what_all_know() -> None:
     """The full group knows 48 tokens, the recurrent one has checkpoints at 32 and 48, and 48 is taken from it."""
     groups = [KVGroup(32), KVGroup(32, "recurrent")]

@@ -10,6 +10,8 @@ from checkpoints import SIZES
 from test_families import make_pair
 
 from octavo_engine import LLM, SamplingParams
+from octavo_engine.engine.rank import decode_memory_plan, encode_memory_plan
+from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
 
 CHATS, BLOCK = 12, 16
 GREEDY = SamplingParams(max_tokens=21, temperature=0.0, ignore_eos=True)
@@ -35,3 +37,37 @@ def test_second_turns_hit_the_prefix_cache(swap: int, tmp_path: Path) -> None:
     assert [answer.token_ids for answer in again] == [answer.token_ids for answer in expected]
     computed = [len(prompt) + len(answer.token_ids) - 1 for prompt, answer in zip(first, answers, strict=True)]
     assert [answer.cached_tokens for answer in again] == [tokens // BLOCK * BLOCK for tokens in computed]
+
+
+GIB = 1 << 30
+QWEN3_NEXT = MemoryNeed(40 * GIB, GIB, kv_per_token=24 << 10, state=75 << 20)
+"""About Qwen3-Next-80B in 4 bits: 12 layers attend, 36 keep states."""
+
+
+def planned(need: MemoryNeed, total: int, max_num_seqs: int = 64) -> MemoryPlan:
+    limits = MemoryLimits(0.9, block_size=16, max_num_seqs=max_num_seqs, model_max_len=32768)
+    return plan_memory(need, DeviceMemory(total * GIB, total * GIB, "a GPU"), limits)
+
+
+def test_states_are_bounded_by_memory() -> None:
+    """A place for each of twice the requests that may run and one for copies; checkpoints take what tokens take."""
+    plan = planned(QWEN3_NEXT, 80)
+    places, blocks = plan.blocks_of(None, states=True), plan.num_kv_blocks
+    tokens = blocks * 16 * (24 << 10)
+    assert places == 2 * 64 + 1 + tokens // (75 << 20)
+    assert plan.budget - 42 * GIB < plan.kv_bytes == tokens + places * (75 << 20) <= plan.budget - 41 * GIB
+    assert decode_memory_plan(encode_memory_plan(plan)) == plan
+    assert f"{places} states" in plan.describe()
+
+
+def test_states_are_for_fewer_requests_where_memory_is_short() -> None:
+    plan = planned(QWEN3_NEXT, 50, max_num_seqs=256)
+    assert plan.window_seqs < 64
+    assert plan.kv_bytes <= plan.budget - 41 * GIB
+
+
+def test_states_alone_hold_any_length() -> None:
+    plan = planned(MemoryNeed(5 * GIB, GIB, kv_per_token=0, state=64 << 20), 80)
+    assert plan.max_model_len == 32768
+    assert plan.blocks_of(None, states=True) == 2 * 64 + 1 + plan.num_kv_blocks // 64
+    assert plan.kv_bytes == plan.blocks_of(None, states=True) * (64 << 20)

@@ -47,11 +47,6 @@ class KVGroupSpec:
     states: tuple[StateSpec, ...] = ()
     """The tensors of one state in each layer of a recurrent group."""
 
-    @property
-    def keeps_state(self) -> bool:
-        """Whether it is recurrent."""
-        return self.kind == "recurrent"
-
     def state_bytes(self, dtype: torch.dtype) -> int:
         """One state in all layers of the group, where the model computes in `dtype`."""
         return len(self.layers) * sum(state.bytes(dtype) for state in self.states)

@@ -88,11 +88,18 @@ class PrefixCache:
         self._unused_since.pop(block, None)
 
     def release(self, block: int, now: float, *, cold: bool = False) -> None:
-        """The last request lets go of a known block; a `cold` one is of little use, unless it was found or is wanted."""
+        """The last request lets go of a known block; a `cold` one is of little use, unless it was of use before."""
         known = self.known[block]
-        self._policy.release(block, known.uses, known.priority, cold=cold and not (known.uses or known.wanted))
+        self._policy.release(block, known.uses, known.priority, cold=cold and not known.uses)
         if self._ttl is not None:
             self._unused_since[block] = now
+
+    def cool(self, digest: bytes) -> None:
+        """The block under `digest` is of little use from now on, unless it is used, was found or is wanted."""
+        block = self._block_of.get(digest)
+        if block in self.unused and not (self.known[block].uses or self.known[block].wanted):
+            self._policy.remove(block)
+            self._policy.release(block, 0, self.known[block].priority, cold=True)
 
     def forget(self, block: int) -> None:
         """A block in use is not to be found any more."""

@@ -291,10 +291,10 @@ def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_blo
     memory = KVMemory(
         [
             KVGroup(
-                plan.blocks_of(group.window, states=group.keeps_state),
+                plan.blocks_of(group.window, states=bool(group.states)),
                 cast(Any, group.kind),
                 group.window,
-                plan.swap_blocks_of(group.window, states=group.keeps_state),
+                plan.swap_blocks_of(group.window, states=bool(group.states)),
             )
             for group in spec.kv_groups
         ],

@@ -156,8 +156,8 @@ def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache
     cache = allocate_cache(
         resolved.backend,
         groups,
-        num_blocks=[plan.blocks_of(group.window, states=group.keeps_state) for group in groups],
-        swap_blocks=[plan.swap_blocks_of(group.window, states=group.keeps_state) for group in groups],
+        num_blocks=[plan.blocks_of(group.window, states=bool(group.states)) for group in groups],
+        swap_blocks=[plan.swap_blocks_of(group.window, states=bool(group.states)) for group in groups],
         block_size=setup.config.block_size,
         dtype=resolved.kv_dtype,
         state_dtype=resolved.dtype,

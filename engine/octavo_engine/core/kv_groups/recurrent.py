@@ -12,8 +12,8 @@ class RecurrentMemory(GroupMemory):
     """One state a request, in place 0 of its table, as of its last computed token.
 
     At a block boundary the state becomes a checkpoint: the prefix cache knows it, and going on means copying it first.
-    Checkpoints that a request has gone past are the first to be evicted, unless they were wanted or found. Its last
-    one stays, where its answer's next turn goes on, so that a few places for each conversation are enough.
+    Once a request leaves its next checkpoint, the one before it is evicted first, unless it was wanted or found. Its
+    last one stays, where the next turn goes on, so that a few places for each conversation are enough.
     """
 
     def peak(self, tokens: int) -> int:
@@ -28,7 +28,7 @@ class RecurrentMemory(GroupMemory):
             return len(table)
         new = self.pool.take(1)
         copies += [(block, new[0]) for block in table]
-        self.pool.free(table, cold=True)
+        self.pool.free(table)
         table[:] = new
         return 0
 
@@ -51,6 +51,8 @@ class RecurrentMemory(GroupMemory):
         """Make the state findable, if it is that of a block boundary."""
         if table and computed == len(hashes) * self.block_size:
             self.pool.cache.insert(hashes[-1], table[0], owner, wanted=wanted)
+            if first:
+                self.pool.cache.cool(hashes[first - 1])
 
     def can_fork(self, table: list[int], computed: int, parent_computed: int) -> bool:
         return computed == parent_computed  # there is no earlier state
