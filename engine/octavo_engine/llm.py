@@ -39,6 +39,8 @@ class Completion:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of each token of the prompt but its first, where they were asked for."""
     finish_reason: str | None = None
     stop_token: int | None = None
     """The last of `token_ids`, if it ended the answer: it is no part of `text`."""
@@ -149,6 +151,8 @@ class LLM:
         kept = len(output.token_ids) if delta.stop is None else delta.tokens
         completion.token_ids += output.token_ids[:kept]
         completion.logprobs += output.logprobs[:kept]
+        if output.prompt is not None:
+            completion.prompt_logprobs = list(output.prompt.logprobs)
         completion.cached_tokens = max(completion.cached_tokens, output.cached_tokens)
         completion.text += delta.text
         completion.finish_reason, completion.stop_token = output.finish_reason, output.stop_token

@@ -31,8 +31,8 @@ def check_length(prompt_tokens: int, max_tokens: int, max_model_len: int) -> Non
     """NotAdmissibleError unless prompt and answer fit into the longest sequence that the engine can hold."""
     if prompt_tokens == 0:
         raise NotAdmissibleError("the prompt is empty")
-    if not isinstance(max_tokens, int) or max_tokens < 1:
-        raise NotAdmissibleError("max_tokens must be a whole number of at least 1")
+    if not isinstance(max_tokens, int) or max_tokens < 0:
+        raise NotAdmissibleError("max_tokens must be a whole number of at least 0")
     if prompt_tokens + max_tokens > max_model_len:
         raise NotAdmissibleError(
             f"the prompt's {prompt_tokens} tokens and max_tokens {max_tokens} are more than the {max_model_len} tokens "

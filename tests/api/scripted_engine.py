@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from octavo_engine.core.request import Request, TokenLogprobs
+from octavo_engine.core.request import PromptOutput, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput, StepOutputs
 from octavo_engine.engine.client import EngineState, error_of
 from octavo_engine.engine.info import EngineInfo
@@ -141,6 +141,9 @@ class ScriptedEngine:
         tokens = (script.tokens if script.finish else [*script.tokens, EOS])[: sampling.max_tokens]
         hold_after = script.hold_after if len(request.prompt_token_ids) > script.hold_prompts_over else None
         sent = 0
+        if not sampling.max_tokens:  # only the prompt is asked for
+            prompt = scripted_prompt(request)
+            outputs.put(RequestOutput(request.request_id, (), finish_reason="length", prompt=prompt))
         while sent < len(tokens):
             if hold_after is not None and sent >= hold_after:
                 await self.release.wait()
@@ -150,7 +153,8 @@ class ScriptedEngine:
                 await asyncio.sleep(0)
             group = tuple(tokens[sent : sent + script.step])
             sent += len(group)
-            outputs.put(self._output(request, group, done=sent >= len(tokens) and script.finish is None))
+            output = self._output(request, group, done=sent >= len(tokens) and script.finish is None)
+            outputs.put(replace(output, prompt=scripted_prompt(request) if sent == len(group) else None))
         if hold_after is not None and sent >= hold_after:
             await self.release.wait()
         if script.finish is not None:
@@ -169,6 +173,13 @@ class ScriptedEngine:
             cached_tokens=16 if len(request.prompt_token_ids) > 16 else 0,
             queue_seconds=self.script.queue_seconds,
         )
+
+
+def scripted_prompt(request: Request) -> PromptOutput | None:
+    """What the prompt gives, where that is asked for."""
+    if (top := request.sampling.prompt_logprobs) is None:
+        return None
+    return PromptOutput(tuple(scripted_logprobs(token, top) for token in request.prompt_token_ids[1:]))
 
 
 def scripted_logprobs(token: int, top: int) -> TokenLogprobs:

@@ -73,6 +73,55 @@ def test_logprobs_of_a_stream_continue_their_offsets(server: Served) -> None:
     assert offsets == [0, 5, 11]
 
 
+def test_an_echo_is_scored_as_lm_eval_asks(server: Served) -> None:
+    """Token ids in; all parallel lists have an entry for each token, null at the first; the engine's end counts too."""
+    ids, first = server.tokenizer.encode("once more"), server.tokenizer.token_text(100)
+    asked: dict[str, Any] = {"model": "smollm2", "prompt": [ids, ids[:1]], "echo": True, "logprobs": 1, "seed": 1234}
+    server.play(tokens=[])  # the next token is the end of the text
+    for max_tokens in (0, 1):
+        answer = server.openai().completions.create(max_tokens=max_tokens, temperature=0, **asked)
+        choice, short = answer.choices
+        assert (choice.text, choice.finish_reason) == ("once more", ("length", "stop")[max_tokens])
+        assert choice.logprobs is not None and short.logprobs is not None
+        assert choice.logprobs.tokens == ["once", " more", "<|im_end|>"][: 2 + max_tokens]
+        assert choice.logprobs.token_logprobs == [None, -1.5, -1.5][: 2 + max_tokens]
+        assert choice.logprobs.text_offset == [0, 4, 9][: 2 + max_tokens]
+        assert choice.logprobs.top_logprobs is not None
+        assert choice.logprobs.top_logprobs[:2] == [None, {first: -0.25, " more": -1.5}]
+        assert (short.logprobs.tokens[0], short.logprobs.token_logprobs) == ("once", [None, -1.5][: 1 + max_tokens])
+        assert answer.usage is not None
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 2 * max_tokens)
+    assert {request.sampling.prompt_logprobs for request in server.engine.requests} == {1}
+    server.wait_until(lambda: server.serving.admission.queued == 0 == server.serving.admission.begun)
+
+
+def test_a_scored_echo_comes_first_in_a_stream(server: Served) -> None:
+    *chunks, _ = events(server, "/v1/completions", prompt="once more", echo=True, logprobs=0, n=2)
+    for index in (0, 1):
+        mine = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert "".join(choice["text"] for choice in mine) == "once moreHello there."
+        offsets = [offset for choice in mine for offset in (choice["logprobs"] or {}).get("text_offset", [])]
+        assert offsets == [0, 4, 9, 14, 20, 21]
+        assert mine[0]["logprobs"]["token_logprobs"] == [None, -1.5]
+
+
+def test_prompt_logprobs_have_vllms_shape(server: Served) -> None:
+    expected = [
+        None,
+        {"510": {"logprob": -1.5, "rank": 2, "decoded_token": server.tokenizer.token_text(510)}}
+        | {"100": {"logprob": -0.25, "rank": 1, "decoded_token": server.tokenizer.token_text(100)}},
+    ]
+    body = {"prompt": [[5, 510], [6]], "prompt_logprobs": 1, "echo": True, "logprobs": 0}
+    first, second = server.http.post("/v1/completions", json=body).json()["choices"]
+    assert (first["prompt_logprobs"], second["prompt_logprobs"]) == (expected, [None])
+    assert set(first["logprobs"]["top_logprobs"][1]) == {server.tokenizer.token_text(510)}
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "prompt_logprobs": 1}
+    answer = server.http.post("/v1/chat/completions", json=chat).json()
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+    assert answer["prompt_logprobs"][0] is None
+    assert "prompt_logprobs" not in server.http.post("/v1/completions", json={"prompt": "a"}).json()["choices"][0]
+
+
 def test_default_length_shrinks_to_the_room_there_is(server: Served) -> None:
     server.openai().completions.create(model="smollm2", prompt=[5] * 505)
     assert server.engine.requests[0].sampling.max_tokens == 7

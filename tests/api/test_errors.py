@@ -124,7 +124,7 @@ def test_bad_values_are_named(server: Served, path: str, body: Any, param: str |
 
 
 NOT_YET: dict[str, Any] = {
-    "structural_tag": {}, "guided_whitespace_pattern": " ", "prompt_logprobs": 1, "best_of": 2,
+    "structural_tag": {}, "guided_whitespace_pattern": " ", "best_of": 2,
     "chat_template": "{{ x }}",
     "functions": [{"name": "f"}], "documents": [{"text": "x"}], "audio": {},
 }  # fmt: skip
@@ -137,10 +137,17 @@ def test_what_does_not_act_yet_is_refused_not_ignored(server: Served, param: str
     assert "not supported by this version yet" in error["message"]
 
 
-def test_suffix_and_scored_echo_are_refused(server: Served) -> None:
-    for extra, param in (({"suffix": "x"}, "suffix"), ({"echo": True, "logprobs": 1}, "echo")):
+def test_suffix_and_prompt_logprobs_of_a_stream_are_refused(server: Served) -> None:
+    for extra, param in (({"suffix": "x"}, "suffix"), ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs")):
         error = check_shape(server.http.post(TEXT, json={"prompt": "a", **extra}))
         assert (error["param"], error["code"]) == (param, "unsupported_parameter")
+
+
+@pytest.mark.parametrize("asked", [{"prompt_logprobs": 20, "n": 8}, {"echo": True, "logprobs": 20, "n": 8}])
+def test_more_log_probabilities_of_prompts_than_one_answer_may_hold(server: Served, asked: dict[str, Any]) -> None:
+    error = check_shape(server.http.post(TEXT, json={"prompt": [[5] * 500, [5] * 281], "max_tokens": 0, **asked}))
+    assert error["param"] in asked
+    assert "make 131208 log probabilities, more than 131072 in one request; send the prompts in 2" in error["message"]
 
 
 @pytest.mark.parametrize(

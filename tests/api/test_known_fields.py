@@ -25,7 +25,7 @@ ASKING: dict[str, list[Any]] = {
     # structure
     "guided_decoding_backend": ["xgrammar"], "guided_whitespace_pattern": [" "], "structural_tag": [{}],
     # what the answer shows
-    "prompt_logprobs": [0, 1], "logprob_token_ids": [[5]], "return_token_ids": [True],
+    "logprob_token_ids": [[5]], "return_token_ids": [True],
     "return_tokens_as_token_ids": [True], "return_token_offsets": [True], "return_prompt_text": [True],
     # other inputs
     "prompt_embeds": ["abc"], "kv_transfer_params": [{"do_remote_decode": True}], "ec_transfer_params": [{"a": 1}],

@@ -6,13 +6,14 @@ from collections import deque
 from dataclasses import replace
 
 import pytest
-from simulation import Device, add, answer_of, expected, make_engine, news, run
+from simulation import Device, add, answer_of, expected, make_engine, make_request, news, run
 
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.request import FinishReason
-from octavo_engine.core.request_state import RequestState
+from octavo_engine.core.request_state import RequestState, Status
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.core.step_builder import StepBuilder
 from octavo_engine.engine.scheduler_stats import StatsReader
 
 
@@ -182,3 +183,29 @@ def test_all_are_ended_at_once_and_their_results_are_not_reported() -> None:
     assert news(scheduler.update(plan, device.execute(plan), 0.0)) == []
     assert not scheduler.has_work
     scheduler.check_integrity()
+
+
+def test_a_request_for_its_prompt_alone_ends_without_tokens() -> None:
+    """Even if the next token would end it."""
+    scheduler, device = make_engine(tokens=16)
+    request = add(scheduler, "a", 40, max_tokens=0, stop=tuple(range(50_000)))
+    *_, last = run(scheduler, device=device)
+    assert (last.token_ids, last.finish_reason, last.stop_token) == ((), "length", None)
+    assert request.finish_reason == "length"
+
+
+def test_a_prompt_that_is_read_takes_nothing_from_caches() -> None:
+    """Neither the prefix cache, nor a fork's parent, nor after a preemption the swap space."""
+    scheduler, device = make_engine(blocks=16, tokens=128, swap_blocks=8, swap_block_seconds=0.0)
+    add(scheduler, "a", 60, max_tokens=2)
+    run(scheduler, device=device)
+    same = make_request("a", 60, max_tokens=40)
+    for name, parent, asked, cached in (("b", None, None, 48), ("c", "b", 0, 0)):
+        sampling = replace(same.sampling, prompt_logprobs=asked)
+        state = scheduler.add(replace(same, request_id=name, sampling=sampling, fork_of=parent), 0.0)
+        scheduler.plan(0.0)
+        assert (state.status, state.cached_tokens, state.computed) == (Status.RUNNING, cached, 60)
+        if name == "c":
+            scheduler.planner.preempt(scheduler._requests["b"], StepBuilder(128))
+            scheduler.planner.preempt(state, StepBuilder(128))
+            assert state.swapped is None and scheduler._requests["b"].swapped is not None

@@ -55,3 +55,18 @@ def assert_same(model: Any, completions: Sequence[Completion], tokens: int = 64)
         found = compare(logits, completion)
         assert found.tokens == completion.token_ids, f"answer {index} is not the reference's"
         assert found.largest_logprob_difference < 1e-3
+
+
+def assert_prompts(model: Any, completions: Sequence[Completion], top: int) -> None:
+    """Every token of every prompt but the first has its log probability, its rank, and the likeliest ones beside it."""
+    for completion in completions:
+        assert completion.error is None
+        prompt = completion.prompt_token_ids
+        with torch.inference_mode():
+            expected = model(torch.tensor([prompt])).logits[0, :-1].float().log_softmax(-1)
+        assert [entry.token_id for entry in completion.prompt_logprobs] == prompt[1:]
+        for entry, row in zip(completion.prompt_logprobs, expected, strict=True):
+            assert abs(entry.logprob - row[entry.token_id]) < 1e-3
+            assert abs(entry.rank - 1 - int((row > row[entry.token_id]).sum())) <= 1  # of two that are nearly equal
+            likeliest = torch.tensor([value for _, value in entry.top])
+            assert (likeliest - row.topk(top).values).abs().max() < 1e-3

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from reference import assert_same
+from reference import assert_prompts, assert_same
 
 from octavo_engine import LLM, SamplingParams
 
@@ -90,6 +90,22 @@ def test_with_so_few_blocks_that_requests_are_preempted(smollm2_reference: Any) 
     assert llm.report().preemptions >= 4
     assert_same(smollm2_reference, answers)
     llm.close()
+
+
+def test_choices_are_scored_as_by_lm_eval(smollm2: LLM, smollm2_reference: Any) -> None:
+    """Of two continuations the likelier one is the answer. The second round's prefixes are cached."""
+    questions = {
+        "The capital of France is": (" Paris", " Rome"),
+        "Two plus two equals": (" four", " blue"),
+        "Water freezes at zero degrees": (" Celsius", " banana"),
+        "The opposite of hot is": (" cold", " Monday"),
+    }
+    texts = [question + choice for question, choices in questions.items() for choice in choices]
+    for _ in range(2):
+        answers = smollm2.generate(texts, SamplingParams(max_tokens=0, prompt_logprobs=1))
+        assert_prompts(smollm2_reference, answers, 1)
+        scores = [sum(entry.logprob for entry in answer.prompt_logprobs) for answer in answers]
+        assert all(right > wrong for right, wrong in zip(scores[::2], scores[1::2], strict=True))
 
 
 def test_a_hit_in_the_prefix_cache_changes_no_token(smollm2: LLM, smollm2_reference: Any) -> None:

@@ -84,7 +84,7 @@ class KVMemory:
         At least the last known token is left to compute: its logits are what the step is for. A `private` request will
         reserve its blocks; where groups free blocks on the way, it shares none, or the sum would not hold.
         """
-        caching = self.prefix_caching and (self._all_kept or not private)
+        caching = self.prefix_caching and (self._all_kept or not private) and not state.reads_prompt
         usable = (len(state.token_ids) - 1) // self.block_size if caching else 0
         hashes = extend_hashes(state, usable, self.block_size)
         lengths = [group.hit_lengths(hashes) for group in self.groups]

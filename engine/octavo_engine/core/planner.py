@@ -204,11 +204,15 @@ class Planner:
         self.counters.preemptions += 1
         victim.preemptions += 1
         victim.computed_before = victim.computed
-        if self.memory.swap.has_room(victim) and swap_is_cheaper(
-            self.memory.swap.blocks_to_save(victim),
-            self.settings.swap_block_seconds,
-            victim.computed,
-            self.cost.token_seconds,
+        if (
+            not victim.reads_prompt
+            and self.memory.swap.has_room(victim)
+            and swap_is_cheaper(
+                self.memory.swap.blocks_to_save(victim),
+                self.settings.swap_block_seconds,
+                victim.computed,
+                self.cost.token_seconds,
+            )
         ):
             self.memory.swap.save(victim)
         self.release(victim)

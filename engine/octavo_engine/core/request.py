@@ -18,6 +18,13 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]  # the likeliest tokens with their log probabilities, likeliest first
 
 
+@dataclass(frozen=True, slots=True)
+class PromptOutput:
+    """What a prompt gives by itself, where it was asked for."""
+
+    logprobs: tuple[TokenLogprobs, ...] = ()  # of each of its tokens but the first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt and all that was asked about its answer. Nothing in it changes once it is made.

@@ -88,7 +88,7 @@ class RequestState:
         # Copies of what every step asks for.
         self.request_id = request.request_id
         self.tenant = request.tenant
-        self.stop_token_ids = request.sampling.stop_token_ids
+        self.stop_token_ids = request.sampling.stop_token_ids if request.sampling.max_tokens else ()
         self.prompt_len = len(request.prompt_token_ids)
         self.token_ids = list(request.prompt_token_ids)
         self.deadline = None if request.timeout is None else self.arrival + request.timeout
@@ -103,6 +103,11 @@ class RequestState:
     def num_output(self) -> int:
         """Sampled tokens that reached the host."""
         return len(self.token_ids) - self.prompt_len
+
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether its prompt must be computed in full, although caches may know it: it has not given its output yet."""
+        return self.request.sampling.prompt_logprobs is not None and not self.num_output
 
     def end_by(self, token: int) -> FinishReason | None:
         """Why the answer ends with its newest token, which is noted if it is a stop token; None if it goes on."""

@@ -19,7 +19,7 @@ class Range(NamedTuple):
 class SamplingParams:
     """How the next token is chosen and when to stop. Each field is declared here alone, with its range."""
 
-    max_tokens: int
+    max_tokens: int  # 0 asks only for what the prompt itself gives
     min_tokens: Annotated[int, Range(0, 1 << 31)] = 0
     temperature: Annotated[float, Range(0, 1e4)] = 1.0
     """0 is greedy: the largest logit, the smallest token id among equals."""
@@ -41,5 +41,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: Annotated[int | None, Range(0, 1000)] = None
     """None: none; n: the chosen token's and the n likeliest tokens'."""
+    prompt_logprobs: Annotated[int | None, Range(0, 1000)] = None
+    """The same for each token of the prompt but its first."""
     grammar: str | None = None
     """What the answer must be a sentence of, in llguidance's language (structured/grammar.py); None: any text."""

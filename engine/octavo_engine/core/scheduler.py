@@ -150,7 +150,9 @@ class Scheduler:
         if state.status is Status.RUNNING:  # else it was preempted, and what its drafts left in the cache is lost
             state.computed += len(tokens) - 1
         output = state.output() if reason is None else self._finish(state, reason)
-        return replace(output, token_ids=tuple(tokens), logprobs=result.logprobs.get(index, ())[: len(tokens)])
+        del tokens[state.request.sampling.max_tokens :]  # with 0 what was sampled behind the prompt is not asked for
+        logprobs = result.logprobs.get(index, ())[: len(tokens)]
+        return replace(output, token_ids=tuple(tokens), logprobs=logprobs, prompt=result.prompts.get(index))
 
     def _propose(self, requests: Iterable[RequestState], proposer: Proposer) -> None:
         """Have drafts guessed for the requests whose results are in: no more than their answers have room for."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.request import PromptOutput, TokenLogprobs
 from octavo_engine.core.sampling_params import SamplingParams
 
 
@@ -112,6 +112,8 @@ class StepResult:
     errors: dict[int, str] = field(default_factory=dict)
     """By index into `token_ids`: sampling this row failed, and its request alone ends."""
     seconds: float = 0.0
+    prompts: dict[int, PromptOutput] = field(default_factory=dict)
+    """By index into `token_ids`: what the row's prompt gave, with its first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class RequestOutput:
     cached_tokens: int = 0
     queue_seconds: float = 0.0  # from arrival in the loop to the first step
     error: str | None = None
+    prompt: PromptOutput | None = None  # comes with the first token; again if the request was preempted meanwhile
 
 
 @dataclass(slots=True)

@@ -89,9 +89,18 @@ def _logprobs(logits: Tensor, tokens: Tensor, sampled: SampledRows, table: State
     if not asked:
         return None
     index = to_device(asked, logits.device)
-    logprobs = torch.log_softmax(logits[index], dim=-1, dtype=torch.float32)
-    chosen = logprobs.gather(1, tokens[index].unsqueeze(1))
-    ranks = (logprobs > chosen).sum(dim=-1) + 1
     counts = [table.sampling.top_logprobs(sampled.rows[i]) for i in asked]
-    top = logprobs.topk(max(1, *counts), dim=-1)
-    return LogprobTensors(asked, counts, tokens[index], chosen[:, 0], ranks, top.indices, top.values)
+    chosen = tokens[index]
+    return LogprobTensors(asked, counts, chosen, *token_logprobs(logits[index], chosen, max(counts)))
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log probabilities [A], float32, and ranks [A], from 1, of `tokens` [A] by their `logits` [A, vocab].
+
+    Then the likeliest `most` tokens, at least one, with their log probabilities, [A, K] each.
+    """
+    logprobs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+    chosen = logprobs.gather(1, tokens.unsqueeze(1))
+    ranks = (logprobs > chosen).sum(dim=-1) + 1
+    top = logprobs.topk(max(1, min(most, logits.shape[-1])), dim=-1)
+    return chosen[:, 0], ranks, top.indices, top.values

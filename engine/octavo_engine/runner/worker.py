@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from octavo_engine.runner.graphs import Captured, DecodeGraphs, padding_inputs
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
 from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.masks import NO_MASKS, Masks, by_place
+from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, with_places
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampler import Sampled, sample
 from octavo_engine.runner.sampling_table import SampledRows
@@ -40,6 +41,8 @@ class ForwardedStep:
     """What is to be sampled; None if the step computes no token."""
     logits: Tensor | None = None
     """[R, vocab] of all places that are sampled; None if there are none."""
+    prompts: dict[int, PromptReadback] = field(default_factory=dict)
+    """By index among the rows that sample, what their prompts gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class LaunchedStep:
     """Of all sampled places in order, those that were sampled together in one."""
     errors: dict[int, str]
     """Places that could not be sampled, by index; they are among the samples all the same."""
+    prompts: dict[int, PromptReadback]
+    """By index among the rows that sample."""
 
 
 class Worker:
@@ -70,6 +75,7 @@ class Worker:
         self._table = table
         self._group_of_layer, self._state_groups = cache.group_of_layer, cache.state_groups
         self._graphs: DecodeGraphs | None = None
+        self._prompts = PromptOutputs(decoder, table)
 
     @torch.inference_mode()
     def capture(self, capture: Capture, sizes: list[int], captured: Captured = lambda *_: None) -> None:
@@ -95,13 +101,15 @@ class Worker:
         """Enqueue a step's forward pass and what comes before it. On the CPU it is done when this returns."""
         timer = StepTimer(self._table.device)
         self._table.apply(plan)
+        self._prompts.begin(plan.new_rows)
         run_block_ops(self._cache, plan.block_ops)
         if not plan.num_tokens:
             return ForwardedStep(plan, timer)
         graphs, decodes = self._graphs_for(plan), plan.num_decode_tokens
         step = gather_inputs(plan, self._table, None if graphs is None else graphs.inputs(decodes))
-        logits = self._logits(step) if graphs is None else graphs.replay(decodes)
-        return ForwardedStep(plan, timer, step.sampled, logits)
+        if graphs is not None:
+            return ForwardedStep(plan, timer, step.sampled, graphs.replay(decodes))
+        return self._forwarded(plan, timer, step)
 
     @torch.inference_mode()
     def sample(self, step: ForwardedStep, masks: Masks = NO_MASKS) -> LaunchedStep:
@@ -116,7 +124,7 @@ class Worker:
                 samples, errors = self._sample(logits, sampled)
             self._share_tokens(sampled)
         step.timer.stop()
-        return LaunchedStep(step.plan, step.timer, samples, errors)
+        return LaunchedStep(step.plan, step.timer, samples, errors, step.prompts)
 
     def finish(self, launched: LaunchedStep) -> StepResult:
         """The results of a launched step, once the device has them."""
@@ -131,17 +139,24 @@ class Worker:
             errors |= {first + index: error for index, error in some_errors.items()}
         plan, seconds = launched.plan, launched.timer.seconds()
         result = StepResult(plan.step, token_ids, logprobs=logprobs, errors=errors, seconds=seconds)
-        return verify_drafts(result, plan.drafts) if plan.drafts else result
+        if plan.drafts:
+            result = verify_drafts(result, plan.drafts)
+        prompts = {index: readback.read() for index, readback in launched.prompts.items()}
+        return replace(result, prompts=prompts) if prompts else result
 
     def _graphs_for(self, plan: StepPlan) -> DecodeGraphs | None:
         """The graphs that compute it; None if its forward pass runs eagerly."""
         graphs = self._graphs
         return graphs if graphs is not None and not plan.chunks and graphs.covers(plan.num_decode_tokens) else None
 
-    def _logits(self, step: GatheredStep) -> Tensor | None:
-        """Logits [R, vocab] of what the step samples; None if it samples nothing."""
-        hidden = self._decoder(step.inputs, self._attention(step.inputs))
-        return self._decoder.logits(hidden) if step.sampled.rows else None
+    def _forwarded(self, plan: StepPlan, timer: StepTimer, step: GatheredStep) -> ForwardedStep:
+        """The forward pass of a step that no graph computes, and what it gives of prompts."""
+        reads, samples = self._prompts.reads(plan), len(step.sampled.rows)
+        inputs = with_places(step.inputs, reads) if reads else step.inputs
+        hidden = self._decoder(inputs, self._attention(inputs))
+        prompts = self._prompts.read(reads, hidden[samples:]) if reads else {}
+        logits = self._decoder.logits(hidden[:samples]) if samples else None
+        return ForwardedStep(plan, timer, step.sampled, logits, prompts)
 
     def _forward(self, inputs: StepInputs, logits: Tensor) -> None:
         self._decoder.logits(self._decoder(inputs, self._attention(inputs)), logits)

@@ -116,7 +116,7 @@ class Generation:
 
     def _take(self, sequence: Sequence, output: RequestOutput) -> Piece | None:
         """The piece that an output completes, if any; APIError ends this request alone."""
-        if output.token_ids and not sequence.begun:
+        if (output.token_ids or output.finish_reason == FinishReason.LENGTH) and not sequence.begun:
             self._admitted.begin()
         self._admitted.count_output(len(output.token_ids))
         try:

@@ -23,6 +23,8 @@ class TextOptions:
     skip_special_tokens: bool = True
     ends: tuple[int, ...] = ()
     """The model's own end tokens among `stop_token_ids`: they are not reported as stop_reason."""
+    end_logprobs: bool = False
+    """Whether log probabilities are reported of the token that ended an answer as well, although it is no text."""
 
 
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,10 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     text: TextOptions
     form: AnswerForm
     """How the text of a chat's answers is to be read."""
+    prompt_logprobs: int | None = None
+    """How many likeliest tokens are reported at each place of the prompts, beside the answers; None for none."""
+    scores_echo: bool = False
+    """Whether the log probabilities of an answer begin with those of the prompt that it begins with."""
     model: str | None
     stream: bool
     include_usage: bool

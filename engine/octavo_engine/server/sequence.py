@@ -30,6 +30,8 @@ class Piece:
     """stop or length, on the last piece."""
     stop_reason: int | str | None = None
     """The stop string or token id of the request that ended it; None for the model's own end."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    """Of the prompt's tokens but its first, on the first piece, where they were asked for."""
 
 
 class Sequence:
@@ -55,6 +57,9 @@ class Sequence:
         self._begun_at = self._last_at = 0.0
         self._queue_seconds = 0.0
         self._logprobs: list[TokenLogprobs] = []
+        self._end_logprobs = options.end_logprobs
+        self._prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+        self._prompt_given = False
         self._detokenizer = Detokenizer(
             tokenizer,
             stop=options.stop,
@@ -65,7 +70,7 @@ class Sequence:
 
     @property
     def begun(self) -> bool:
-        """Whether the first token has come."""
+        """Whether the first token has come, or all that there is of a prompt for which none is asked."""
         return self._begun_at > 0
 
     def take(self, output: RequestOutput) -> Piece | None:
@@ -77,13 +82,16 @@ class Sequence:
         shown = output.token_ids[:-1] if output.stop_token is not None else output.token_ids
         delta = self._detokenizer.push(shown, last=output.finish_reason is not None)
         self.num_tokens += delta.tokens + (len(output.token_ids) - len(shown) if delta.stop is None else 0)
-        self._logprobs += output.logprobs[: delta.tokens]
+        self._logprobs += output.logprobs[: None if self._end_logprobs and delta.stop is None else delta.tokens]
+        if output.prompt is not None and not self._prompt_given:
+            self._prompt_logprobs, self._prompt_given = output.prompt.logprobs, True
         finish_reason = FinishReason.STOP.value if delta.stop is not None else output.finish_reason
         if not delta.text and finish_reason is None:
             return None
         logprobs, self._logprobs = tuple(self._logprobs), []
+        prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
         reason = delta.stop if delta.stop is not None else self._stop_token(output)
-        return Piece(self.index, delta.text, logprobs, finish_reason, reason)
+        return Piece(self.index, delta.text, logprobs, finish_reason, reason, prompt_logprobs)
 
     def _stop_token(self, output: RequestOutput) -> int | None:
         """The token of the request's own stop_token_ids that ended it."""
@@ -106,14 +114,14 @@ class Sequence:
 
     def _observe(self, output: RequestOutput) -> None:
         now = time.monotonic()
-        if not output.token_ids:
+        if not output.token_ids and output.finish_reason != FinishReason.LENGTH:
             return
         if not self.begun:
             self._begun_at = now
             self._queue_seconds = output.queue_seconds
             self._metrics.first_token.observe(now - self._arrival)
             self._metrics.queue.observe(output.queue_seconds)
-        else:
+        elif output.token_ids:
             self._metrics.between_tokens.observe((now - self._last_at) / len(output.token_ids))
         self._last_at = now
         self._metrics.generated_tokens.add(len(output.token_ids))

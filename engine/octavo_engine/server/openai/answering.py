@@ -146,6 +146,8 @@ async def collect_answer(generation: Generation, writer: Writer) -> bytes:
     async for piece in generation:
         pieces[piece.index].append(piece)
     answers = [merge(each) for each in pieces]
+    if any(answer.prompt_logprobs for answer in answers):  # there may be a hundred thousand
+        return await asyncio.to_thread(writer.full, answers, usage_of(generation))
     return writer.full(answers, usage_of(generation))
 
 
@@ -158,6 +160,7 @@ def merge(pieces: Sequence[Piece]) -> Piece:
         tuple(logprobs for piece in pieces for logprobs in piece.logprobs),
         last.finish_reason,
         last.stop_reason,
+        pieces[0].prompt_logprobs,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from octavo_engine.text.logprobs import TextLogprobs
+from octavo_engine.text.logprobs import PromptLogprobs, TextLogprobs
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -120,6 +120,7 @@ class TextChoice(msgspec.Struct):
     logprobs: TextLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct):
@@ -131,6 +132,8 @@ class Completion(msgspec.Struct):
     model: str
     choices: list[ChatChoice] | list[ChatChunkChoice] | list[TextChoice]
     usage: Usage | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    """Of a chat, where all choices have the same prompt."""
     system_fingerprint: str | None = None
 
 

@@ -24,6 +24,7 @@ from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import Serving
+from octavo_engine.text.logprobs import prompt_logprobs
 from octavo_engine.text.tokenizer import Tokenizer
 
 
@@ -33,6 +34,7 @@ class ChatWriter:
     def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._logprobs = asked.sampling.logprobs is not None
+        self._prompt_logprobs = asked.prompt_logprobs
         self._answers = [ChatAnswer(asked.form) for _ in range(asked.sequences)]
         self._frame = Frame(name, asked, "chatcmpl", "chat.completion.chunk" if asked.stream else "chat.completion")
 
@@ -70,7 +72,11 @@ class ChatWriter:
 
     def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer."""
-        return self._frame.full([self._choice(piece) for piece in answers], usage)
+        choices = [self._choice(piece) for piece in answers]
+        if self._prompt_logprobs is None:
+            return self._frame.full(choices, usage)
+        found = prompt_logprobs(answers[0].prompt_logprobs or (), self._tokenizer, self._prompt_logprobs)
+        return self._frame.full(choices, usage, found)
 
     def _choice(self, piece: Piece) -> ChatChoice:
         answer = self._answers[piece.index]

@@ -16,7 +16,7 @@ from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import Serving
-from octavo_engine.text.logprobs import TextLogprobs, text_logprobs
+from octavo_engine.text.logprobs import TextLogprobs, join, prompt_logprobs, prompt_text_logprobs, text_logprobs
 from octavo_engine.text.tokenizer import Tokenizer
 
 
@@ -26,18 +26,21 @@ class TextWriter:
     def __init__(self, name: str, asked: PreparedRequest, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._logprobs = asked.sampling.logprobs is not None
-        self._echoes, self._n = asked.echoes, asked.n
+        self._asked, self._echoes, self._n = asked, asked.echoes, asked.n
         self._offsets = [len(echo) for echo in asked.echoes for _ in range(self._n)]
         self._frame = Frame(name, asked, "cmpl", "text_completion")
 
     def opening(self, index: int) -> list[bytes]:
-        """The prompt, if it is wanted back."""
+        """The prompt, if it is wanted back; with log probabilities it comes with the first piece, which has them."""
         echo = self._echoes[index // self._n]
-        return [self._frame.chunk(TextChoice(index, echo))] if echo else []
+        return [self._frame.chunk(TextChoice(index, echo))] if echo and not self._asked.scores_echo else []
 
     def events(self, piece: Piece) -> list[bytes]:
         """The text, and how it ended in a chunk of its own."""
         found = []
+        if piece.prompt_logprobs is not None and self._asked.scores_echo:
+            echo = self._echoes[piece.index // self._n]
+            found.append(self._frame.chunk(TextChoice(piece.index, echo, self._of_prompt(piece))))
         if piece.text or piece.logprobs:
             found.append(self._frame.chunk(TextChoice(piece.index, piece.text, self._of(piece))))
         if piece.finish_reason is not None:
@@ -55,17 +58,23 @@ class TextWriter:
 
     def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
         """The complete answer."""
-        choices = [
-            TextChoice(
-                piece.index,
-                self._echoes[piece.index // self._n] + piece.text,
-                self._of(piece),
-                piece.finish_reason,
-                piece.stop_reason,
-            )
-            for piece in answers
-        ]
-        return self._frame.full(choices, usage)
+        return self._frame.full([self._choice(piece) for piece in answers], usage)
+
+    def _choice(self, piece: Piece) -> TextChoice:
+        text = self._echoes[piece.index // self._n] + piece.text
+        logprobs = self._of(piece)
+        if logprobs is not None and self._asked.scores_echo:
+            logprobs = join(self._of_prompt(piece), logprobs)
+        choice = TextChoice(piece.index, text, logprobs, piece.finish_reason, piece.stop_reason)
+        if (most := self._asked.prompt_logprobs) is not None:
+            choice.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs or (), self._tokenizer, most)
+        return choice
+
+    def _of_prompt(self, piece: Piece) -> TextLogprobs:
+        """What precedes the answer's own log probabilities, which then continue the offsets of these."""
+        first = self._asked.prompts[piece.index // self._n][0]
+        most = self._asked.sampling.logprobs or 0
+        return prompt_text_logprobs(first, piece.prompt_logprobs or (), self._tokenizer, most)
 
     def _of(self, piece: Piece) -> TextLogprobs | None:
         if not self._logprobs:

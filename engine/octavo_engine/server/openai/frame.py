@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from octavo_engine.server.openai.answers import ChatChoice, ChatChunkChoice, Completion, TextChoice, Usage, encode
 from octavo_engine.server.openai.sse import DONE, event
 from octavo_engine.server.prepared import PreparedRequest
+from octavo_engine.text.logprobs import PromptLogprobs
 
 Choice = TypeVar("Choice", ChatChoice, ChatChunkChoice, TextChoice)
 
@@ -28,7 +30,7 @@ class Frame:
             created=int(time.time()),
             model=asked.model or name,
             choices=[],
-            usage=None if asked.include_usage else msgspec.UNSET,
+            usage=None if asked.include_usage else UNSET,
         )
 
     def chunk(self, choice: Choice) -> bytes:
@@ -39,6 +41,10 @@ class Frame:
         """The events that end a stream: one with nothing but the usage, if it is asked for, and [DONE]."""
         return [event(self.full([], usage)), DONE] if self._with_usage else [DONE]
 
-    def full(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+    def full(
+        self, choices: Sequence[Choice], usage: Usage, prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    ) -> bytes:
         """The body with all answers."""
-        return encode(msgspec.structs.replace(self._empty, choices=list(choices), usage=usage))
+        return encode(
+            msgspec.structs.replace(self._empty, choices=list(choices), usage=usage, prompt_logprobs=prompt_logprobs)
+        )

@@ -19,6 +19,8 @@ from octavo_engine.server.prepared import PreparedRequest, TextOptions
 
 MAX_REPORTED = 1024
 """Prompts × n × (logprobs + 1) of one request."""
+MAX_PROMPT_LOGPROBS = 1 << 17
+"""Tokens of prompts × n × (likeliest tokens + 1) of one request."""
 PLAIN = AnswerForm()
 """An answer is its text."""
 _GREEDY = 1e-5
@@ -35,6 +37,7 @@ def prepared_request(
     *,
     grammar: str | None,
     form: AnswerForm = PLAIN,
+    scores_echo: bool = False,
 ) -> PreparedRequest:
     """What is to be generated for these prompts' token ids; APIError 400 for what the model does not have."""
     _check_ends(body, model, grammar)
@@ -42,18 +45,25 @@ def prepared_request(
         raise APIError(400, "stream_options: only allowed when stream is true", param="stream_options")
     if body.min_tokens is not None and body.min_tokens > max_tokens:
         raise APIError(400, f"min_tokens: {body.min_tokens} is more than max_tokens, {max_tokens}", param="min_tokens")
+    sampling = replace(_sampling_params(body, model, max_tokens, logprobs), grammar=grammar)
+    if scores_echo:
+        sampling = replace(sampling, prompt_logprobs=max(logprobs or 0, body.prompt_logprobs or 0))
+    _check_prompt_logprobs(body, sampling, sum(map(len, prompts)))
     return PreparedRequest(
         prompts=tuple(map(tuple, prompts)),
         echoes=tuple(echoes or [""] * len(prompts)),
         n=body.n or 1,
-        sampling=replace(_sampling_params(body, model, max_tokens, logprobs), grammar=grammar),
+        sampling=sampling,
         text=TextOptions(
             stop=tuple(body.stop or ()),
             include_stop=bool(body.include_stop_str_in_output),
             skip_special_tokens=body.skip_special_tokens is not False and not form.special,
             ends=_model_ends(body, model),
+            end_logprobs=scores_echo,  # lm-eval takes the last entry off, whatever token it is of
         ),
         form=form,
+        prompt_logprobs=body.prompt_logprobs,
+        scores_echo=scores_echo,
         model=body.model,
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
@@ -85,6 +95,24 @@ def check_sequences(body: GenerationBody, prompts: int, logprobs: int | None) ->
             f"{prompts} prompts with n {body.n or 1} and logprobs {logprobs} report {reported} log probabilities at "
             f"each step, more than {MAX_REPORTED}; lower one of the three, or send the prompts in several requests",
             param="logprobs",
+        )
+
+
+def _check_prompt_logprobs(body: GenerationBody, sampling: SamplingParams, prompt_tokens: int) -> None:
+    """APIError 400 if they would come in a stream, which has no place for them, or are too many for one answer."""
+    if body.prompt_logprobs is not None and body.stream:
+        message = "prompt_logprobs: not in a stream; leave stream out"
+        raise APIError(400, message, param="prompt_logprobs", code="unsupported_parameter")
+    if (top := sampling.prompt_logprobs) is None:
+        return
+    reported = prompt_tokens * (body.n or 1) * (top + 1)
+    if reported > MAX_PROMPT_LOGPROBS:
+        raise APIError(
+            400,
+            f"{prompt_tokens} tokens of prompts with n {body.n or 1} and {top} of the likeliest tokens at each place "
+            f"make {reported} log probabilities, more than {MAX_PROMPT_LOGPROBS} in one request; send the prompts in "
+            f"{-(-reported // MAX_PROMPT_LOGPROBS)} requests, or ask for fewer of the likeliest tokens",
+            param="prompt_logprobs" if body.prompt_logprobs is not None else "logprobs",
         )
 
 
@@ -136,7 +164,7 @@ def answer_length(asked: int | None, default: int | None, longest_prompt: int, r
     """max_tokens: what was asked for, or `default`, or all the room there is; APIError 400 if it does not fit."""
     room = ready.max_model_len - longest_prompt
     wanted = asked if asked is not None else min(default, room) if default is not None else room
-    if room < 1 or wanted > room:
+    if wanted > room or (room < 1 and asked != 0):
         need = longest_prompt + max(wanted, 1)
         raise APIError(
             400,

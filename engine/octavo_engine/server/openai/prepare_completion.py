@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
@@ -20,17 +19,19 @@ _DEFAULT_MAX_TOKENS = 16
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """What is asked for; APIError 400."""
     body = parse(CompletionBody, raw)
-    _check_echo(body)
     check_sequences(body, len(body.prompt), body.logprobs)
     prompts = _encode_prompts(model, body)
     max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, max(map(len, prompts)), model.ready)
     echoes = _echoes(body, model.tokenizer, prompts)
     grammar = grammar_of(body)
-    return prepared_request(body, model, prompts, max_tokens, body.logprobs, echoes, grammar=grammar)
+    scores_echo = bool(body.echo) and body.logprobs is not None
+    return prepared_request(
+        body, model, prompts, max_tokens, body.logprobs, echoes, grammar=grammar, scores_echo=scores_echo
+    )
 
 
 def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]:
-    keep = truncated_length(body, body.max_tokens or _DEFAULT_MAX_TOKENS, model.ready)
+    keep = truncated_length(body, _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens, model.ready)
     special = body.add_special_tokens is not False
     found = []
     for prompt in body.prompt:
@@ -40,12 +41,6 @@ def _encode_prompts(model: LoadedModel, body: CompletionBody) -> list[list[int]]
             ids = prompt if keep is None else prompt[-keep:]
         found.append(check_prompt(ids, model.ready, "prompt"))
     return found
-
-
-def _check_echo(body: CompletionBody) -> None:
-    if body.echo and body.logprobs is not None:
-        message = "echo: log probabilities of the prompt are not supported by this version yet"
-        raise APIError(400, message, param="echo", code="unsupported_parameter")
 
 
 def _echoes(body: CompletionBody, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]]) -> list[str]:

@@ -81,7 +81,6 @@ class RefusedFields(Body):
     thinking_token_budget: NotYet = None
     vllm_xargs: OnlyEmpty = None
     # What is reported beside an answer's text.
-    prompt_logprobs: NotYet = None
     logprob_token_ids: NotYet = None
     return_token_ids: OnlyFalse = None
     return_tokens_as_token_ids: OnlyFalse = None
@@ -136,6 +135,8 @@ class GenerationBody(RefusedFields, StructuredFields, SamplingFields):
     """Whether the tokenizer adds its own, such as the one that begins a text, to the prompt."""
     truncate_prompt_tokens: PromptTruncation | None = None
     """Keep only so many tokens of a prompt, the last ones; -1 keeps what fits beside the answer."""
+    prompt_logprobs: TopLogprobs | None = None
+    """Log probabilities of the prompt's tokens and of as many of the likeliest ones at each place."""
 
 
 class Message(Body):
@@ -191,6 +192,8 @@ class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
     prompt: Prompts
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    """0 asks for nothing but the prompt, with its log probabilities."""
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
     suffix: OnlyEmpty = None

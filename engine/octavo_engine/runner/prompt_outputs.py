@@ -1,0 +1,127 @@
+"""What requests ask of their prompts: log probabilities of the tokens, read from the passes that compute them.
+
+A prompt may come in chunks, so what each gives is copied to the host and kept until the last one's results are read.
+Logits are computed for a few places at a time: those of a whole prompt would take more memory than the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.backend import StepInputs
+from octavo_engine.core.request import PromptOutput, TokenLogprobs
+from octavo_engine.core.step import NewRow, StepPlan
+from octavo_engine.model.decoder import Decoder
+from octavo_engine.runner.device_copies import ToHost, to_device
+from octavo_engine.runner.sampler import token_logprobs
+from octavo_engine.runner.state_table import StateTable
+
+_MOST_LOGITS = 256
+"""Places whose logits are computed at once, if so many sequences may run: the memory plan counts theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRead:
+    """The tokens of one chunk whose hidden states are read."""
+
+    row: int
+    start: int
+    """Position of the first one in its sequence."""
+    place: int
+    """Of the first one among the step's tokens."""
+    count: int
+    """May be 0: nothing follows the last token of a prompt."""
+    result: int | None
+    """Index of the row among those that sample, if the chunk is the prompt's last one."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What a row's request asks of its prompt, and what earlier chunks gave."""
+
+    prompt_len: int
+    top: int
+    """How many of the likeliest tokens are reported at each place."""
+    parts: list[ToHost] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReadback:
+    """All that a row's prompt gave, on its way to the host."""
+
+    top: int
+    parts: list[ToHost]
+
+    def read(self) -> PromptOutput:
+        """Wait for it."""
+        found: list[TokenLogprobs] = []
+        for part in self.parts:
+            columns = (column.tolist() for column in part.wait())
+            for token, logprob, rank, ids, values in zip(*columns, strict=True):
+                likeliest = tuple(zip(ids[: self.top], values[: self.top], strict=True))
+                found.append(TokenLogprobs(token, logprob, rank, likeliest))
+        return PromptOutput(tuple(found))
+
+
+class PromptOutputs:
+    """Reads prompts of the rows of one state table. Rows that ask for nothing cost nothing."""
+
+    def __init__(self, decoder: Decoder, table: StateTable) -> None:
+        self._decoder = decoder
+        self._table = table
+        self._rows: dict[int, _Asked] = {}
+
+    def begin(self, new_rows: Iterable[NewRow]) -> None:
+        """Take in what requests ask that take rows. One that gave tokens before it was preempted has its output."""
+        for new in new_rows:
+            self._rows.pop(new.row, None)
+            if (top := new.sampling.prompt_logprobs) is not None and len(new.token_ids) == new.prompt_len:
+                self._rows[new.row] = _Asked(new.prompt_len, top)
+
+    def reads(self, plan: StepPlan) -> list[PromptRead]:
+        """The chunks of a plan whose hidden states are to be read."""
+        found: list[PromptRead] = []
+        if not self._rows:
+            return found
+        place, result = plan.num_decode_tokens, len(plan.decode_rows)
+        for chunk in plan.chunks:
+            if (asked := self._rows.get(chunk.row)) is not None:
+                count = max(0, min(chunk.num_tokens, asked.prompt_len - 1 - chunk.start))
+                found.append(PromptRead(chunk.row, chunk.start, place, count, result if chunk.samples else None))
+            place += chunk.num_tokens
+            result += chunk.samples
+        return found
+
+    def read(self, reads: Sequence[PromptRead], hidden: Tensor) -> dict[int, PromptReadback]:
+        """Take in the hidden states [sum of counts, hidden] of `reads`; by index, the rows that have given all."""
+        complete: dict[int, PromptReadback] = {}
+        for read, states in zip(reads, torch.split(hidden, [read.count for read in reads]), strict=True):
+            asked = self._rows[read.row]
+            asked.parts += self._scores(asked, read, states)
+            if read.result is not None:
+                complete[read.result] = PromptReadback(asked.top, asked.parts)
+                del self._rows[read.row]
+        return complete
+
+    def _scores(self, asked: _Asked, read: PromptRead, hidden: Tensor) -> list[ToHost]:
+        """Of the tokens behind those of `hidden` [count, hidden]; on the first rank only."""
+        found: list[ToHost] = []
+        size = max(2, min(_MOST_LOGITS, len(self._table.tokens)))
+        first = read.start + 1
+        tokens = self._table.tokens[read.row, first : first + read.count].long()
+        for states, some in zip(torch.split(hidden, size), torch.split(tokens, size), strict=True):
+            logits = self._decoder.logits(states)  # which all ranks compute
+            if self._decoder.ranks.shard.rank == 0:
+                found.append(ToHost(some, *token_logprobs(logits, some, asked.top)))
+        return found
+
+
+def with_places(inputs: StepInputs, reads: Sequence[PromptRead]) -> StepInputs:
+    """The inputs of a step whose hidden states are those of what is sampled, then those of `reads`."""
+    places = [place for read in reads for place in range(read.place, read.place + read.count)]
+    more = to_device(places, inputs.token_indices.device)
+    return replace(inputs, token_indices=torch.cat([inputs.token_indices, more]))
