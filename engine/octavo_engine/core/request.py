@@ -40,8 +40,7 @@ class Request:
     weight: float = 1.0  # the tenant's share, beside those of others
     cache_salt: str = ""  # requests of different salts share nothing in the prefix cache
     adapter: str = ""  # digest of the LoRA adapter whose keys and values these are; empty for the model's own
-    timeout: float | None = None
-    """Seconds from its arrival after which it ends with `FinishReason.TIMEOUT`; None for no limit."""
+    timeout: float | None = None  # seconds from its arrival until FinishReason.TIMEOUT; None for no limit
     fork_of: str | None = None  # id of a request with the same beginning whose blocks this one shares (n > 1)
 
 

@@ -61,16 +61,12 @@ class RequestState:
     status: Status = Status.WAITING
     drafts: tuple[int, ...] = ()
     """The tokens guessed to follow `token_ids`. With any, it is planned only while no token of it is in flight."""
-    cached_tokens: int = 0
-    """Prompt tokens that came from the prefix cache, or from a fork, when the request was first admitted."""
-    block_tables: list[list[int]] = field(default_factory=list)
-    """One list of block ids for each KV group; empty while it holds none."""
+    cached_tokens: int = 0  # of its prompt, from the prefix cache or a fork, when it was first admitted
+    block_tables: list[list[int]] = field(default_factory=list)  # block ids of each KV group; empty while it holds none
     checkpoints: tuple[int, ...] = ()
     """Tokens after which a state is wanted by others: the end of the prompt, and where one that is known branched."""
-    reserved: list[int] = field(default_factory=list)
-    """For each KV group the blocks that are kept for it beside those it holds; empty if none are."""
-    block_hashes: list[bytes] = field(default_factory=list)
-    """The prefix cache's chain over its full blocks, as far as it was needed."""
+    reserved: list[int] = field(default_factory=list)  # blocks of each KV group kept for it; empty if none
+    block_hashes: list[bytes] = field(default_factory=list)  # the prefix cache's chain over its full blocks, so far
     num_cached_blocks: int = 0  # full blocks of its tables that were offered to the prefix cache
     swapped: SwappedTokens | None = None
     preemptions: int = 0
@@ -78,8 +74,7 @@ class RequestState:
     skipped: int = 0  # requests that were admitted before it because its blocks were not there
     charged: int = 0  # tokens of its answer that its tenant has paid for
     rejected: bool = False  # whether no running request gave way to it when it was first its turn
-    blocks_wanted: list[int] = field(default_factory=list)
-    """Available blocks of each KV group below which admitting it would fail as it did before."""
+    blocks_wanted: list[int] = field(default_factory=list)  # of each KV group; with fewer, admitting it fails again
     stop_token: int | None = None
     scheduled_at: float | None = None  # when it first ran
 

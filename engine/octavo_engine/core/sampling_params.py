@@ -21,27 +21,17 @@ class SamplingParams:
 
     max_tokens: int  # 0 asks only for what the prompt itself gives
     min_tokens: Annotated[int, Range(0, 1 << 31)] = 0
-    temperature: Annotated[float, Range(0, 1e4)] = 1.0
-    """0 is greedy: the largest logit, the smallest token id among equals."""
-    top_k: Annotated[int, Range(0, 1 << 31)] = 0
-    """Keep the k likeliest tokens; 0 keeps all."""
-    top_p: Annotated[float, Range(LEAST_TOP_P, 1)] = 1.0
-    """Keep the smallest set of likeliest tokens that has this probability together; 1 keeps all."""
-    min_p: Annotated[float, Range(0, 1)] = 0.0
-    """Drop tokens less likely than min_p times the likeliest."""
-    seed: Annotated[int | None, Range(1 - (1 << 64), (1 << 64) - 1)] = None
-    """Of the random numbers; None takes one from the engine's own seed."""
+    temperature: Annotated[float, Range(0, 1e4)] = 1.0  # 0 is greedy; of equal logits the smallest id wins
+    top_k: Annotated[int, Range(0, 1 << 31)] = 0  # keep the k likeliest tokens; 0 keeps all
+    top_p: Annotated[float, Range(LEAST_TOP_P, 1)] = 1.0  # keep the likeliest tokens that reach this probability
+    min_p: Annotated[float, Range(0, 1)] = 0.0  # drop tokens less likely than min_p times the likeliest
+    seed: Annotated[int | None, Range(1 - (1 << 64), (1 << 64) - 1)] = None  # None: the engine's own
     presence_penalty: Annotated[float, Range(-100, 100)] = 0.0
     frequency_penalty: Annotated[float, Range(-100, 100)] = 0.0
     repetition_penalty: Annotated[float, Range(0.01, 100)] = 1.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    """Token ids, each at most once, and what is added to their logits."""
-    stop_token_ids: tuple[int, ...] = ()
-    """What ends the answer. The server and `LLM` add the model's own ends, unless `ignore_eos`."""
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, each at most once, and what is added to their logits
+    stop_token_ids: tuple[int, ...] = ()  # end the answer; servers add the model's own ends, unless ignore_eos
     ignore_eos: bool = False
-    logprobs: Annotated[int | None, Range(0, 1000)] = None
-    """None: none; n: the chosen token's and the n likeliest tokens'."""
-    prompt_logprobs: Annotated[int | None, Range(0, 1000)] = None
-    """The same for each token of the prompt but its first."""
-    grammar: str | None = None
-    """What the answer must be a sentence of, in llguidance's language (structured/grammar.py); None: any text."""
+    logprobs: Annotated[int | None, Range(0, 1000)] = None  # None: none; n: the chosen token's and the n likeliest's
+    prompt_logprobs: Annotated[int | None, Range(0, 1000)] = None  # the same for each token of the prompt but its first
+    grammar: str | None = None  # what the answer must follow, in the language of structured/grammar.py; None: any text

@@ -13,21 +13,16 @@ class SchedulerSettings:
     """Bounds and rules, the same for the life of the engine."""
 
     max_num_seqs: int  # requests that may run at once
-    max_num_batched_tokens: int
-    """Tokens of one step. At least `max_num_seqs`, so that each running request can get a token in every step."""
+    max_num_batched_tokens: int  # of one step; at least max_num_seqs, so that each running request gets a token
     max_model_len: int
     policy: Policy = "fcfs"  # `fcfs` ignores priorities; `priority` serves the lowest number first
-    ageing_seconds: float = 30.0
-    """A request that has waited so long counts as one priority level more important, and so on."""
-    max_preemptions: int = 3
-    """How often a request may be preempted; after that it runs only with all its blocks reserved, to its end."""
+    ageing_seconds: float = 30.0  # after so long a wait a request counts as one priority level more important
+    max_preemptions: int = 3  # of one request; after that it runs only with all its blocks reserved, to its end
     max_skips: int = 32  # how many requests may be admitted before one whose blocks are not there
-    watermark: float = 0.03
-    """Share of the blocks that is left for running requests to grow into when a new one is admitted."""
+    watermark: float = 0.03  # share of the blocks that is left for running requests when a new one is admitted
     max_step_seconds: float = float("inf")
     """Prompts are cut so that no step takes longer, by what steps have taken so far."""
-    swap_block_seconds: float = float("inf")
-    """Moving one block of every group to CPU memory and back; infinite where there is no swap space."""
+    swap_block_seconds: float = float("inf")  # moving a block of every group to CPU memory and back
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

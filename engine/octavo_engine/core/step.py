@@ -81,8 +81,7 @@ class StepPlan:
     new_rows: tuple[NewRow, ...] = ()
     table_changes: tuple[TableChange, ...] = ()
     block_ops: tuple[BlockOp, ...] = ()
-    decode_rows: list[int] = field(default_factory=list)
-    """Rows that compute one token, their last known one, and sample."""
+    decode_rows: list[int] = field(default_factory=list)  # they compute their last known token, and sample
     decode_starts: list[int] = field(default_factory=list)  # that token's position, for each of `decode_rows`
     drafts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """By index into `decode_rows`: tokens guessed to follow that token, which are computed and verified with it."""
@@ -109,11 +108,9 @@ class StepResult:
     """By index into `token_ids`: the tokens after the first of a row whose drafts were accepted."""
     logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     """By index into `token_ids`, where they were asked for: one for each of the row's tokens."""
-    errors: dict[int, str] = field(default_factory=dict)
-    """By index into `token_ids`: sampling this row failed, and its request alone ends."""
+    errors: dict[int, str] = field(default_factory=dict)  # by index: sampling failed, and that request alone ends
     seconds: float = 0.0
-    prompts: dict[int, PromptOutput] = field(default_factory=dict)
-    """By index into `token_ids`: what the row's prompt gave, with its first token."""
+    prompts: dict[int, PromptOutput] = field(default_factory=dict)  # by index: what the row's prompt gave
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +134,7 @@ class StepOutputs:
 
     request_ids: list[str] = field(default_factory=list)  # requests that got one more token and no other news
     token_ids: list[int] = field(default_factory=list)  # those tokens
-    events: list[RequestOutput] = field(default_factory=list)
-    """First tokens, last ones, several at once, and those with log probabilities or errors."""
+    events: list[RequestOutput] = field(default_factory=list)  # those with anything more than one more token
 
     @property
     def any(self) -> bool:
