@@ -103,9 +103,8 @@ def test_with_a_manager_that_fights_there_is_a_truce_and_it_is_told(operator: Cl
     namespace.kubectl("scale", "deployment/model", "--replicas=7")  # what nobody fights over is mended all the same
     namespace.wait_until(lambda: namespace.get("deployment", "model")["spec"]["replicas"] == 1, MENDED, "one replica")
     assert budget() == 5
-    namespace.wait_until(lambda: budget() == 1, 70, "after a minute it is mended again")
-    assert condition(namespace.get("llms", "model"), "Degraded")["reason"] == "FieldConflict"  # it may not be over
-    # That it ends by itself after three quiet minutes is shown with a clock of its own (test_reconciler.py).
+    # That it is mended again after a minute, and that the fight ends by itself after three quiet ones, is shown with a
+    # clock of its own (test_reconciler.py).
     wanted = json.dumps({"spec": {"disruption": {"maxUnavailable": 2}}})
     namespace.kubectl("patch", "llms", "model", "--type=merge", "-p", wanted)
     namespace.wait_until(lambda: budget() == 2, MENDED, "what the LLMService says anew is written at once")

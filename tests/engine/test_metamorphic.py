@@ -46,7 +46,7 @@ from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 
 CPU = torch.device("cpu")
-SCHEDULES = 400
+SCHEDULES = 240
 GRAPHED = 50
 WINDOWED = 30
 SPECULATED = 24
@@ -68,21 +68,21 @@ WAYS = {
 }
 LEAST = {
     "schedules": SCHEDULES,
-    "compared": 2_400,
-    "whole answers": 1_600,
-    "steps beside another": 6_000,
-    "steps that were launched ahead": 6_000,
-    "cut chunks": 1_200,
-    "preemptions": 200,
-    "recomputed_tokens": 600,
-    "swapped_out_blocks": 240,
-    "swapped_in_blocks": 100,
-    "copied_blocks": 320,
-    "hits": 160,
-    "choices": 400,
-    "branches": 100,
-    "aborts": 320,
-    "timeouts": 120,
+    "compared": 1_440,
+    "whole answers": 960,
+    "steps beside another": 3_600,
+    "steps that were launched ahead": 3_600,
+    "cut chunks": 720,
+    "preemptions": 120,
+    "recomputed_tokens": 360,
+    "swapped_out_blocks": 144,
+    "swapped_in_blocks": 60,
+    "copied_blocks": 192,
+    "hits": 96,
+    "choices": 240,
+    "branches": 60,
+    "aborts": 192,
+    "timeouts": 72,
 }
 """What the schedules must contain together, lest the test shrink without anybody noticing."""
 

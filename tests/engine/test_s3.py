@@ -440,7 +440,7 @@ def test_sigterm_ends_a_pull_at_once_with_its_own_code(bucket: S3Server, tmp_pat
         assert process.stderr is not None
         assert "another program" in next(line for line in process.stderr if "another program" in line)
         process.terminate()
-        assert process.wait(20) == 143
+        assert process.wait(120) == 143
 
 
 def test_the_listing_that_is_kept_names_each_object(bucket: S3Server, tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 That this takes less than five seconds follows from the limits of each part, which test_ranks.py adds up.
 
-Served are the configurations that ranks cut in a way of their own: heads dealt unevenly with biases, fewer KV heads
-than ranks (one or two, replicated), tied embeddings. The logits of every configuration by two and four ranks are
-compared with those of one in test_shard.py; SmolLM2 is served by two ranks in tests/cluster/test_tensor_parallel.py.
+Served are heads dealt unevenly, with biases, and a KV head for each of two ranks. The logits of every configuration by
+two and four ranks, with tied embeddings and a KV head that all ranks have among them, are compared with those of one in
+test_shard.py; SmolLM2 is served by two ranks in tests/cluster/test_tensor_parallel.py.
 """
 
 from __future__ import annotations
@@ -156,20 +156,6 @@ def end_of_a_stream(server: Server, victim: psutil.Process, how: signal.Signals)
         return rest, server.process.wait(120)
 
 
-@pytest.mark.timeout(900)
-def test_two_ranks_answer_as_one_does(models):
-    """Of what is cut in a way of its own, what is not served below: one vocabulary's matrix twice, and one KV head."""
-    expected = {name: answers_of_one(models[name]) for name in ("tied", "gqa8")}
-
-    def check(name: str) -> None:
-        with serving(models[name], 2) as server:
-            assert_answers(server, expected[name])
-
-    with ThreadPoolExecutor(len(expected)) as pool:
-        for done in [pool.submit(check, name) for name in expected]:
-            done.result()
-
-
 @pytest.mark.parametrize(
     ("name", "size", "whom", "how", "words"),
     [
@@ -189,9 +175,7 @@ def test_ranks_answer_as_one_does_until_a_process_ends(name, size, whom, how, wo
 
 
 def test_a_rank_that_ends_while_nobody_asks_is_noticed(models):
-    expected = answers_of_one(models["norm_eps"])
     with serving(models["norm_eps"], 2) as server:
-        assert_answers(server, expected)
         server.processes(RANK_PROCESS)[0].kill()
         assert server.process.wait(120) == 5
 

@@ -62,8 +62,8 @@ def prometheus(engine: str, folder: Path) -> Iterator[Prometheus]:
     ]
     with (folder / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
-            with httpx2.Client(base_url=f"http://{address}", timeout=10, trust_env=False) as http:
-                wait_until(lambda: _ready(http, process, folder), timeout=60, describe="Prometheus is ready")
+            with httpx2.Client(base_url=f"http://{address}", timeout=120, trust_env=False) as http:
+                wait_until(lambda: _ready(http, process, folder), timeout=240, describe="Prometheus is ready")
                 yield Prometheus(http)
         finally:
             process.terminate()

@@ -216,7 +216,7 @@ def test_what_the_engine_started_ends_with_it() -> None:
         engine.wait_ready(ignore)
         children = psutil.Process(engine.pid).children(recursive=True)
         assert children
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=120)
     assert not alive
 
 
