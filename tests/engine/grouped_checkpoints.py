@@ -104,6 +104,57 @@ def pack_quantized(config: dict[str, Any]) -> Quantize:
     return quantize
 
 
+FP4 = (0.0, 0.0625 / 12, 8 / 12, 12 / 12, 4 / 12, 6 / 12, 2 / 12, 3 / 12)  # bitsandbytes' own e2m1, over its largest
+TABLES = {
+    "nf4": [-1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0, 0.0795803,
+            0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0],
+    "fp4": [*FP4, *(-number for number in FP4)],
+}  # fmt: skip
+
+
+def bnb_4bit(config: dict[str, Any]) -> Quantize:
+    kind = config["bnb_4bit_quant_type"]
+    table, nested = torch.tensor(TABLES[kind]), config["bnb_4bit_use_double_quant"]
+
+    def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
+        blocks = weight.reshape(-1, 64)
+        absmax = blocks.abs().amax(1)
+        state: dict[str, Any] = {"quant_type": kind, "blocksize": 64, "dtype": "bfloat16", "shape": list(weight.shape)}
+        stored = {"quant_map": table.clone(), "absmax": absmax}
+        if nested:
+            offset, steps = absmax.mean(), torch.linspace(-1, 1, 256)
+            apart = torch.stack([(part - offset).abs().max() for part in absmax.split(256)])
+            scale = apart.repeat_interleave(256)[: len(absmax)]
+            codes = ((absmax - offset) / scale)[:, None].sub(steps).abs().argmin(1)
+            absmax = steps[codes] * scale + offset
+            stored |= {"absmax": codes.to(torch.uint8), "nested_absmax": apart, "nested_quant_map": steps}
+            state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset.item()}
+        codes = (blocks / absmax[:, None])[..., None].sub(table).abs().argmin(-1)
+        numbers = (table[codes] * absmax[:, None]).view_as(weight)
+        pairs = codes.view(-1, 2)
+        text = torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
+        stored[f"quant_state.bitsandbytes__{kind}"] = text
+        found = {f"weight.{name}": tensor for name, tensor in stored.items()}
+        return {**found, "weight": (pairs[:, :1] * 16 + pairs[:, 1:]).to(torch.uint8)}, numbers
+
+    return quantize
+
+
+def _bnb(kind: str, *, nested: bool) -> dict[str, Any]:
+    known = {"quant_method": "bitsandbytes", "load_in_4bit": True, "llm_int8_skip_modules": ["lm_head"]}
+    return {**known, "bnb_4bit_quant_type": kind, "bnb_4bit_use_double_quant": nested}
+
+
+def llm_int8(config: dict[str, Any]) -> Quantize:
+    def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
+        largest = weight.abs().amax(1)
+        values = (weight / largest[:, None] * 127).round()
+        stored = {"weight": values.to(torch.int8), "SCB": largest, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+        return stored, values * (largest / 127)[:, None]
+
+    return quantize
+
+
 def _compressed(**weights: Any) -> dict[str, Any]:
     group = {"targets": ["Linear"], "weights": {"type": "int", **weights}, "input_activations": None}
     known = {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"]}
@@ -122,6 +173,10 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "w4a16": (pack_quantized, _compressed(num_bits=4, symmetric=True, **_BY_GROUP)),
     "w4a16_act_order": (pack_quantized, _compressed(num_bits=4, symmetric=False, actorder="group", **_BY_GROUP)),
     "w8a16": (pack_quantized, _compressed(num_bits=8, symmetric=True, strategy="channel")),
+    "nf4": (bnb_4bit, _bnb("nf4", nested=False)),
+    "nf4_nested": (bnb_4bit, _bnb("nf4", nested=True)),
+    "fp4": (bnb_4bit, _bnb("fp4", nested=False)),
+    "llm_int8": (llm_int8, {"quant_method": "bitsandbytes", "load_in_8bit": True}),
 }
 FORMATS["gptq_v2"][1]["checkpoint_format"] = "gptq_v2"
 

@@ -40,11 +40,12 @@ def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(name, tmp_pa
         loaded = load(tmp_path / "packed", dtype=dtype)
         planned = footprint.weight_bytes(make_blueprint(decoder.spec, dtype, Shard()))
         assert planned == sum(parameter.nbytes for parameter in loaded.parameters())
-    assert {linear.weight.dtype for linear in linears(decoder)} == {torch.uint8}
+    stored = torch.int8 if name == "llm_int8" else torch.uint8
+    assert {linear.weight.dtype for linear in linears(decoder)} == {stored}
 
 
 def test_ranks_compute_what_one_computes(tmp_path):
-    names = ["gptq", "gptq_act_order", "gptq_rows", "awq", "w4a16_act_order"]
+    names = ["gptq", "gptq_act_order", "gptq_rows", "awq", "w4a16_act_order", "nf4_nested"]
     for name in names:
         save_grouped(tmp_path / name, name)
     group_logits(2, [tmp_path / name for name in names], tmp_path)
@@ -119,6 +120,25 @@ def test_a_broken_tensor_is_named(name, change, message, tmp_path):
     with pytest.raises(ModelLoadError, match=message) as caught:
         load(tmp_path)
     assert full in str(caught.value)
+
+
+def test_other_tables_and_states_of_bitsandbytes_are_refused(tmp_path):
+    save_grouped(tmp_path, "nf4_nested")
+    state, table = "weight.quant_state.bitsandbytes__nf4", "weight.quant_map"
+    for name, change, message in (
+        (table, lambda t: t.flip(0), "has other numbers for codes"),
+        (table, lambda t: t.flip(0), ""),  # as it was
+        (state, lambda t: t[:-1], "is not the JSON object that bitsandbytes writes"),
+        (
+            state,
+            lambda _: torch.frombuffer(bytearray(b'{"blocksize": 128}'), dtype=torch.uint8),
+            "other blocks than of 64",
+        ),
+    ):
+        full = corrupt(tmp_path, name, change)
+        if message:
+            with pytest.raises(ModelLoadError, match=f"{full}' {message}|{full}' .*{message}"):
+                load(tmp_path)
 
 
 def test_act_order_that_the_configuration_does_not_say_is_refused(tmp_path):

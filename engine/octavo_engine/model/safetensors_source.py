@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -70,7 +70,9 @@ def _load_tensor(file: Any, header: SafetensorsHeader, tensor: CheckpointTensor)
 
 def _values(file: Any, tensor: CheckpointTensor, piece: Piece) -> Tensor:
     """The piece's part of a tensor, and of the file nothing else."""
-    shape, part = tensor.shape or (), piece.part
+    if tensor.shape is None:
+        return cast("Tensor", file.get_tensor(tensor.name))
+    shape, part = tensor.shape, piece.part
     complete = all(cut == slice(0, size) for cut, size in zip(part, shape, strict=False))
     values: Tensor
     if complete or tensor.squeezed:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, plain
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.loading import quantize_into, write_scales
@@ -32,6 +32,10 @@ class INT8:
     online: bool
     """Whether weights are quantized while they are loaded; else a checkpoint has values and scales."""
     name: str = "int8"
+    scale_name: str = "weight_scale"
+    """The checkpoint's, after the projection's name."""
+    largest_is_stored: bool = False
+    """Whether the checkpoint has the number for which 127 stands in the place of a scale (bitsandbytes)."""
     row_alignment: int = 1
     column_alignment: int = 1
 
@@ -57,9 +61,12 @@ class INT8:
             yield replace(values, pieces=(Piece(weight, piece.part, partial(quantize_into, quantize, scale), order),))
             return
         yield replace(values, types=("I8",))
-        scales = plain(f"{projection.name}.weight_scale", scale, stored, order=order)
+        scales = plain(f"{projection.name}.{self.scale_name}", scale, stored, order=order)
         (piece,) = scales.pieces
-        yield replace(scales, squeezed=True, pieces=(replace(piece, fill=write_scales),))
+        fill = _write_largest if self.largest_is_stored else write_scales
+        yield replace(scales, squeezed=True, pieces=(replace(piece, fill=fill),))
+        if self.largest_is_stored:
+            yield ignored(f"{projection.name}.weight_format")
 
     def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
         """None."""
@@ -76,6 +83,10 @@ class INT8:
     def scratch_bytes(self, weights: Weights) -> int:
         """The weight in float32 and in the type that is computed in."""
         return weights.weight.numel() * (torch.float32.itemsize + weights.dtype.itemsize)
+
+
+def _write_largest(target: Tensor, rows: Rows, values: Tensor) -> None:
+    write_scales(target, rows, values.view(-1, 1) / _LARGEST)
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:

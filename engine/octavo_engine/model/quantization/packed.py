@@ -50,7 +50,7 @@ def scales(method: Grouped, name: str, weights: Weights, projection: Projection)
     target, groups = cast("Tensor", weights.scale)[projection.rows], group_span(method, projection)
     tensor = plain(name, target, projection.stored_rows, groups, order=projection.order)
     (piece,) = tensor.pieces
-    checked = Piece(piece.target, piece.part, _write_scales, piece.order)
+    checked = Piece(piece.target, piece.part, write_nonnegative, piece.order)
     return CheckpointTensor(name=name, shape=tensor.shape, pieces=(checked,))
 
 
@@ -134,7 +134,7 @@ def _write_words(target: Tensor, rows: Rows, words: Tensor) -> None:
     write(target, rows, words.contiguous().view(torch.uint8))
 
 
-def _write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
+def write_nonnegative(target: Tensor, rows: Rows, values: Tensor) -> None:
     """Copy scales that must be finite and not negative; in 16 bits a tiny one is stored as zero."""
     if not bool(((values >= 0) & values.isfinite()).all()):
         raise ValueError("has scales that are negative or not finite")

@@ -39,7 +39,7 @@ def _read(config: Fields) -> LinearMethod:
     readers = [scheme.readers[name] for scheme in _SCHEMES if name in scheme.readers]
     if not readers:
         raise unsupported(config, f"the weights are quantized ({name}), which this version of Octavo does not compute")
-    for field in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"):
+    for field in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules"):
         _check_left_out(config, field)
     for read in readers:
         if (method := read(config)) is not None:
