@@ -100,7 +100,7 @@ def _interleaved(spec: ModelSpec) -> ModelSpec:
     for layer in spec.layers:
         mixer = layer.attention
         if isinstance(mixer, AttentionSpec) and mixer.rope is not None:
-            layer = replace(layer, mixer=replace(mixer, rope=replace(mixer.rope, interleaved=True)))  # noqa: PLW2901
+            layer = layer.with_attention(replace(mixer, rope=replace(mixer.rope, interleaved=True)))  # noqa: PLW2901
         layers.append(layer)
     return replace(spec, layers=tuple(layers))
 

@@ -80,7 +80,8 @@ def step_bytes(decoder: Decoder, max_tokens: int, max_seqs: int, attention_scrat
     extra = 0 if decoder.per_layer_embedding is None else decoder.per_layer_embedding.step_bytes()
     per_token = max(layer.step_bytes() for layer in layers) + angles + extra + input_bytes(len(decoder.kv_groups))
     logits = logits_bytes(spec.hidden_size, len(decoder.head.weight), decoder.dtype, max_seqs)
-    return max_tokens * per_token + attention_scratch + logits
+    per_sequence = max(layer.sequence_bytes() for layer in layers)
+    return max_tokens * per_token + max_seqs * per_sequence + attention_scratch + logits
 
 
 def widening_bytes(decoder: Decoder, max_tokens: int) -> int:

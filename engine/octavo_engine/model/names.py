@@ -73,6 +73,8 @@ class TensorNames:
     conv_input: str = "model.layers.{layer}.conv.in_proj"
     conv: str = "model.layers.{layer}.conv.conv"
     conv_output: str = "model.layers.{layer}.conv.out_proj"
+    mamba: str = "model.layers.{layer}.mamba"
+    """The module: its tensors have the same names in all families."""
 
     gate: str = "model.layers.{layer}.mlp.gate_proj"
     up: str = "model.layers.{layer}.mlp.up_proj"

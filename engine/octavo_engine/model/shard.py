@@ -18,7 +18,10 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.spec import (
     AttentionMixer,
+    Mamba2Spec,
+    MambaSpec,
     ModelSpec,
+    ShortConvSpec,
     StateMixer,
 )
 
@@ -34,15 +37,18 @@ class Shard:
     rank: int = 0
     size: int = 1
 
-    def kv_heads(self, attention: AttentionMixer) -> range:
-        """The KV heads of the unsharded layer that this rank has; several ranks may have the same one."""
+    def kv_heads(self, attention: AttentionMixer | Mamba2Spec) -> range:
+        """The KV heads of the unsharded layer that this rank has, or the groups of heads of a Mamba-2 mixer.
+
+        Several ranks may have the same one.
+        """
         heads = attention.num_kv_heads
         if self.size <= heads:
             return _part(heads, self.rank, self.size)
         head = -(-(self.rank + 1) * heads // self.size) - 1  # of the KV head's ranks, `_sharers`, this is one
         return range(head, head + 1)
 
-    def heads(self, attention: AttentionMixer) -> range:
+    def heads(self, attention: AttentionMixer | Mamba2Spec) -> range:
         """The query heads of the unsharded layer that this rank has: those that read its KV heads, or some of those."""
         per_kv_head, kv_heads = attention.num_heads // attention.num_kv_heads, self.kv_heads(attention)
         if self.size <= attention.num_kv_heads:
@@ -52,11 +58,11 @@ class Shard:
         first = kv_heads.start * per_kv_head
         return range(first + part.start, first + part.stop)
 
-    def first_with_kv_heads(self, attention: AttentionMixer) -> bool:
+    def first_with_kv_heads(self, attention: AttentionMixer | Mamba2Spec) -> bool:
         """Whether no rank before this one has the same KV heads."""
         return self.size <= attention.num_kv_heads or self.rank == self._sharers(attention).start
 
-    def _sharers(self, attention: AttentionMixer) -> range:
+    def _sharers(self, attention: AttentionMixer | Mamba2Spec) -> range:
         """The ranks that have this rank's KV head, where ranks are more: the fewest have the first."""
         head, heads = self.kv_heads(attention).start, attention.num_kv_heads
         return range(head * self.size // heads, (head + 1) * self.size // heads)
@@ -93,7 +99,11 @@ class Shard:
 
     def state_mixer(self, mixer: StateMixer) -> StateMixer:
         """This rank's part of a mixer that keeps a state."""
-        return replace(mixer, channels=len(self.intermediate(mixer.channels)))
+        match mixer:
+            case Mamba2Spec():
+                return replace(mixer, num_heads=len(self.heads(mixer)), num_groups=len(self.kv_heads(mixer)))
+            case ShortConvSpec() | MambaSpec():
+                return replace(mixer, channels=len(self.intermediate(mixer.channels)))
 
 
 UNSHARDED = Shard()
@@ -126,5 +136,8 @@ def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
     for layer in spec.layers:
         if layer.feed_forward is not None:
             yield layer.feed_forward.intermediate_size, "rows (intermediate_size)"
-        if layer.state_mixer is not None:
-            yield layer.state_mixer.channels, "channels of states"
+        match layer.state_mixer:
+            case Mamba2Spec() as mixer:
+                yield mixer.num_heads, "Mamba heads"
+            case ShortConvSpec() | MambaSpec() as mixer:
+                yield mixer.channels, "channels of states"

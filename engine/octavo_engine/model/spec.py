@@ -235,10 +235,104 @@ class ShortConvSpec:
         return KVGroupSpec("recurrent", (), 0, 0, states=(StateSpec((self.width - 1) * self.channels),))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedNormSpec:
+    """A root mean square over each group of heads, around a gate (Mamba-2)."""
+
+    eps: float
+    before_gate: bool = False
+    """Whether it is normalised before it is multiplied with the gate (an option of Falcon-H1), not after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2Spec:
+    """A state space model in which a head's state fades at one rate (Mamba-2, arXiv 2405.21060).
+
+    One projection gives a gate, x, b, c and time steps; x, b and c go through a causal convolution. A head's state is
+    the sum of x times b, older ones scaled down; what is read of it by c is gated, normalised and projected.
+    """
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    """Of heads that share b and c."""
+    state: int
+    """The size of b and c: a head's state has `head_dim` * `state` numbers."""
+    width: int
+    """Tokens that the convolution sees, the own included."""
+    activation: str = "silu"
+    """After the convolution."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of the first projection."""
+    output_bias: bool = False
+    norm: GatedNormSpec | None
+    """None: the gate alone."""
+    least_step: float = 0.0
+    """Time steps are at least this."""
+    scales: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
+    """What gate, x, b, c and time steps are multiplied with as they are projected (Falcon-H1)."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Ranks share heads and their groups as they share the query heads and KV heads of attention."""
+        return self.num_groups
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        channels = self.num_heads * self.head_dim + 2 * self.num_groups * self.state
+        conv = StateSpec((self.width - 1) * channels)
+        state = StateSpec(self.num_heads * self.head_dim * self.state, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MambaSpec:
+    """A state space model in which each number of a channel's state fades at a rate of its own (arXiv 2312.00752).
+
+    One projection gives x and a gate; x goes through a causal convolution, and what that gives is projected to b, c and
+    a latent, of which a second projection makes the time steps of all channels.
+    """
+
+    channels: int
+    state: int
+    """The size of b and c, and of a channel's state."""
+    width: int
+    """Tokens that the convolution sees, the own included."""
+    step_rank: int
+    """The size of the latent of time steps."""
+    activation: str = "silu"
+    """After the convolution."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of the first projection and of the last."""
+    norm: NormSpec | None = None
+    """Of b, c and the latent."""
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        conv, state = StateSpec((self.width - 1) * self.channels), StateSpec(self.state * self.channels, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelMixersSpec:
+    """Attention and a state space model of the same input, whose results are added (Falcon-H1, arXiv 2507.22448)."""
+
+    attention: AttentionSpec
+    state_mixer: Mamba2Spec
+    input_scales: tuple[float, float] = (1.0, 1.0)
+    """What the input of each is multiplied with first, attention's before the other's."""
+    output_scales: tuple[float, float] = (1.0, 1.0)
+    """The same of the results."""
+
+
 AttentionMixer = AttentionSpec | LatentAttentionSpec
-StateMixer = ShortConvSpec
+StateMixer = ShortConvSpec | Mamba2Spec | MambaSpec
 """Those that keep a state of a sequence instead of its tokens."""
-Mixer = AttentionMixer | StateMixer
+Mixer = AttentionMixer | StateMixer | ParallelMixersSpec
 """What mixes tokens with those before them."""
 
 
@@ -255,6 +349,10 @@ class MLPSpec:
     bias: bool = False
     """Of gate and up."""
     output_bias: bool = False
+    gate_scale: float = 1.0
+    """What the gate is multiplied with before the activation (Falcon-H1)."""
+    output_scale: float = 1.0
+    """What the result is multiplied with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,13 +476,21 @@ class LayerSpec:
 
     @property
     def attention(self) -> AttentionMixer | None:
-        """The mixer, if it attends."""
-        return self.mixer if isinstance(self.mixer, AttentionMixer) else None
+        """The mixer that attends, or the part of it that does; None if there is none."""
+        mixer = self.mixer.attention if isinstance(self.mixer, ParallelMixersSpec) else self.mixer
+        return mixer if isinstance(mixer, AttentionMixer) else None
 
     @property
     def state_mixer(self) -> StateMixer | None:
-        """The mixer, if it keeps a state."""
-        return self.mixer if isinstance(self.mixer, StateMixer) else None
+        """The mixer that keeps a state, or the part of it that does; None if there is none."""
+        mixer = self.mixer.state_mixer if isinstance(self.mixer, ParallelMixersSpec) else self.mixer
+        return mixer if isinstance(mixer, StateMixer) else None
+
+    def with_attention(self, attention: AttentionMixer) -> LayerSpec:
+        """The same layer, whose mixer or part of it attends so."""
+        if isinstance(self.mixer, ParallelMixersSpec) and isinstance(attention, AttentionSpec):
+            return replace(self, mixer=replace(self.mixer, attention=attention))
+        return replace(self, mixer=attention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,6 +588,6 @@ class ModelSpec:
             mixer = layer.attention
             if mixer is None or mixer.rope is None:
                 return layer
-            return replace(layer, mixer=replace(mixer, rope=mixer.rope.for_length(length)))
+            return layer.with_attention(replace(mixer, rope=mixer.rope.for_length(length)))
 
         return replace(self, layers=tuple(map(of_layer, self.layers)))

@@ -3,6 +3,7 @@
 from octavo_engine.model.families.apertus import APERTUS
 from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
 from octavo_engine.model.families.axk1 import AXK1
+from octavo_engine.model.families.bamba import BAMBA
 from octavo_engine.model.families.bitnet import BITNET
 from octavo_engine.model.families.bloom import BLOOM
 from octavo_engine.model.families.cohere import COHERE
@@ -15,6 +16,7 @@ from octavo_engine.model.families.exaone4 import EXAONE4
 from octavo_engine.model.families.exaone_moe import EXAONE_MOE
 from octavo_engine.model.families.fairseq import BIOGPT, XGLM
 from octavo_engine.model.families.falcon import FALCON
+from octavo_engine.model.families.falcon_h1 import FALCON_H1
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gemma import GEMMA
 from octavo_engine.model.families.gemma2 import GEMMA2, VAULTGEMMA
@@ -29,12 +31,15 @@ from octavo_engine.model.families.gpt_neox import GPT_NEOX
 from octavo_engine.model.families.gpt_oss import GPT_OSS
 from octavo_engine.model.families.gptj import CODEGEN, GPTJ
 from octavo_engine.model.families.granite import GRANITE, GRANITE_SWA
+from octavo_engine.model.families.granite_hybrid import GRANITE_HYBRID
 from octavo_engine.model.families.granite_moe import GRANITE_MOE, GRANITE_MOE_SHARED, GRANITE_MOE_SWA
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
+from octavo_engine.model.families.jamba import JAMBA
 from octavo_engine.model.families.lfm2 import LFM2
 from octavo_engine.model.families.llama import EMU3, LLAMA
+from octavo_engine.model.families.mamba import FALCON_MAMBA, MAMBA, MAMBA2
 from octavo_engine.model.families.minicpm3 import MINICPM3, YOUTU
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
@@ -124,6 +129,13 @@ _ALL = (
     PHIMOE,
     HUNYUAN_MOE,
     LFM2,
+    BAMBA,
+    GRANITE_HYBRID,
+    FALCON_H1,
+    JAMBA,
+    MAMBA,
+    FALCON_MAMBA,
+    MAMBA2,
     GPT_NEOX,
     FALCON,
     OPT,

@@ -11,11 +11,11 @@ from typing import Any
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.spec import AttentionSpec, FeedForward, HeadSpec, LayerSpec, MLPSpec, ModelSpec
+from octavo_engine.model.spec import AttentionSpec, FeedForward, HeadSpec, LayerSpec, Mixer, MLPSpec, ModelSpec
 
 
 def model(
-    fields: Fields, architecture: str, mixers: tuple[AttentionSpec, ...], feed_forward: FeedForward, **values: Any
+    fields: Fields, architecture: str, mixers: tuple[Mixer, ...], feed_forward: FeedForward, **values: Any
 ) -> ModelSpec:
     """A Granite with these mixers and this feed-forward in each layer; `values` are the model's."""
     norm = reading.rms_norm(fields)

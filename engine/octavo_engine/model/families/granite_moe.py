@@ -11,7 +11,7 @@ from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import MLPSpec, ModelSpec, MoESpec, RouterSpec, SharedExpertSpec
 
 _MOE, _SHARED = "model.layers.{layer}.block_sparse_moe", "model.layers.{layer}.shared_mlp"
-_NAMES = TensorNames(
+NAMES = TensorNames(
     router=f"{_MOE}.router.layer",
     expert_gate=f"{_MOE}.input_linear.weight",
     expert_up=f"{_MOE}.input_linear.weight",
@@ -21,8 +21,9 @@ _NAMES = TensorNames(
     shared_up=f"{_SHARED}.input_linear",
     shared_down=f"{_SHARED}.output_linear",
 )
+DENSE_NAMES = TensorNames(gate=f"{_SHARED}.input_linear", up=f"{_SHARED}.input_linear", down=f"{_SHARED}.output_linear")
 _NAMES_SWA = replace(
-    _NAMES,
+    NAMES,
     router=f"{_MOE}.router",
     expert_gate=f"{_MOE}.experts.gate_up_proj",
     expert_up=f"{_MOE}.experts.gate_up_proj",
@@ -30,7 +31,8 @@ _NAMES_SWA = replace(
 )
 
 
-def _experts(fields: Fields) -> MoESpec:
+def experts(fields: Fields) -> MoESpec:
+    """The experts of a layer, with a shared one if the file says how wide it is."""
     width = fields.integer("shared_intermediate_size", 0, 1 << 22, default=0)
     shared = SharedExpertSpec(mlp=MLPSpec(intermediate_size=width)) if width else None
     return mixtures.experts(fields, RouterSpec(), count="num_local_experts", size="intermediate_size", shared=shared)
@@ -38,15 +40,15 @@ def _experts(fields: Fields) -> MoESpec:
 
 def _read(fields: Fields, architecture: str) -> ModelSpec:
     mixers = (granite.mixer(fields),) * reading.num_layers(fields)
-    return granite.model(fields, architecture, mixers, _experts(fields), names=_NAMES)
+    return granite.model(fields, architecture, mixers, experts(fields), names=NAMES)
 
 
 def _read_swa(fields: Fields) -> ModelSpec:
     mixers = granite.mixers_with_windows(fields)
-    return granite.model(fields, GRANITE_MOE_SWA.architecture, mixers, _experts(fields), names=_NAMES_SWA)
+    return granite.model(fields, GRANITE_MOE_SWA.architecture, mixers, experts(fields), names=_NAMES_SWA)
 
 
-_DEFAULTS = {
+DEFAULTS = {
     **granite.DEFAULTS,
     "rms_norm_eps": 1e-6,
     "max_position_embeddings": 2048,
@@ -58,17 +60,17 @@ GRANITE_MOE: Family = Family(
     architecture="GraniteMoeForCausalLM",
     model_type="granitemoe",
     read=lambda fields: _read(fields, GRANITE_MOE.architecture),
-    defaults=_DEFAULTS,
+    defaults=DEFAULTS,
 )
 GRANITE_MOE_SHARED: Family = Family(
     architecture="GraniteMoeSharedForCausalLM",
     model_type="granitemoeshared",
     read=lambda fields: _read(fields, GRANITE_MOE_SHARED.architecture),
-    defaults=_DEFAULTS,
+    defaults=DEFAULTS,
 )
 GRANITE_MOE_SWA = Family(
     architecture="GraniteMoeSWAForCausalLM",
     model_type="granitemoe_swa",
     read=_read_swa,
-    defaults={**_DEFAULTS, "sliding_window": 128},
+    defaults={**DEFAULTS, "sliding_window": 128},
 )

@@ -157,7 +157,9 @@ def mlp(fields: Fields, **values: Any) -> MLPSpec:
     """A dense feed-forward, gated unless `values` say otherwise."""
     values.setdefault("activation", None)
     values["activation"] = values["activation"] or activation(fields)
-    return MLPSpec(intermediate_size=intermediate_size(fields), **values)
+    if "intermediate_size" not in values:
+        values["intermediate_size"] = intermediate_size(fields)
+    return MLPSpec(**values)
 
 
 def plain_mlp(fields: Fields, width: str = "intermediate_size", *, bias: bool) -> MLPSpec:

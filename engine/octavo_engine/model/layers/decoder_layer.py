@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,13 @@ from octavo_engine.kernels.quantized import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.latent_attention import LatentAttention
+from octavo_engine.model.layers.mamba import Mamba
+from octavo_engine.model.layers.mamba2 import Mamba2
 from octavo_engine.model.layers.mlp import MLP
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.parallel_mixers import ParallelMixers
 from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
 from octavo_engine.model.layers.short_conv import ShortConv
@@ -27,16 +30,28 @@ from octavo_engine.model.spec import (
     AttentionSpec,
     LatentAttentionSpec,
     LayerSpec,
+    Mamba2Spec,
+    MambaSpec,
     MLPSpec,
     MoESpec,
     NormSpec,
+    ParallelMixersSpec,
     ShortConvSpec,
 )
 
 _FLOAT32_BYTES = 4
 
-Mixing = Attention | LatentAttention | ShortConv
+Mixing = Attention | LatentAttention | ShortConv | Mamba2 | Mamba | ParallelMixers
 Part = Mixing | MLP | MoE
+_MIXERS: dict[type, Any] = {
+    AttentionSpec: Attention,
+    LatentAttentionSpec: LatentAttention,
+    ShortConvSpec: ShortConv,
+    Mamba2Spec: Mamba2,
+    MambaSpec: Mamba,
+    ParallelMixersSpec: ParallelMixers,
+}
+"""What computes a spec's mixer."""
 
 
 class DecoderLayer(nn.Module):
@@ -70,15 +85,12 @@ class DecoderLayer(nn.Module):
         return None if spec is None else Norm(self.hidden_size, spec, self.options)
 
     def _mixer(self, method: LinearMethod | None) -> Mixing | None:
-        match self.spec.mixer:
-            case AttentionSpec() as spec:
-                return Attention(spec, self.hidden_size, self.layer, self.options, method)
-            case LatentAttentionSpec() as spec:
-                return LatentAttention(spec, self.hidden_size, self.layer, self.options, method)
-            case ShortConvSpec() as spec:
-                return ShortConv(spec, self.hidden_size, self.layer, self.options, method)
-            case None:
-                return None
+        if self.spec.mixer is None:
+            return None
+        mixing: Mixing = _MIXERS[type(self.spec.mixer)](
+            self.spec.mixer, self.hidden_size, self.layer, self.options, method
+        )
+        return mixing
 
     def _feed_forward(self, method: LinearMethod | None) -> MLP | MoE | None:
         match self.spec.feed_forward:
@@ -184,6 +196,10 @@ class DecoderLayer(nn.Module):
             yield from self.per_layer_input.tensors()
         if self.output_scale is not None:
             yield plain(self.options.names.of_layer("output_scale", self.layer), self.output_scale, unsharded(1))
+
+    def sequence_bytes(self) -> int:
+        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        return self.mixer.sequence_bytes() if isinstance(self.mixer, Mamba2 | Mamba | ParallelMixers) else 0
 
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it besides attention's scratch: the residual stream, before and

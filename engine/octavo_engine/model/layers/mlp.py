@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
 from octavo_engine.model.layers.sharded_norm import ShardedNorm
 from octavo_engine.model.layers.xielu import XIELU
 from octavo_engine.model.quantization.linear_method import LinearMethod
@@ -55,12 +56,15 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor | Quantized, residual: Tensor | None) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
-        return self.down.add_to(residual, self._inner(x))
+        if self.spec.output_scale == 1:
+            return self.down.add_to(residual, self._inner(x))
+        product = summed(self.down.add_to(None, self._inner(x))) * self.spec.output_scale
+        return product if residual is None else ResidualSum(product, residual)
 
     def partial(self, x: Tensor) -> Tensor:
         """[T, hidden] to this rank's part of the same, which is not yet summed over ranks."""
         result: Tensor = self.down(self._inner(x))
-        return result
+        return result if self.spec.output_scale == 1 else result * self.spec.output_scale
 
     def _inner(self, x: Tensor | Quantized) -> Tensor | Quantized:
         if self.inner_norm is None:
@@ -75,6 +79,9 @@ class MLP(nn.Module):
             return activated
         if not self.spec.gated:
             return compute.activate(gate_up(x), activation)
+        if self.spec.gate_scale != 1:
+            gate, up = torch.chunk(gate_up(x), 2, dim=-1)
+            return compute.activate(gate * self.spec.gate_scale, activation) * up
         if gate_up.method is UNQUANTIZED:
             return compute.gated(cast("Tensor", x), gate_up.weight, gate_up.bias, activation)
         return compute.gate_for(gate_up(x), activation, self.down.input_scaling)
@@ -96,4 +103,5 @@ class MLP(nn.Module):
         quantized = 0 if self.gate_up.method is UNQUANTIZED else max(inner, hidden) + hidden * size
         activation = 0 if self.xielu is None else 4 * inner  # the terms of its sums
         norm = 0 if self.inner_norm is None else self.inner_norm.step_bytes()
-        return (hidden + 3 * inner + activation) * size + quantized + norm
+        scaled = 2 * inner * (self.spec.gate_scale != 1) + 2 * hidden * (self.spec.output_scale != 1)
+        return (hidden + 3 * inner + activation + scaled) * size + quantized + norm

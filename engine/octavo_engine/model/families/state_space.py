@@ -1,0 +1,96 @@
+"""What families with Mamba's mixers read alike from a config.json, in Bamba's and Jamba's names of fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import GatedNormSpec, Mamba2Spec, MambaSpec, NormSpec
+
+STATE_SPACE_ALIASES = {
+    "state_size": "mamba_d_state",
+    "ssm_state_size": "mamba_d_state",
+    "conv_kernel": "mamba_d_conv",
+    "n_groups": "mamba_n_groups",
+    "expand": "mamba_expand",
+    "use_conv_bias": "mamba_conv_bias",
+    "use_bias": "mamba_proj_bias",
+    "time_step_rank": "mamba_dt_rank",
+    "layer_norm_epsilon": "rms_norm_eps",
+}
+"""What families without attention call the fields."""
+STATE_SPACE_DEFAULTS: Mapping[str, Any] = {"mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True}
+NO_LENGTH = {"max_position_embeddings": 1 << 17}
+"""For models that have no longest context: what is computed at most."""
+_UNLIMITED = (math.inf, "Infinity", {"__float__": "Infinity"})
+
+
+def mamba2(fields: Fields, inner: int | None = None, **values: Any) -> Mamba2Spec:
+    """Mamba-2's mixer whose heads are `inner` wide together, None: as `mamba_expand` says; `values` add to it."""
+    _check_step_limit(fields)
+    inner = inner or fields.integer("mamba_expand", 1, 64) * reading.hidden_size(fields)
+    heads, groups = fields.integer("mamba_n_heads", 1, 1 << 16), fields.integer("mamba_n_groups", 1, 1 << 16)
+    automatic = fields.values.get("mamba_d_head", "auto") == "auto"
+    head_dim = inner // heads if automatic else fields.integer("mamba_d_head", 1, 1 << 16)
+    if heads * head_dim != inner:
+        raise fields.wrong("mamba_n_heads", heads, f"times mamba_d_head {head_dim} is not the inner size {inner}")
+    if heads % groups:
+        raise fields.wrong("mamba_n_groups", groups, f"does not divide mamba_n_heads {heads}")
+    bias = fields.boolean("mamba_proj_bias", False)
+    values = {"bias": bias, "output_bias": bias, "norm": GatedNormSpec(eps=reading.rms_norm(fields).eps), **values}
+    values.setdefault("activation", None)
+    values["activation"] = values["activation"] or reading.activation(fields)
+    return Mamba2Spec(
+        num_heads=heads,
+        head_dim=head_dim,
+        num_groups=groups,
+        state=fields.integer("mamba_d_state", 1, 1 << 12),
+        width=_width(fields),
+        conv_bias=fields.boolean("mamba_conv_bias", True),
+        **values,
+    )
+
+
+def mamba(fields: Fields, norm: NormSpec | None, channels: int | None = None) -> MambaSpec:
+    """Mamba's first mixer, with `norm` of what is selected; `channels`: None: as `mamba_expand` says."""
+    hidden = reading.hidden_size(fields)
+    automatic = fields.values.get("mamba_dt_rank", "auto") == "auto"
+    return MambaSpec(
+        channels=channels or fields.integer("mamba_expand", 1, 64) * hidden,
+        state=fields.integer("mamba_d_state", 1, 1 << 12),
+        width=_width(fields),
+        step_rank=math.ceil(hidden / 16) if automatic else fields.integer("mamba_dt_rank", 1, 1 << 16),
+        activation=reading.activation(fields),
+        conv_bias=fields.boolean("mamba_conv_bias", True),
+        bias=fields.boolean("mamba_proj_bias", False),
+        norm=norm,
+    )
+
+
+def attending(fields: Fields, default: Callable[[int], bool], name: str = "layer_types") -> list[bool]:
+    """Of each layer, whether it attends; by `default` where the field `name` does not say which."""
+    count, kinds = reading.num_layers(fields), fields.values.get(name)
+    if kinds is None:
+        return [default(layer) for layer in range(count)]
+    attention, state = {"full_attention", "attention"}, {"linear_attention", "mamba"}
+    if not isinstance(kinds, list) or len(kinds) != count or set(map(str, kinds)) - attention - state:
+        raise fields.wrong(name, kinds, f"is not {count} times linear_attention or full_attention")
+    return [kind in attention for kind in kinds]
+
+
+def _width(fields: Fields) -> int:
+    return fields.integer("mamba_d_conv", 2, 64)
+
+
+def _check_step_limit(fields: Fields) -> None:
+    """Transformers limits the time steps of a prompt and not those of an answer: no limit has one right result."""
+    limit = fields.values.get("time_step_limit")
+    if limit is not None and not (isinstance(limit, list) and len(limit) == 2 and limit[0] == 0 and _unlimited(limit)):
+        raise fields.wrong("time_step_limit", limit, "is not supported, only [0, Infinity]")
+
+
+def _unlimited(limit: list[Any]) -> bool:
+    return limit[1] in _UNLIMITED

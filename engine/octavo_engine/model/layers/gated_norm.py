@@ -1,0 +1,53 @@
+"""The norm between Mamba-2's state space model and its last projection, around a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo_engine.model.checkpoint import CheckpointTensor, plain
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import GatedNormSpec, Mamba2Spec
+
+
+class GatedNorm(nn.Module):
+    """Root mean square normalisation (arXiv 1910.07467) over each group of heads, of which a rank may have a part."""
+
+    def __init__(self, spec: GatedNormSpec, mixer: Mamba2Spec, options: LayerOptions) -> None:
+        super().__init__()
+        self.spec, self.options = spec, options
+        shard, per_group = options.ranks.shard, mixer.num_heads // mixer.num_groups * mixer.head_dim
+        self.inner = span(shard.heads(mixer), mixer.num_heads).times(mixer.head_dim)
+        self.groups = span(shard.kv_heads(mixer), mixer.num_groups)
+        self.group_size = per_group
+        self.weight = parameter(self.inner.size, dtype=options.dtype, device=options.device)
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        """x [T, heads * head size] in float32, normalised and gated by silu(gate), gate of the same shape."""
+        factor = F.silu(gate.float())
+        if self.spec.before_gate:
+            return self._normalised(x) * self.weight.float() * factor
+        return self.weight * self._normalised(x * factor).to(gate.dtype)
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        grouped = x.view(len(x), self.groups.size, -1)
+        squares = self._summed(grouped.square().sum(-1))
+        return (grouped * torch.rsqrt(squares / self.group_size + self.spec.eps)[..., None]).view(x.shape)
+
+    def _summed(self, squares: Tensor) -> Tensor:
+        """[T, groups] of this rank's heads, with those of other ranks' that are in the same groups."""
+        ranks = self.options.ranks
+        if ranks.shard.size <= self.groups.total:  # ranks have whole groups
+            return squares
+        each = squares.new_zeros(len(squares), self.groups.total)
+        each[:, self.groups.slice] = squares
+        return ranks.all_reduce(each)[:, self.groups.slice]
+
+    def tensors(self, name: str) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        yield plain(f"{name}.weight", self.weight, self.inner)

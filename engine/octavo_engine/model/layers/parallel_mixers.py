@@ -1,0 +1,69 @@
+"""Attention and a state space model of the same input, whose results are added (Falcon-H1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from torch import Tensor, nn
+
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor
+from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.mamba2 import Mamba2
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.spec import ParallelMixersSpec
+
+
+class ParallelMixers(nn.Module):
+    """Both mixers, what they read and what they give multiplied with numbers."""
+
+    def __init__(
+        self,
+        spec: ParallelMixersSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+        method: LinearMethod | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.hidden_size, self.options = spec, hidden_size, options
+        self.attention = Attention(spec.attention, hidden_size, layer, options, method)
+        self.state_mixer = Mamba2(spec.state_mixer, hidden_size, layer, options, method)
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """Its input is not to be quantized, as each mixer scales it first."""
+        return None
+
+    def forward(
+        self,
+        x: Tensor | Quantized,
+        residual: Tensor | None,
+        rope: Rope | None,
+        attention: AttentionContext,
+    ) -> ResidualStream:
+        """[T, hidden] to the same; the next norm adds it to `residual`."""
+        values = cast("Tensor", x)  # as `input_scaling` says
+        inputs = [values * scale for scale in self.spec.input_scales]
+        attended = summed(self.attention(inputs[0], None, rope, attention)) * self.spec.output_scales[0]
+        product = attended + summed(self.state_mixer(inputs[1], None, None, attention)) * self.spec.output_scales[1]
+        return product if residual is None else ResidualSum(product, residual)
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        yield from self.attention.tensors()
+        yield from self.state_mixer.tensors()
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it, its input included."""
+        own = 5 * self.hidden_size * self.options.dtype.itemsize
+        return own + max(self.attention.step_bytes(), self.state_mixer.step_bytes())
+
+    def sequence_bytes(self) -> int:
+        """An upper bound of what one sequence takes in it besides its tokens."""
+        return self.state_mixer.sequence_bytes()
