@@ -21,6 +21,7 @@ _SMALL = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "head_dim": 16,
+    "num_heads": 8,
     "max_position_embeddings": 512,
     "rope_theta": 10000.0,
     "sliding_window": 64,
