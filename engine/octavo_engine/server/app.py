@@ -15,6 +15,7 @@ from octavo_engine.server.errors import APIError, error_response, from_http, int
 from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
 from octavo_engine.server.openai import chat, completions, models
 from octavo_engine.server.openai.responses import responses
+from octavo_engine.server.openapi import add_document
 from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.serving import Serving
 
@@ -30,6 +31,7 @@ def create_app(serving: Serving) -> ASGIApp:
     async def version() -> dict[str, str]:
         return {"version": __version__}
 
+    add_document(app)
     _answer_errors(app, serving)
     limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads)
     metered = Metering(limited, serving.arrive)

@@ -1,0 +1,61 @@
+"""GET /openapi.json: the routes of the API with the bodies that they take, for tools that read OpenAPI documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import msgspec
+from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
+from starlette.responses import Response
+
+from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody
+from octavo_engine.server.openai.protocol import (
+    Body,
+    ChatCompletionBody,
+    CompletionBody,
+    DetokenizeBody,
+    TokenizeBody,
+)
+from octavo_engine.server.openai.responses.protocol import ResponsesBody
+
+BODIES: Mapping[str, type[Body]] = {
+    "/v1/chat/completions": ChatCompletionBody,
+    "/v1/completions": CompletionBody,
+    "/v1/responses": ResponsesBody,
+    "/v1/messages": MessagesBody,
+    "/v1/messages/count_tokens": PromptBody,
+    "/tokenize": TokenizeBody,
+    "/detokenize": DetokenizeBody,
+}
+"""What is posted to each path. A text worker reads bodies, so their classes are not in the routes' signatures."""
+
+
+def add_document(app: FastAPI) -> None:
+    """Add the route. The document is made when it is asked for first."""
+
+    @cache
+    def document() -> bytes:
+        return _document(app)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return Response(document(), media_type="application/json")
+
+
+def _document(app: FastAPI) -> bytes:
+    """The routes as FastAPI knows them, and their bodies."""
+    found = app.openapi()
+    models = list(dict.fromkeys(BODIES.values()))
+    references, definitions = models_json_schema(
+        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+    )
+    found.setdefault("components", {})["schemas"] = definitions["$defs"]
+    for operations in found["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)  # FastAPI's own answer to bad input, which is 400 here
+    for path, model in BODIES.items():
+        content = {"application/json": {"schema": references[model, "validation"]}}
+        found["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
+    return msgspec.json.encode(found)

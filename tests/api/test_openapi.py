@@ -1,0 +1,30 @@
+"""GET /openapi.json describes what the API takes, so that tools can make requests of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from octavo_engine.server.openapi import BODIES
+from tests.api.served import Served
+
+
+def test_the_document_has_every_route_with_its_body(server: Served) -> None:
+    document = server.http.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    for path in BODIES:
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert "properties" in schemas[body["$ref"].removeprefix("#/components/schemas/")]
+    assert {"/v1/models", "/version", "/health/ready"} <= set(document["paths"])
+    references = set(_references(document))
+    assert references and all(each.removeprefix("#/components/schemas/") in schemas for each in references)
+    assert "422" not in json.dumps(document)
+
+
+def _references(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [each for item in value for each in _references(item)]
+    if not isinstance(value, dict):
+        return []
+    own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+    return own + [each for item in value.values() for each in _references(item)]
