@@ -261,7 +261,7 @@ def test_dequantized_weights_are_multiplied_as_all_others_are():
     options = LayerOptions(ALONE, compute, dtype, CPU, LLAMA_NAMES, fp8_products=False)
     linear = Linear(unsharded(48), (unsharded(32),), bias=True, options=options, method=ONLINE["fp8"])
     weight, bias = torch.randn(32, 48), torch.randn(32).to(dtype)
-    quantize_into(quantize_rows, linear.scale, linear.weight, slice(0, 32), weight)
+    quantize_into(quantize_rows, (linear.scale,), linear.weight, slice(0, 32), weight)
     linear.bias.copy_(bias)
     x, addend = torch.randn(9, 48).to(dtype), torch.randn(9, 32).to(dtype)
     exact = x.double() @ stands_for(linear).double().T + bias.double() + addend.double()
@@ -279,7 +279,7 @@ def test_ranks_of_all_sizes_leave_the_residual_to_the_next_norm(columns):
     linear = Linear(Span(0, columns, 120), (unsharded(32),), bias=False, options=options, method=ONLINE["fp8"])
     assert linear.weights.in_8_bits == (columns == 64)
     linear.weights.in_8_bits = False  # this CPU cannot
-    quantize_into(quantize_rows, linear.scale, linear.weight, slice(0, 32), torch.randn(32, columns))
+    quantize_into(quantize_rows, (linear.scale,), linear.weight, slice(0, 32), torch.randn(32, columns))
     x, residual = torch.randn(9, columns).to(dtype), torch.randn(9, 32).to(dtype)
     stream = linear.add_to(residual, x)
     assert isinstance(stream, ResidualSum)

@@ -82,18 +82,18 @@ def test_a_weight_quantized_while_loading_is_near(gguf, tmp_path):
         assert isinstance(ours.method, Grouped)
         found, wanted = ours.method.dequantized(ours.weights, torch.float32), theirs.weight
         largest = wanted.abs().amax(1, keepdim=True)
-        assert bool(((found - wanted).abs() <= 0.26 * largest).all())
-        assert (found - wanted).norm() < 0.12 * wanted.norm()
+        assert bool(((found - wanted).abs() <= 0.15 * largest).all())
+        assert (found - wanted).norm() < 0.1 * wanted.norm()
 
 
-def test_weights_take_a_quarter_of_what_they_take_in_16_bits(tmp_path):
+def test_weights_take_five_bits_instead_of_sixteen(tmp_path):
     sizes = {"hidden_size": 576, "intermediate_size": 2048, "vocab_size": 32}
     spec = read_spec(ModelFiles("test", directory=save(reference_model(**sizes), tmp_path)))
     quarter, full = (
         footprint.weight_bytes(make_blueprint(quantized_online(spec, name), torch.bfloat16, Shard()))
         for name in ("int4", None)
     )
-    assert quarter < 0.28 * full
+    assert quarter < 0.33 * full
 
 
 def corrupt(path: Path, name: str, change: Any) -> str:

@@ -52,7 +52,8 @@ class Linear(nn.Module):
         self.weight = self.weights.weight
         self.bias = parameter(shape.rows, dtype=dtype, device=device) if own else None
         self.scale, self.input_scale = self.weights.scale, self.weights.input_scale
-        self.zero, self.column_groups = self.weights.zero, self.weights.column_groups
+        self.zero, self.minimum = self.weights.zero, self.weights.minimum
+        self.column_groups = self.weights.column_groups
 
     @property
     def parts(self) -> tuple[int, ...]:

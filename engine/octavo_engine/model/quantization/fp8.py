@@ -77,7 +77,7 @@ class FP8Scheme:
         name, weight, scale = f"{projection.name}.weight", weights.weight[rows], cast("Tensor", weights.scale)
         part, shape = tuple(span.slice for span in spans), tuple(span.total for span in spans)
         if self.scale_name is None:
-            fill = partial(quantize_into, quantize_rows, scale[rows])
+            fill = partial(quantize_into, quantize_rows, (scale[rows],))
             yield CheckpointTensor(name=name, shape=shape, pieces=(Piece(weight, part, fill, projection.order),))
             return
         pieces = (Piece(weight, part, order=projection.order),)

@@ -1,8 +1,8 @@
 """Weights of 4 or 8 bits as they lie in memory, whichever format they were published in, and their exact product.
 
-A number is code - zero, or what a table has for its code, times a scale that some columns of a row share. Codes of 4
-bits lie two to a byte, the first one in the lower half. Products dequantize the weight, which is the reference for
-quicker ways.
+A number is code - zero, or what a table has for its code, times a scale that some columns of a row share; or code times
+scale plus a minimum. Codes of 4 bits lie two to a byte, the first one in the lower half. Products dequantize it,
+which is the reference for quicker ways.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Grouped:
     stored: StoredTensors
     has_zeros: bool = False
     """Whether each scale has a zero of its own; else it is the middle of the codes."""
+    has_minimum: bool = False
+    """Whether each scale has a minimum, to which the numbers are added; both have 16 bits then."""
     zero_offset: int = 0
     """What is added to stored zeros."""
     act_order: bool = False
@@ -79,17 +81,19 @@ class Grouped:
         *,
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
-        """Codes uint8 [out, bytes], scales float32 and zeros uint8 [out, groups]."""
+        """Codes uint8 [out, bytes], scales float32 and zeros uint8 [out, groups], or scales and minima bfloat16."""
         rows, columns = shape.rows, shape.columns.size
         groups = self.groups(shape.columns.total if self.act_order else columns)
         zero = parameter(rows, groups, dtype=torch.uint8, device=device) if self.has_zeros else None
         indices: nn.Parameter | None = None
         if self.act_order:
             indices = parameter(len(shape.parts), columns, dtype=torch.int32, device=device)
+        scales = torch.bfloat16 if self.has_minimum else torch.float32
         return Weights(
             parameter(rows, columns * self.bits // 8, dtype=torch.uint8, device=device),
-            parameter(rows, groups, dtype=torch.float32, device=device),
+            parameter(rows, groups, dtype=scales, device=device),
             zero=zero,
+            minimum=parameter(rows, groups, dtype=scales, device=device) if self.has_minimum else None,
             column_groups=indices,
             parts=shape.parts,
             dtype=dtype,
@@ -135,6 +139,8 @@ class Grouped:
         if weights.column_groups is not None:
             group = weights.column_groups[part]
             return codes.float().sub_(zero if zero.dim() == 0 else zero[:, group]).mul_(scale[:, group])
+        if weights.minimum is not None:
+            return _above_minimum(codes.float(), scale, weights.minimum[rows], self.group_size or codes.shape[1])
         numbers = codes.float() if self.table is None else _table(self.table, codes.device)[codes.int()]
         _scale_groups(numbers, scale, zero, self.group_size or numbers.shape[1])
         return numbers
@@ -144,6 +150,15 @@ class Grouped:
         if weights.zero is not None:
             return weights.zero[rows].float() + self.zero_offset
         return torch.tensor(0.0 if self.table else 2.0 ** (self.bits - 1), device="cpu")
+
+
+def _above_minimum(numbers: Tensor, scale: Tensor, minimum: Tensor, size: int) -> Tensor:
+    """numbers * scale + minimum in place, by groups of `size` columns, of which the last one may be smaller."""
+    full = numbers.shape[1] // size
+    complete = numbers[:, : full * size].view(len(numbers), full, size)
+    complete.mul_(scale[:, :full, None]).add_(minimum[:, :full, None])
+    numbers[:, full * size :].mul_(scale[:, full:]).add_(minimum[:, full:])
+    return numbers
 
 
 def _scale_groups(numbers: Tensor, scale: Tensor, zero: Tensor, size: int) -> None:

@@ -1,6 +1,7 @@
-"""Weights of 4 bits that are quantized while they are loaded, `--quantization int4`: symmetric, groups of 128 columns.
+"""Weights of 4 bits that are quantized while they are loaded, `--quantization int4`: groups of 32 columns.
 
-Where ranks have parts of the columns, groups begin at each rank's first one; the last group may be smaller.
+Each group has a scale and a minimum, as GGUF's Q4_1. Where ranks have parts of the columns, groups begin at each rank's
+first one; the last group may be smaller.
 """
 
 from __future__ import annotations
@@ -20,48 +21,55 @@ from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.loading import quantize_into
 from octavo_engine.model.quantization.scheme import Scheme
 
-GROUP = 128
-_MIDDLE = 8
-_CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
-"""Parts of a group's largest number that its scale may be made for; the one with the least squared error is taken."""
+GROUP = 32
+_LARGEST = 15
+_ROUNDS = 4
+"""After so many, another one changes hardly any number."""
 
 
 def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:  # noqa: ARG001
-    weight, scale = weights.weight[projection.rows], cast("Tensor", weights.scale)[projection.rows]
+    weight, rows = weights.weight[projection.rows], projection.rows
+    others = cast("Tensor", weights.scale)[rows], cast("Tensor", weights.minimum)[rows]
     span, columns = projection.stored_rows, projection.columns
     tensor = plain(f"{projection.name}.weight", weight, span, columns)
     part, shape = (span.slice, columns.slice), (span.total, columns.total)
-    fill = partial(quantize_into, quantize, scale)
+    fill = partial(quantize_into, quantize, others)
     yield replace(tensor, shape=shape, pieces=(Piece(weight, part, fill, projection.order),))
 
 
-def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes uint8, two to a byte, and scales float32 [rows, groups] of a weight [rows, columns].
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes uint8, two to a byte, scales and minima bfloat16 [rows, groups] of a weight [rows, columns].
 
-    The number that is largest without its sign becomes -8, which has no counterpart (as in GGUF's Q4_0).
+    From the range of each group on, codes for given scales and, by least squares, scales and minima for given codes are
+    found in turn, which never makes the squared error larger.
     """
     rows, columns = weight.shape
     groups = -(-columns // GROUP)
-    wide = F.pad(weight.float(), (0, groups * GROUP - columns)).view(rows, groups, GROUP)
-    largest = wide.gather(-1, wide.abs().argmax(-1, keepdim=True))
-    best, scale = torch.full_like(largest, torch.inf), torch.zeros_like(largest)
-    for clip in _CLIPS:
-        step = largest * (-clip / _MIDDLE)
-        error = (_codes(wide, step).sub_(_MIDDLE).mul_(step) - wide).square_().sum(-1, keepdim=True)
-        better = error < best
-        best, scale = torch.where(better, error, best), torch.where(better, step, scale)
-    codes = _codes(wide, scale).to(torch.uint8).view(rows, -1)[:, :columns]
-    return pack(codes, 4), scale.squeeze(-1)
+    # The last group is filled with its last number, which changes no range.
+    wide = F.pad(weight.float()[:, None], (0, groups * GROUP - columns), mode="replicate").view(rows, groups, GROUP)
+    minimum = wide.amin(-1, keepdim=True)
+    scale = (wide.amax(-1, keepdim=True) - minimum) / _LARGEST
+    mean = wide.mean(-1, keepdim=True)
+    for _ in range(_ROUNDS):
+        codes = _codes(wide, scale, minimum)
+        apart = codes - codes.mean(-1, keepdim=True)
+        spread = apart.square().sum(-1, keepdim=True)
+        fitted = (apart * (wide - mean)).sum(-1, keepdim=True) / spread.clamp(min=1.0)
+        scale = torch.where(spread > 0, fitted, scale)
+        minimum = mean - scale * codes.mean(-1, keepdim=True)
+    scale, minimum = scale.bfloat16(), minimum.bfloat16()
+    codes = _codes(wide, scale.float(), minimum.float()).to(torch.uint8).view(rows, -1)[:, :columns]
+    return pack(codes, 4), scale.squeeze(-1), minimum.squeeze(-1)
 
 
-def _codes(wide: Tensor, step: Tensor) -> Tensor:
-    """The code of each number, as float32; where a group is all zeros, the middle."""
-    return (wide / torch.where(step == 0, 1.0, step)).round_().add_(_MIDDLE).clamp_(0, 2 * _MIDDLE - 1)
+def _codes(wide: Tensor, scale: Tensor, minimum: Tensor) -> Tensor:
+    """The code of each number, as float32; where all numbers of a group are one, 0."""
+    return ((wide - minimum) / torch.where(scale == 0, 1.0, scale)).round_().clamp_(0, _LARGEST)
 
 
 SCHEME = Scheme(
     name="int4",
     readers={},
-    online=Grouped("int4", 4, GROUP, _tensors, ranks_cut_anywhere=True),
+    online=Grouped("int4", 4, GROUP, _tensors, has_minimum=True, ranks_cut_anywhere=True),
     supported="",
 )

@@ -58,13 +58,14 @@ class INT8:
         values = plain(f"{projection.name}.weight", weight, stored, projection.columns, order=order)
         if self.online:
             (piece,) = values.pieces
-            yield replace(values, pieces=(Piece(weight, piece.part, partial(quantize_into, quantize, scale), order),))
+            fill = partial(quantize_into, quantize, (scale,))
+            yield replace(values, pieces=(Piece(weight, piece.part, fill, order),))
             return
         yield replace(values, types=("I8",))
         scales = plain(f"{projection.name}.{self.scale_name}", scale, stored, order=order)
         (piece,) = scales.pieces
-        fill = _write_largest if self.largest_is_stored else write_scales
-        yield replace(scales, squeezed=True, pieces=(replace(piece, fill=fill),))
+        write_them = _write_largest if self.largest_is_stored else write_scales
+        yield replace(scales, squeezed=True, pieces=(replace(piece, fill=write_them),))
         if self.largest_is_stored:
             yield ignored(f"{projection.name}.weight_format")
 

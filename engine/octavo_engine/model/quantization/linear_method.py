@@ -27,6 +27,8 @@ class Weights:
     _: KW_ONLY
     zero: nn.Parameter | None = None
     """What is subtracted from its numbers before that, in the shape of `scale`."""
+    minimum: nn.Parameter | None = None
+    """What is added to its numbers after that, in the shape of `scale`."""
     column_groups: nn.Parameter | None = None
     """Which column of `scale` each column of the weight has, int32 [parts, in]; None: consecutive ones share one."""
     parts: tuple[int, ...] = ()

@@ -11,19 +11,20 @@ from octavo_engine.model.checkpoint import Rows, write
 _PIECE = 1 << 20
 """Elements that are quantized at once: each takes up to 24 bytes meanwhile."""
 
-QuantizeRows = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""A weight [rows, columns] to its values and its scales [rows, 1]."""
+QuantizeRows = Callable[[Tensor], tuple[Tensor, ...]]
+"""A weight [rows, columns] to its values, its scales [rows, 1 or groups], and whatever else a scheme has of a row."""
 
 
-def quantize_into(quantize: QuantizeRows, scale: Tensor, weight: Tensor, rows: Rows, values: Tensor) -> None:
-    """Quantize `values` [n, columns] into these rows of `weight` and of `scale`, on their device."""
+def quantize_into(
+    quantize: QuantizeRows, others: tuple[Tensor, ...], weight: Tensor, rows: Rows, values: Tensor
+) -> None:
+    """Quantize `values` [n, columns] into these rows of `weight` and of `others`, its scales first, on their device."""
     step = max(1, _PIECE // values.shape[1])
     for first in range(0, len(values), step):
         part = values[first : first + step].to(weight.device)
         place = rows[first : first + step] if isinstance(rows, Tensor) else _consecutive(rows, first, len(part))
-        quantized, found = quantize(part)
-        write(weight, place, quantized)
-        write(scale, place, found)
+        for target, found in zip((weight, *others), quantize(part), strict=True):
+            write(target, place, found)
 
 
 def write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
