@@ -77,9 +77,13 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
 
 
 def num_parameters(model: Any) -> int:
-    """How many numbers the model has learnt: those that correct a router's choice are buffers in some families."""
+    """How many numbers the model has learnt: those that correct a router's choice are buffers in some families.
+
+    Of an indexer (DeepSeek V3.2) none count, which nothing reads in the contexts that are computed here.
+    """
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
-    return sum(tensor.numel() for tensor in (*model.parameters(), *corrections))
+    learnt = (parameter for name, parameter in model.named_parameters() if ".indexer." not in name)
+    return sum(tensor.numel() for tensor in (*learnt, *corrections))
 
 
 def save(model: Any, directory: Path, *, shard_size: str = "5GB", dtype: torch.dtype = torch.float32) -> Path:

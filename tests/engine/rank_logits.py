@@ -34,7 +34,7 @@ def main() -> None:
     ranks = connect(shard, str(meeting), CPU, torch.float32)
     for path in checkpoints:
         files = ModelFiles("test", gguf=path) if path.suffix == ".gguf" else ModelFiles("test", directory=path)
-        spec = read_spec(files).for_length(len(TOKENS))
+        spec = read_spec(files)
         decoder = load_model(files, spec, CPU, torch.float32, lambda *_: None, ranks)
         logits = logits_of(decoder)  # by all, kept by one
         if shard.rank == 0:

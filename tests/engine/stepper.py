@@ -66,9 +66,10 @@ class Stepper:
         self, decoder: Decoder, *, num_blocks: int = 128, block_size: int = 16, backend: AttentionBackend | None = None
     ) -> None:
         self.decoder, self.block_size = decoder, block_size
-        self.backend = backend or TorchAttention()
         dtype = decoder.dtype
         self.groups = decoder.kv_groups
+        chunked = frozenset(index for index, group in enumerate(self.groups) if group.chunked)
+        self.backend = backend or TorchAttention(chunked)
         self.caches = {
             layer: cache
             for group in self.groups

@@ -31,7 +31,6 @@ from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.configuration import quantized_online, read_spec
-from octavo_engine.model.layers.rope import inverse_frequencies
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -127,7 +126,7 @@ def reference_logits(model: Any) -> torch.Tensor:
 
 
 def test_two_ranks_compute_what_transformers_computes(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
-    """After each of 24 tokens the same next one, and all log probabilities within 1e-3; LongRoPE by its short list."""
+    """After each of 24 tokens the same next one, and all log probabilities within 1e-3."""
     asked = {name: pairs(name) for name in CASES}
     group_logits(2, [pair.directory for pair in asked.values()], tmp_path)
     for name, pair in asked.items():
@@ -197,6 +196,20 @@ def test_checkpoints_of_the_model_without_its_head(
     found = load(Pair(pair.case, pair.model, tmp_path), torch.float32).state_dict()
     expected = load(pair, torch.float32).state_dict()
     assert all(torch.equal(found[tensor], values) for tensor, values in expected.items())
+
+
+def test_layers_that_predict_further_tokens_are_not_read(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
+    """As DeepSeek V3 and GLM-4.5 are published; a tensor that is none of such a layer is an error all the same."""
+    pair = pairs("deepseek-v3")
+    stored = load_file(pair.directory / "model.safetensors")
+    config = json.loads((pair.directory / "config.json").read_text())
+    further = {"model.layers.3.eh_proj.weight": torch.ones(4, 4), "mtp.norm.weight": torch.ones(4)}
+    save_file({**stored, **further}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    load(Pair(pair.case, pair.model, tmp_path), torch.float32)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 0}))
+    with pytest.raises(ModelLoadError, match=r"model\.layers\.3\.eh_proj\.weight"):
+        load(Pair(pair.case, pair.model, tmp_path), torch.float32)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "codegen", "falcon-two-norms"])
@@ -270,17 +283,6 @@ def test_what_config_json_leaves_out(tmp_path: Path) -> None:
     assert half.layers[0].mixer.rope == RopeSpec(10000.0, rotary_dim=16), "a quarter of 64"
 
 
-@pytest.mark.parametrize("length", [128, 129])
-def test_longrope_is_that_of_transformers(length: int, pairs: Callable[[str], Pair]) -> None:
-    """One list of factors up to the original length, the other beyond it."""
-    pair = pairs("phi3-long")
-    theirs = pair.model.model.rotary_emb
-    theirs(torch.zeros(1), torch.tensor([[length - 1]]))
-    [rope] = read_spec(pair.files).for_length(length).ropes
-    torch.testing.assert_close(inverse_frequencies(rope, 8), theirs.inv_freq)
-    assert rope.attention_factor == theirs.attention_scaling != 1
-
-
 @pytest.mark.parametrize("name", ["su", "yarn"])
 def test_the_first_phi3_called_longrope_by_other_names(name: str, tmp_path: Path) -> None:
     def read(name: str) -> ModelSpec:
@@ -319,11 +321,6 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         "quantized (fp8), which this version of Octavo does not compute for mixtures of experts",
     ),
     "gelu experts": ("MixtralForCausalLM", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-    "scales of Phi-3.5-MoE's rope": (
-        "Phi3ForCausalLM",
-        {"rope_scaling": {"type": "longrope", "short_mscale": 1.2, "long_mscale": 1.2}},
-        "short_mscale 1.2 is not supported",
-    ),
     "factors": (
         "Phi3ForCausalLM",
         {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 47}},

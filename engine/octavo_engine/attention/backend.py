@@ -46,6 +46,8 @@ class KVGroupSpec:
     """Values are the first so many numbers of the keys, which alone are kept (latent attention); None: they differ."""
     states: tuple[StateSpec, ...] = ()
     """The tensors of one state in each layer of a recurrent group."""
+    chunked: bool = False
+    """Whether windows are chunks, side by side: a query sees the tokens before it in its own chunk of `window`."""
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """One state in all layers of the group, where the model computes in `dtype`."""
@@ -126,6 +128,8 @@ class StepInputs:
     """The same lengths on the host, so that no device sync is needed to know them. Inside a CUDA graph those of the
     contexts are upper bounds of all steps that the graph will run."""
     context_lens_host: tuple[int, ...]
+    long_context: Tensor | None = None
+    """[T] bool, whether the token is one of a long sequence; None where that makes no difference (LongRoPE)."""
 
 
 class AttentionBackend(Protocol):

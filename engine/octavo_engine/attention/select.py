@@ -26,8 +26,8 @@ def select_backend(
     Without a `task` no backend is taken that computes only some. Without it, or unless it is to `measure`, nothing is
     tried on a GPU and our own kernels are taken.
     """
-    if task is not None and any(group.latent is not None for group in task.groups):
-        backend, reason = _for_latents(name), "it alone computes latent attention"
+    if task is not None and (special := _only_by_torch(task)) is not None:
+        backend, reason = _torch(name, task, special), f"it alone computes {special}"
     elif name != "auto":
         backend, reason = _named(name, device, task), "asked for"
     elif device.type == "cuda":
@@ -47,10 +47,17 @@ def _named(name: str, device: torch.device, task: AttentionTask | None) -> Atten
     return _made(name)
 
 
-def _for_latents(name: str) -> AttentionBackend:
+def _only_by_torch(task: AttentionTask) -> str | None:
+    """What of a task no other backend computes."""
+    if any(group.latent is not None for group in task.groups):
+        return "latent attention"
+    return "chunked windows" if any(group.chunked for group in task.groups) else None
+
+
+def _torch(name: str, task: AttentionTask, special: str) -> AttentionBackend:
     if name not in ("auto", "torch"):
-        raise ConfigurationError(f"--attention-backend {name}: it does not compute latent attention; use auto")
-    return TorchAttention()
+        raise ConfigurationError(f"--attention-backend {name}: it does not compute {special}; use auto")
+    return TorchAttention(frozenset(index for index, group in enumerate(task.groups) if group.chunked))
 
 
 def _on_cpu(task: AttentionTask | None) -> tuple[AttentionBackend, str]:

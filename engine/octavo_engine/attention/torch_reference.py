@@ -47,6 +47,8 @@ class PrefillTile:
     """[M] int64."""
     query_offset: int
     """Position of the first query token, counted from the first gathered token."""
+    mask: Tensor | None
+    """[Q, L] bool, True where a query sees a gathered token; None: where it is not before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,6 @@ class TorchMetadata:
     """Blocks whose first slot is written in this step."""
     decodes: tuple[DecodeBucket, ...]
     prefills: tuple[PrefillTile, ...]
-    window: int | None
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> None:
@@ -73,6 +74,10 @@ class TorchAttention:
 
     name = "torch"
     graph_safe = False
+
+    def __init__(self, chunked: frozenset[int] = frozenset()) -> None:
+        """`chunked`: the numbers of the KV groups whose windows are chunks."""
+        self._chunked = chunked
 
     def allocate(
         self, group: KVGroupSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
@@ -91,14 +96,13 @@ class TorchAttention:
         starts = [0, *accumulate(inputs.query_lens_host)]
         decoding = [s for s, (query_len, context) in enumerate(lens) if query_len == 1 and context > 0]
         table = inputs.block_tables[group].long()
-        plan = _Plan(table, lens, starts, block_size, window)
+        plan = _Plan(table, lens, starts, block_size, window, group in self._chunked)
         return TorchMetadata(
             slots=slots,
             slot_rows=None if whole else written.nonzero().flatten(),
             new_blocks=first_of_block // block_size,
             decodes=tuple(plan.bucket(sequences) for sequences in plan.by_length(decoding)),
             prefills=tuple(tile for s, (query_len, _) in enumerate(lens) if query_len > 1 for tile in plan.tiles(s)),
-            window=window,
         )
 
     def write(self, cache: LayerCache, key: Tensor, value: Tensor, metadata: TorchMetadata) -> None:
@@ -134,7 +138,7 @@ class TorchAttention:
             output[bucket.rows] = _decode(query[bucket.rows], cache, bucket, variant)
         for tile in metadata.prefills:
             rows = slice(tile.first_row, tile.first_row + tile.num_rows)
-            output[rows] = _attend_tile(query[rows], cache, tile, metadata.window, variant)
+            output[rows] = _attend_tile(query[rows], cache, tile, variant)
         return output
 
     def scratch_bytes(
@@ -176,10 +180,14 @@ class _Plan:
     starts: list[int]
     block_size: int
     window: int | None
+    chunked: bool
 
     def first_block(self, position: int) -> int:
         """The first block that a query at `position` of its sequence sees."""
-        return 0 if self.window is None else max(0, position - self.window + 1) // self.block_size
+        if self.window is None:
+            return 0
+        first = position // self.window * self.window if self.chunked else position - self.window + 1
+        return max(0, first) // self.block_size
 
     def num_blocks(self, sequence: int) -> int:
         """Blocks a decoding sequence needs."""
@@ -212,7 +220,8 @@ class _Plan:
         positions = firsts[:, None] * self.block_size + torch.arange(width * self.block_size, device=device)
         seen = positions < contexts[:, None]
         if self.window is not None:
-            seen &= positions >= contexts[:, None] - self.window
+            last = contexts[:, None] - 1
+            seen &= positions >= (last // self.window * self.window if self.chunked else last + 1 - self.window)
         rows = torch.tensor([self.starts[s] for s in sequences], device=device)
         return DecodeBucket(rows, blocks.flatten(), seen[:, None, None, :])
 
@@ -223,15 +232,26 @@ class _Plan:
             size = min(_QUERY_TILE, query_len - offset)
             position = context - query_len + offset
             first, last = self.first_block(position), -(-(position + size) // self.block_size)
+            start = first * self.block_size
             tiles.append(
                 PrefillTile(
                     first_row=self.starts[sequence] + offset,
                     num_rows=size,
                     blocks=self.table[sequence, first:last],
-                    query_offset=position - first * self.block_size,
+                    query_offset=position - start,
+                    mask=None if position == start and self.window is None else self._mask(start, position, size),
                 )
             )
         return tiles
+
+    def _mask(self, start: int, position: int, size: int) -> Tensor:
+        """What `size` queries from `position` on see of the tokens from `start` on."""
+        queries = torch.arange(position, position + size, device=self.table.device)[:, None]
+        tokens = torch.arange(start, position + size, device=self.table.device)[None]
+        seen = tokens <= queries
+        if self.window is None:
+            return seen
+        return seen & (tokens >= (queries // self.window * self.window if self.chunked else queries + 1 - self.window))
 
 
 def to_cache(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
@@ -279,18 +299,16 @@ def _decode(query: Tensor, cache: LayerCache, bucket: DecodeBucket, variant: Att
     return output.reshape(count, heads, -1)
 
 
-def _attend_tile(
-    query: Tensor, cache: LayerCache, tile: PrefillTile, window: int | None, variant: AttentionVariant
-) -> Tensor:
+def _attend_tile(query: Tensor, cache: LayerCache, tile: PrefillTile, variant: AttentionVariant) -> Tensor:
     """The query tokens [Q, H, D] of one tile."""
     count, heads, kv_heads = *query.shape[:2], cache.key.shape[2]
     length = tile.query_offset + count
     key, value = (
         blocks.flatten(0, 1)[:length].transpose(0, 1) for blocks in _gather_both(cache, tile.blocks, query.dtype)
     )
-    causal = tile.query_offset == 0 and window is None and variant.plain
-    mask = None if causal else _tile_mask(tile, count, length, window, query.device)
-    if mask is not None and not variant.plain:
+    mask = tile.mask
+    if not variant.plain:
+        mask = _causal(length, query.device) if mask is None else mask
         output = torch.empty_like(query)
         biases = None if variant.alibi is None else variant.alibi.bias(length)
         for head in range(heads):
@@ -304,7 +322,7 @@ def _attend_tile(
         key[None],
         value[None],
         attn_mask=mask,
-        is_causal=causal,
+        is_causal=mask is None,
         scale=variant.scale,
         enable_gqa=heads != kv_heads,
     )
@@ -336,9 +354,6 @@ def _attend_exactly(
     return (weights @ value.float()).to(query.dtype)
 
 
-def _tile_mask(tile: PrefillTile, count: int, length: int, window: int | None, device: torch.device) -> Tensor:
-    """[Q, L] bool, True where the query sees the token."""
-    queries = tile.query_offset + torch.arange(count, device=device)[:, None]
-    tokens = torch.arange(length, device=device)[None]
-    seen = tokens <= queries
-    return seen if window is None else seen & (tokens > queries - window)
+def _causal(length: int, device: torch.device) -> Tensor:
+    """[L, L] bool, True where a query sees a token."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril_()

@@ -151,7 +151,7 @@ class KVMemory:
             if group.missing(tables[index], start, tokens) > group.pool.unreserved + own:
                 return None
         changes = []
-        capacity = state.final_len - 1  # after the last token of all nothing is left to compute
+        capacity = min(state.final_len - 1, state.short_end)  # after the last token of all nothing is left to compute
         for index, group in enumerate(self.groups):
             table = tables[index]
             before = held(table) if reserved else 0

@@ -6,6 +6,7 @@ This is mechanism: it moves rows and blocks. Whom it serves first, it asks `core
 from __future__ import annotations
 
 from collections.abc import Mapping
+from sys import maxsize
 
 from octavo_engine.core.admission_policy import AdmissionPolicy, AdmissionRound
 from octavo_engine.core.fairness import LEFTOVER
@@ -81,6 +82,9 @@ class Planner:
             # It may just have been preempted, all its tokens may be in flight, or its drafts may follow one in flight.
             all_planned = state.known >= state.final_len or (state.drafts and state.in_flight)
             if state.status is not Status.RUNNING or all_planned:
+                continue
+            if state.computed >= state.short_end:
+                self._requeue(state)
                 continue
             self.memory.cache_blocks(state)
             if state.drafts and (drafts := self._drafts_with_blocks(state, for_drafts, builder)):
@@ -167,13 +171,26 @@ class Planner:
     def _match(self, state: RequestState, builder: StepBuilder) -> list[int]:
         """Give a waiting request what is there of its beginning; the blocks of each group that it lacks then."""
         parent = self._requests.get(state.fork_of or "")
+        self._note_length(state)
         last_time = not self.policy.preemptible(state)
         # Blocks are copied before the step computes: what it computes of the parent is not there yet.
         computed = builder.before(parent) if parent is not None and state.scheduled_at is None else 0
-        if parent is None or not self.memory.fork(parent, state, computed):
+        alike = parent is not None and parent.long_context == state.long_context
+        if parent is None or not (alike and self.memory.fork(parent, state, computed)):
             self.memory.match(state, private=last_time)
         tokens = state.final_len if last_time else state.known
         return self.memory.shortage(state, tokens, self.policy.spare(state, len(self.running)))
+
+    def _note_length(self, state: RequestState) -> None:
+        """Whether a waiting request is a long sequence by now: nothing that was computed of it before is then right."""
+        rule = self.settings.long_context
+        if rule is None or state.long_context:
+            return
+        state.short_end = rule.above if rule.recomputed else maxsize
+        if rule.applies(state.prompt_len, state.known):
+            self.memory.forget(state)
+            self.memory.swap.drop(state)
+            state.long_context, state.short_end, state.block_hashes = True, maxsize, []
 
     def _start(self, state: RequestState, builder: StepBuilder, now: float) -> None:
         """Give a matched request its row and its first tokens."""
@@ -203,7 +220,6 @@ class Planner:
         builder.preempted = True
         self.counters.preemptions += 1
         victim.preemptions += 1
-        victim.computed_before = victim.computed
         if (
             not victim.reads_prompt
             and self.memory.swap.has_room(victim)
@@ -215,9 +231,14 @@ class Planner:
             )
         ):
             self.memory.swap.save(victim)
-        self.release(victim)
-        victim.status = Status.PREEMPTED
-        self.policy.waiting.add(victim, first=True)
+        self._requeue(victim)
+
+    def _requeue(self, state: RequestState) -> None:
+        """Take a running request's row and blocks and let it wait for them again."""
+        state.computed_before = state.computed
+        self.release(state)
+        state.status = Status.PREEMPTED
+        self.policy.waiting.add(state, first=True)
 
     def release(self, state: RequestState) -> None:
         """Take a running request's row and blocks."""

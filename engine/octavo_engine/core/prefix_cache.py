@@ -1,8 +1,8 @@
 """Which blocks hold the keys and values of which tokens: a chain of hashes, as in vLLM's automatic prefix caching.
 
-A block's hash is SHA-256 over its parent's hash and its own tokens; the chain's root is made of the adapter and the
-salt (by default the API key's tenant), so that two tenants never share a block. With a cryptographic hash a hit needs
-no comparison of tokens.
+A block's hash is SHA-256 over its parent's hash and its own tokens; the chain's root is made of the adapter, the
+salt (by default the API key's tenant), so that two tenants never share a block, and of whether the sequence is a long
+one. With a cryptographic hash a hit needs no comparison of tokens.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from octavo_engine.core.request import Request
 from octavo_engine.core.request_state import RequestState
 
 
-def root_hash(salt: str, adapter: str = "") -> bytes:
+def root_hash(salt: str, adapter: str = "", *, long_context: bool = False) -> bytes:
     """Where a request's chain begins. Lengths go in too, so that no two pairs look alike."""
-    return sha256(f"{len(adapter)}:{adapter}{len(salt)}:{salt}".encode()).digest()
+    return sha256(f"{'long' * long_context}{len(adapter)}:{adapter}{len(salt)}:{salt}".encode()).digest()
 
 
 def chain_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
@@ -41,10 +41,10 @@ class _Known:
 
 def extend_hashes(state: RequestState, count: int, block_size: int) -> list[bytes]:
     """The hashes of a request's first `count` blocks, all of them full of tokens that are known on the host."""
-    known = state.block_hashes
+    known, request = state.block_hashes, state.request
     while len(known) < count:
         start = len(known) * block_size
-        parent = known[-1] if known else root_hash(state.request.cache_salt, state.request.adapter)
+        parent = known[-1] if known else root_hash(request.cache_salt, request.adapter, long_context=state.long_context)
         known.append(chain_hash(parent, state.token_ids[start : start + block_size]))
     return known if len(known) == count else known[:count]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from sys import maxsize
 
 from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.step import RequestOutput
@@ -68,6 +69,8 @@ class RequestState:
     reserved: list[int] = field(default_factory=list)  # blocks of each KV group kept for it; empty if none
     block_hashes: list[bytes] = field(default_factory=list)  # the prefix cache's chain over its full blocks, so far
     num_cached_blocks: int = 0  # full blocks of its tables that were offered to the prefix cache
+    long_context: bool = False  # whether it is computed as a long sequence (`LongContext`)
+    short_end: int = maxsize  # tokens after which it is to be computed anew as one
     swapped: SwappedTokens | None = None
     preemptions: int = 0
     computed_before: int = 0  # tokens that were computed before its last preemption

@@ -8,6 +8,18 @@ from typing import Literal
 Policy = Literal["fcfs", "priority"]
 
 
+@dataclass(frozen=True, slots=True)
+class LongContext:
+    """Sequences of more tokens than `above` have other keys, which they share with no shorter ones (LongRoPE)."""
+
+    above: int
+    recomputed: bool  # whether a sequence that becomes long is computed anew; else it is long only if its prompt is
+
+    def applies(self, prompt_tokens: int, known_tokens: int) -> bool:
+        """Whether a request with such a prompt, of which so many tokens are known, is computed as a long one."""
+        return (known_tokens if self.recomputed else prompt_tokens) > self.above
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
     """Bounds and rules, the same for the life of the engine."""
@@ -23,6 +35,7 @@ class SchedulerSettings:
     max_step_seconds: float = float("inf")
     """Prompts are cut so that no step takes longer, by what steps have taken so far."""
     swap_block_seconds: float = float("inf")  # moving a block of every group to CPU memory and back
+    long_context: LongContext | None = None  # None: a token's keys do not depend on how long its sequence is
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -9,6 +9,7 @@ import torch
 from octavo_engine.attention.backend import AttentionBackend, AttentionTask, KVGroupSpec
 from octavo_engine.attention.select import select_backend
 from octavo_engine.config import EngineConfig
+from octavo_engine.core.settings import LongContext
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.collectives import Collectives
@@ -73,7 +74,6 @@ def _resolve(
     measure: bool = False,
 ) -> ResolvedConfig:
     spec = quantized_online(read_spec(files), config.quantization)
-    spec = spec.for_length(config.max_model_len or spec.max_position)
     dtype = choose_dtype(config.dtype, spec, device)
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
     blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products)
@@ -89,6 +89,12 @@ def _resolve(
     )
     backend = select_backend(config.attention_backend, device, task, measure=measure)
     return ResolvedConfig(device, spec, blueprint, kv_dtype, backend)
+
+
+def long_context(spec: ModelSpec) -> LongContext | None:
+    """From which length on sequences are rotated otherwise, if there is one."""
+    rope = spec.long_rope
+    return None if rope is None else LongContext(rope.original_max_position, rope.recomputed)
 
 
 def make_blueprint(spec: ModelSpec, dtype: torch.dtype, shard: Shard, *, fp8_products: bool = False) -> Decoder:

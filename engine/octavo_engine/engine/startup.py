@@ -22,7 +22,7 @@ from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
-from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_config
+from octavo_engine.engine.resolved_config import ResolvedConfig, long_context, resolve_config
 from octavo_engine.engine.worker_setup import ReadyWorker, WorkerSetup, set_up_worker
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model import footprint
@@ -311,6 +311,7 @@ def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_blo
         policy=cast(Any, config.scheduling_policy),
         max_step_seconds=config.watchdog_timeout * _STEP_SHARE,
         swap_block_seconds=swap_block_seconds,
+        long_context=long_context(spec),
     )
     targets = config.target_ttft_p90, config.target_itl_p90
     adaptive = None

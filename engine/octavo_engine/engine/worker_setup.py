@@ -12,7 +12,7 @@ from octavo_engine.capture import Capture, CUDAGraphs
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
-from octavo_engine.engine.resolved_config import ResolvedConfig
+from octavo_engine.engine.resolved_config import ResolvedConfig, long_context
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
@@ -147,7 +147,15 @@ def _make_worker(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> tupl
     resolved, config = setup.resolved, setup.config
     cache = _allocate(setup, decoder, plan)
     groups = len(resolved.kv_groups)
-    table = StateTable(config.max_num_seqs, plan.max_model_len, config.block_size, groups, resolved.device, config.seed)
+    table = StateTable(
+        config.max_num_seqs,
+        plan.max_model_len,
+        config.block_size,
+        groups,
+        resolved.device,
+        config.seed,
+        long_context(resolved.spec),
+    )
     return Worker(decoder, resolved.backend, cache, table), cache
 
 

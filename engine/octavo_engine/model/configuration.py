@@ -62,10 +62,22 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         config["dtype"] = _most_common_dtype(files.directory)
     part = language_model(config)
     if part is None:
-        return _read(config, path)
-    spec = _read(part, path)
+        return _without_further_heads(_read(config, path), Fields(str(path), config))
+    spec = _without_further_heads(_read(part, path), Fields(str(path), part))
     head = HeadSpec(spec.head.tied) if config["architectures"][0] in PLAIN_HEADS else spec.head
-    return replace(spec, stored_names=STORED_NAMES, head=head)
+    ignored = STORED_NAMES.ignored + spec.stored_names.ignored
+    return replace(spec, stored_names=replace(STORED_NAMES, ignored=ignored), head=head)
+
+
+def _without_further_heads(spec: ModelSpec, fields: Fields) -> ModelSpec:
+    """`spec`, in whose files the layers that predict tokens after the next one are not read (arXiv 2412.19437).
+
+    They stand behind the last layer, as many as `num_nextn_predict_layers` says, or have names of their own.
+    """
+    further = fields.integer("num_nextn_predict_layers", 0, 64, default=0)
+    layers = (f"model.layers.{spec.num_layers + layer}." for layer in range(further))
+    names = spec.stored_names
+    return replace(spec, stored_names=replace(names, ignored=(*names.ignored, "mtp.", "model.mtp", *layers)))
 
 
 def _read(config: dict[str, Any], path: Path) -> ModelSpec:

@@ -78,7 +78,7 @@ class Decoder(nn.Module):
     def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
         """The normalised hidden states of the rows that are sampled, [R, hidden]."""
         x = self.input(inputs.token_ids, inputs.positions)
-        different = [rope(inputs.positions) for rope in self.ropes]
+        different = [rope(inputs.positions, inputs.long_context) for rope in self.ropes]
         ropes = [different[index] for index in self._rope_of_layer]
         if self.per_layer_embedding is not None:
             attention = replace(attention, per_layer_inputs=self.per_layer_embedding(inputs.token_ids, x))

@@ -82,6 +82,7 @@ class TensorNames:
     down: str = "model.layers.{layer}.mlp.down_proj"
     output_norm: str = "model.layers.{layer}.self_attn.attn_sub_norm"
     inner_norm: str = "model.layers.{layer}.mlp.ffn_sub_norm"
+    output_gate: str = "model.layers.{layer}.self_attn.gate_proj"
     per_layer_embedding: str = "model.embed_tokens_per_layer"
     per_layer_projection: str = "model.per_layer_model_projection"
     per_layer_projection_norm: str = "model.per_layer_projection_norm"
@@ -120,13 +121,14 @@ class StoredNames:
     renamed: tuple[tuple[str, str], ...] = ()
     """Prefixes there, and what stands in their place here; the first that fits."""
     ignored: tuple[str, ...] = ()
-    """Prefixes of tensors that are not read."""
+    """Prefixes, as they are here, of tensors that are not read."""
 
     def own(self, name: str) -> str | None:
         """The name here of a tensor in the files; None: it is not read."""
         for prefix, replacement in self.renamed:
             if name.startswith(prefix):
-                return replacement + name.removeprefix(prefix)
+                name = replacement + name.removeprefix(prefix)
+                break
         return None if name.startswith(self.ignored) else name
 
 

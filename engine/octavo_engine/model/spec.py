@@ -42,6 +42,12 @@ class RopeSpec:
     attention_factor: float = 1.0
     """Cosines and sines are multiplied with it."""
     long_factors: tuple[float, ...] = ()
+    """Of sequences that are longer than `original_max_position`."""
+    long_attention_factor: float = 1.0
+    """Of those sequences."""
+    recomputed: bool = False
+    """Whether a sequence that outgrows that length while it is generated is computed anew with them (Phi-3), or only
+    its further tokens are."""
     rotary_dim: int | None = None
     """Only the first so many dimensions of a head are rotated; None: all."""
     proportion: float = 1.0
@@ -50,13 +56,6 @@ class RopeSpec:
     interleaved: bool = False
     """Whether checkpoints hold the rows of query and key so that the two dimensions of a pair are neighbours. They are
     permuted while they are loaded: what is computed has dimensions i and i + rotary_dim / 2 as a pair."""
-
-    def for_length(self, length: int) -> RopeSpec:
-        """The same where no sequence is longer than `length`: longrope then has one list of factors."""
-        if self.kind != "longrope":
-            return self
-        factors = self.long_factors if length > self.original_max_position else self.factors
-        return replace(self, kind="factors", factors=factors, long_factors=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +108,15 @@ class ALiBiSpec:
     """Whether slopes, positions and their products are rounded to bfloat16 first (Falcon)."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutputGateSpec:
+    """What heads give is multiplied with an activation of one more projection of their input (arXiv 2505.06708)."""
+
+    activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    per_head: bool = False
+    """Whether each head has one number instead of one for each of its dimensions."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
     """Grouped-query attention (arXiv 2305.13245)."""
@@ -130,12 +138,15 @@ class AttentionSpec:
     """Each head of the value is normalised by itself."""
     output_norm: NormSpec | None = None
     """A root mean square over what all heads give, before the last projection (BitNet)."""
+    output_gate: OutputGateSpec | None = None
     value_is_key: bool = False
     """Whether the value is the key as it is before it is normalised and rotated."""
     kv_of_layer: int | None = None
     """The earlier layer whose cached keys and values are read; None: the layer has its own."""
     window: int | None = None
     """Tokens that a query sees, its own included; None: all."""
+    chunked: bool = False
+    """Whether windows lie side by side: a query sees its own chunk of so many tokens up to itself (Llama 4)."""
     softcap: float | None = None
     """Scores become softcap * tanh(score / softcap)."""
     sinks: bool = False
@@ -154,7 +165,7 @@ class AttentionSpec:
         if self.kv_of_layer is not None:
             return None
         kind = "full" if self.window is None else "sliding"
-        return KVGroupSpec(kind, (), self.num_kv_heads, self.head_dim, self.window)
+        return KVGroupSpec(kind, (), self.num_kv_heads, self.head_dim, self.window, chunked=self.chunked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,6 +397,8 @@ class RouterSpec:
     """What is added to the sum."""
     scale: float = 1.0
     """What weights are multiplied with at the end."""
+    softcap: float | None = None
+    """Logits become softcap * tanh(logit / softcap)."""
     in_float32: bool = False
     """Whether logits are computed in float32, whatever the model's type."""
     jitter: float = 0.0
@@ -581,13 +594,7 @@ class ModelSpec:
         ordered = sorted(groups.items(), key=lambda group: (bool(group[0].states), group[0].window is not None))
         return tuple(replace(group, layers=tuple(layers)) for group, layers in ordered)
 
-    def for_length(self, length: int) -> ModelSpec:
-        """What is computed where no sequence is longer than `length` tokens."""
-
-        def of_layer(layer: LayerSpec) -> LayerSpec:
-            mixer = layer.attention
-            if mixer is None or mixer.rope is None:
-                return layer
-            return layer.with_attention(replace(mixer, rope=mixer.rope.for_length(length)))
-
-        return replace(self, layers=tuple(map(of_layer, self.layers)))
+    @property
+    def long_rope(self) -> RopeSpec | None:
+        """The RoPE that rotates long sequences otherwise; None: none does."""
+        return next((rope for rope in self.ropes if rope.kind == "longrope"), None)

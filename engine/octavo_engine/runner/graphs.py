@@ -71,6 +71,7 @@ def padding_inputs(table: StateTable, rows: int) -> StepInputs:
         token_indices=torch.arange(rows, device=device),
         query_lens_host=(1,) * rows,
         context_lens_host=(width * table.block_size,) * rows,
+        long_context=None if table.long_rows is None else zeros(rows, dtype=torch.bool),
     )
 
 
@@ -86,6 +87,7 @@ def first_inputs(whole: StepInputs, rows: int) -> StepInputs:
         token_indices=whole.token_indices[:rows],
         query_lens_host=whole.query_lens_host[:rows],
         context_lens_host=whole.context_lens_host[:rows],
+        long_context=None if whole.long_context is None else whole.long_context[:rows],
     )
 
 

@@ -37,9 +37,25 @@ def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = N
     left of them is padding then: one query token of a sequence without context, whose slot is -1.
     """
     if triton_runs_on(table.device):
-        return _by_kernel(plan, table, into)
-    step = _mixed(plan, table) if plan.chunks else _decodes(plan, table)
-    return step if into is None else replace(step, inputs=_copied(step.inputs, into))
+        step = _by_kernel(plan, table, into)
+    else:
+        step = _mixed(plan, table) if plan.chunks else _decodes(plan, table)
+        step = step if into is None else replace(step, inputs=_copied(step.inputs, into))
+    if table.long_rows is None:
+        return step
+    return replace(step, inputs=_with_lengths(step.inputs, plan, table.long_rows, table.device))
+
+
+def _with_lengths(inputs: StepInputs, plan: StepPlan, long_rows: list[bool], device: torch.device) -> StepInputs:
+    """`inputs` with the note which tokens are of long sequences; into its own memory if it has any."""
+    flags = [long_rows[row] for row in _decode_tokens(plan)[0]]
+    for chunk in plan.chunks:
+        flags += [long_rows[chunk.row]] * chunk.num_tokens
+    long_context = to_device(flags, device, torch.int32).bool()
+    if inputs.long_context is None:
+        return replace(inputs, long_context=long_context)
+    inputs.long_context[: len(flags)].copy_(long_context)
+    return inputs
 
 
 def _decode_tokens(plan: StepPlan) -> tuple[list[int], list[int]]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from octavo_engine.core.settings import LongContext
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
 from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.sampling_table import SamplingTable
@@ -24,7 +25,14 @@ class StateTable:
     """
 
     def __init__(
-        self, rows: int, max_model_len: int, block_size: int, num_groups: int, device: torch.device, seed: int = 0
+        self,
+        rows: int,
+        max_model_len: int,
+        block_size: int,
+        num_groups: int,
+        device: torch.device,
+        seed: int = 0,
+        long_context: LongContext | None = None,
     ) -> None:
         self.block_size = block_size
         self.device = device
@@ -36,6 +44,9 @@ class StateTable:
         self.sampling = SamplingTable(rows, device)
         self._request_ids = [""] * rows
         self._seed = seed
+        self._long_context = long_context
+        self.long_rows: list[bool] | None = None if long_context is None else [False] * rows
+        """Whether each row is a long sequence; None if that makes no difference."""
 
     def apply(self, plan: StepPlan) -> None:
         """Take in what a plan brings: new requests and changed blocks."""
@@ -65,6 +76,8 @@ class StateTable:
             tokens = to_device(new.token_ids, self.device, torch.int32)
             self.tokens[new.row, : len(new.token_ids)].copy_(tokens)
             self._request_ids[new.row] = new.request_id
+            if self._long_context is not None and self.long_rows is not None:
+                self.long_rows[new.row] = self._long_context.applies(new.prompt_len, len(new.token_ids))
         self.sampling.begin(new_rows, [self._seed_of(new) for new in new_rows])
 
     def _seed_of(self, new: NewRow) -> int:

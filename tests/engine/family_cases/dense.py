@@ -41,9 +41,6 @@ CASES = {
     "mistral-no-window": Case("Mistral", {"sliding_window": None, **UNEVEN}),
     "phi3": Case("Phi3", {"sliding_window": WINDOW}),
     "phi3-uneven": Case("Phi3", {**UNEVEN, "tie_word_embeddings": True}),
-    "phi3-short": Case(
-        "Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 128}, 128, (1, 17, 60, 33)
-    ),
     "phi3-long": Case(
         "Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 128}, 256, (131, 150, 190, 140)
     ),

@@ -54,6 +54,13 @@ CASES = {
     ),
     "glm4-moe-lite": Case("Glm4MoeLite", {**_LATENT, **_EXPERTS, "rope_interleave": False, "n_shared_experts": 2}),
     "axk1": Case("AXK1", {**_LATENT, **_EXPERTS, "n_group": 2, "topk_group": 1}),
+    "deepseek-v32": Case(
+        "DeepseekV32",
+        {**_LATENT, **_EXPERTS, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "index_n_heads": 2},
+    ),
+    "glm-moe-dsa": Case(
+        "GlmMoeDsa", {**_LATENT, **_EXPERTS, "mlp_layer_types": ["sparse", "dense", "sparse"], "index_n_heads": 2}
+    ),
     "minicpm3": Case(
         "MiniCPM3",
         {**_LATENT, "attention_bias": True, "v_head_dim": None, "dim_model_base": 32, "tie_word_embeddings": False},

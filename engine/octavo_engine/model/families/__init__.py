@@ -1,13 +1,16 @@
 """The supported families, one small file each."""
 
+from octavo_engine.model.families.afmoe import AFMOE
 from octavo_engine.model.families.apertus import APERTUS
 from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
+from octavo_engine.model.families.aria import ARIA_TEXT
 from octavo_engine.model.families.axk1 import AXK1
 from octavo_engine.model.families.bamba import BAMBA
 from octavo_engine.model.families.bitnet import BITNET
 from octavo_engine.model.families.bloom import BLOOM
 from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
+from octavo_engine.model.families.cohere2_moe import COHERE2_MOE
 from octavo_engine.model.families.cwm import CWM
 from octavo_engine.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
@@ -35,11 +38,15 @@ from octavo_engine.model.families.granite_hybrid import GRANITE_HYBRID
 from octavo_engine.model.families.granite_moe import GRANITE_MOE, GRANITE_MOE_SHARED, GRANITE_MOE_SWA
 from octavo_engine.model.families.hunyuan import HUNYUAN
 from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
+from octavo_engine.model.families.hy_v3 import HY_V3
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.jamba import JAMBA
+from octavo_engine.model.families.laguna import LAGUNA
 from octavo_engine.model.families.lfm2 import LFM2
 from octavo_engine.model.families.llama import EMU3, LLAMA
+from octavo_engine.model.families.llama4 import LLAMA4
 from octavo_engine.model.families.mamba import FALCON_MAMBA, MAMBA, MAMBA2
+from octavo_engine.model.families.mellum import MELLUM
 from octavo_engine.model.families.minicpm3 import MINICPM3, YOUTU
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
@@ -57,18 +64,20 @@ from octavo_engine.model.families.persimmon import PERSIMMON
 from octavo_engine.model.families.phi import PHI
 from octavo_engine.model.families.phi3 import PHI3
 from octavo_engine.model.families.phimoe import PHIMOE
-from octavo_engine.model.families.qwen2 import QWEN2
+from octavo_engine.model.families.qwen2 import MIMO, QWEN2
 from octavo_engine.model.families.qwen2_moe import QWEN2_MOE
 from octavo_engine.model.families.qwen3 import QWEN3
 from octavo_engine.model.families.qwen3_moe import QWEN3_MOE
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
 from octavo_engine.model.families.smollm3 import SMOLLM3
+from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
 from octavo_engine.model.families.stablelm import STABLELM
 from octavo_engine.model.families.starcoder2 import STARCODER2
 
 _ALL = (
     LLAMA,
     QWEN2,
+    MIMO,
     QWEN3,
     QWEN3_MOE,
     MISTRAL,
@@ -128,6 +137,15 @@ _ALL = (
     MINIMAX_M2,
     PHIMOE,
     HUNYUAN_MOE,
+    LLAMA4,
+    DEEPSEEK_V32,
+    GLM_MOE_DSA,
+    MELLUM,
+    LAGUNA,
+    HY_V3,
+    COHERE2_MOE,
+    ARIA_TEXT,
+    AFMOE,
     LFM2,
     BAMBA,
     GRANITE_HYBRID,

@@ -40,9 +40,9 @@ def _read_v3(fields: Fields) -> ModelSpec:
     return _model(fields, DEEPSEEK_V3.architecture, parts, interleaved=fields.boolean("rope_interleave", True))
 
 
-def read_by_type(fields: Fields, architecture: str) -> ModelSpec:
-    """A model of DeepSeek V3's shape whose `mlp_layer_types` says which layers are dense."""
-    feed_forward = mixtures.by_type(fields, mixtures.deepseek_experts(fields), 1)
+def read_by_type(fields: Fields, architecture: str, first_dense: int = 1) -> ModelSpec:
+    """A model of DeepSeek V3's shape whose `mlp_layer_types` says which layers are dense, or else the first ones."""
+    feed_forward = mixtures.by_type(fields, mixtures.deepseek_experts(fields), first_dense)
     parts = [feed_forward(layer) for layer in range(reading.num_layers(fields))]
     return _model(fields, architecture, parts, interleaved=fields.boolean("rope_interleave", True))
 

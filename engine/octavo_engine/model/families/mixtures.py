@@ -70,13 +70,19 @@ def after_dense_ones(fields: Fields, moe: MoESpec, name: str = "first_k_dense_re
 
 def by_type(fields: Fields, moe: MoESpec, first_dense: int) -> Callable[[int], FeedForward]:
     """What the feed-forward of each layer is by `mlp_layer_types`; without it the first ones are dense."""
+    types = layer_types(fields, first_dense)
+    dense = reading.mlp(fields) if "dense" in types else None
+    return lambda layer: dense if dense is not None and types[layer] == "dense" else moe
+
+
+def layer_types(fields: Fields, first_dense: int) -> list[str]:
+    """`mlp_layer_types`: of each layer `dense` or `sparse`; without it the first ones are dense."""
     count, types = reading.num_layers(fields), fields.values.get("mlp_layer_types")
     if types is None:
         types = ["dense" if layer < first_dense else "sparse" for layer in range(count)]
     if not isinstance(types, list) or len(types) != count or set(map(str, types)) - {"dense", "sparse"}:
         raise fields.wrong("mlp_layer_types", types, f"is not {count} times dense or sparse")
-    dense = reading.mlp(fields) if "dense" in types else None
-    return lambda layer: dense if dense is not None and types[layer] == "dense" else moe
+    return types
 
 
 def _check_groups(fields: Fields, groups: ExpertGroups, experts: int, top_k: int) -> None:

@@ -19,6 +19,7 @@ WRAPPERS: Mapping[str, str] = {
     "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
     "Idefics3ForConditionalGeneration": "",
     "InternVLForConditionalGeneration": "",
+    "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
     "LlavaForConditionalGeneration": "",
     "LlavaNextForConditionalGeneration": "",
     "LlavaOnevisionForConditionalGeneration": "",

@@ -14,8 +14,9 @@ _NAMES = TensorNames(query=_QKV, key=_QKV, value=_QKV, gate=_GATE_UP, up=_GATE_U
 
 def _read(fields: Fields) -> ModelSpec:
     norm = reading.rms_norm(fields)
+    mixer = reading.attention(fields, partial_rotary=True, window=reading.window(fields))
     layer = LayerSpec(
-        mixer=reading.attention(fields, partial_rotary=True, window=reading.window(fields)),
+        mixer=reading.with_rope(mixer, recomputed=True),
         feed_forward=reading.mlp(fields),
         norms=reading.norms_before(norm),
     )

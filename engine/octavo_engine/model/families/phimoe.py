@@ -15,8 +15,11 @@ def _read(fields: Fields) -> ModelSpec:
     if fields.integer("num_experts_per_tok", 1, 1 << 16) != 2:
         raise fields.wrong("num_experts_per_tok", fields.values["num_experts_per_tok"], "is not 2, as SparseMixer has")
     router = RouterSpec(scores="sparsemixer", jitter=jitter)
+    mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, window=reading.window(fields))
+    if mixer.rope is not None and mixer.rope.kind == "longrope":  # transformers rotates long ones like short ones
+        mixer = reading.with_rope(mixer, recomputed=True, long_factors=mixer.rope.factors)
     layer = LayerSpec(
-        mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias, window=reading.window(fields)),
+        mixer=mixer,
         feed_forward=mixtures.experts(fields, router, count="num_local_experts", size="intermediate_size"),
         norms=reading.norms_before(norm),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
@@ -35,4 +37,10 @@ QWEN2 = Family(
         "tie_word_embeddings": False,
     },
     gguf_architecture="qwen2",
+)
+MIMO: Family = Family(  # Xiaomi's MiMo 7B (arXiv 2505.07608): the same, and layers that predict further tokens
+    architecture="MiMoForCausalLM",
+    model_type="mimo",
+    read=lambda fields: replace(_read(fields), architecture=MIMO.architecture),
+    defaults=QWEN2.defaults,
 )

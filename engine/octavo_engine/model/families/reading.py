@@ -127,6 +127,11 @@ def with_rope(mixer: AttentionSpec, **values: Any) -> AttentionSpec:
     return mixer if mixer.rope is None else replace(mixer, rope=replace(mixer.rope, **values))
 
 
+def without_rope(mixer: AttentionSpec) -> AttentionSpec:
+    """`mixer` that rotates nothing."""
+    return replace(mixer, rope=None)
+
+
 def interleaved(mixer: AttentionSpec) -> AttentionSpec:
     """`mixer` of checkpoints that rotate neighbouring dimensions."""
     return with_rope(mixer, interleaved=True)
@@ -202,19 +207,37 @@ def window(fields: Fields) -> int | None:
     return fields.integer("sliding_window", 1, 1 << 30) if fields.has("sliding_window") else None
 
 
+def rotates(fields: Fields) -> tuple[bool, ...]:
+    """For each layer whether it rotates; `no_rope_layers` has a 1 where it does, else every so many-th does not."""
+    count, given = num_layers(fields), fields.integers("no_rope_layers")
+    if not given:
+        interval = fields.integer("no_rope_layer_interval", 1, 4096)
+        return tuple((layer + 1) % interval != 0 for layer in range(count))
+    if len(given) != count:
+        raise fields.wrong("no_rope_layers", given, f"does not name {count} layers")
+    return tuple(map(bool, given))
+
+
+def layer_types(fields: Fields, known: set[str], default: Callable[[int], str]) -> list[str]:
+    """The type of each layer, one of those that are `known`: in `layer_types`, or else as `default` says."""
+    count, kinds = num_layers(fields), fields.values.get("layer_types")
+    if kinds is None:
+        kinds = [default(layer) for layer in range(count)]
+    _check_kinds(fields, kinds, known)
+    if len(kinds) != count:
+        raise fields.wrong("layer_types", kinds, f"does not name {count} layers")
+    return kinds
+
+
 def windows(fields: Fields, default: Callable[[int], bool]) -> tuple[int | None, ...]:
     """Of each layer the tokens that its attention sees; None: all.
 
     Where `layer_types` does not say which layers have a window, it is those of which `default` is true.
     """
-    count, kinds = num_layers(fields), fields.values.get("layer_types")
-    if kinds is None:
-        kinds = [f"{'sliding' if default(layer) else 'full'}_attention" for layer in range(count)]
-    _check_kinds(fields, kinds, {"full_attention", "sliding_attention"})
-    if len(kinds) != count:
-        raise fields.wrong("layer_types", kinds, f"does not name {count} layers")
+    known = {"full_attention", "sliding_attention"}
+    kinds = layer_types(fields, known, lambda layer: f"{'sliding' if default(layer) else 'full'}_attention")
     if "sliding_attention" not in kinds:
-        return (None,) * count
+        return (None,) * len(kinds)
     window = fields.integer("sliding_window", 1, 1 << 30)
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 

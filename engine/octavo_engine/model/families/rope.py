@@ -34,8 +34,10 @@ def rope(
     rotary_dim = _rotary_dim(fields, values, head_dim, partial=partial)
     if kind == "longrope":
         return _longrope(fields, values, theta, max_position, head_dim, rotary_dim)
-    if kind in ("yarn", "llama3"):
-        return (_yarn if kind == "yarn" else _llama3)(values, theta, max_position, rotary_dim)
+    if kind == "llama3":
+        return _llama3(values, theta, _original(fields, values, max_position), rotary_dim)
+    if kind == "yarn":
+        return _yarn(values, theta, max_position, _original(fields, values, max_position), rotary_dim)
     return _of_one_factor(values, kind, theta, head_dim, rotary_dim)
 
 
@@ -100,12 +102,17 @@ def _rotary_dim(fields: Fields, values: Fields, head_dim: int, *, partial: bool)
     return rotary_dim
 
 
-def _llama3(values: Fields, theta: float, max_position: int, rotary_dim: int | None) -> RopeSpec:
+def _original(fields: Fields, values: Fields, max_position: int) -> int:
+    """The context that scaled RoPE starts from; where the model has a field for it, that counts (Phi-3)."""
+    name = "original_max_position_embeddings"
+    return (fields if fields.has(name) else values).integer(name, 2, 1 << 30, default=max_position)
+
+
+def _llama3(values: Fields, theta: float, original: int, rotary_dim: int | None) -> RopeSpec:
     """Llama 3.1's: long waves are slower by `factor`."""
     low, high = values.number("low_freq_factor", 1e-6, 1e6), values.number("high_freq_factor", 1e-6, 1e6)
     if high <= low:
         raise values.wrong("high_freq_factor", high, f"is not above low_freq_factor {low:g}")
-    original = values.integer("original_max_position_embeddings", 1, 1 << 30, default=max_position)
     factor = values.number("factor", 1e-3, 1e6)
     return RopeSpec(theta, "llama3", factor, low, high, original, rotary_dim=rotary_dim)
 
@@ -125,26 +132,24 @@ def _longrope(
     fields: Fields, values: Fields, theta: float, max_position: int, head_dim: int, rotary_dim: int | None
 ) -> RopeSpec:
     """LongRoPE (arXiv 2402.13753): a divisor for each pair, others for contexts beyond the original one."""
-    for mscale in ("short_mscale", "long_mscale"):  # Phi-3.5-MoE's, in place of a factor of attention
-        if values.has(mscale):
-            raise values.wrong(mscale, values.values[mscale], "is not supported")
-    size, name = rotary_dim or head_dim, "original_max_position_embeddings"
-    original = (values if values.has(name) else fields).integer(name, 2, 1 << 30, default=max_position)
+    size, original = rotary_dim or head_dim, _original(fields, values, max_position)
     factor = values.number("factor", 1e-3, 1e6, default=max_position / original)
     attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    attention = values.number("attention_factor", 1e-3, 1e3, default=attention)
     return RopeSpec(
         theta,
         "longrope",
         factor,
         original_max_position=original,
         factors=_factors(values, "short_factor", size),
-        attention_factor=values.number("attention_factor", 1e-3, 1e3, default=attention),
+        attention_factor=values.number("short_mscale", 1e-3, 1e3, default=attention),
+        long_attention_factor=values.number("long_mscale", 1e-3, 1e3, default=attention),
         long_factors=_factors(values, "long_factor", size),
         rotary_dim=rotary_dim,
     )
 
 
-def _yarn(values: Fields, theta: float, max_position: int, rotary_dim: int | None) -> RopeSpec:
+def _yarn(values: Fields, theta: float, max_position: int, original: int, rotary_dim: int | None) -> RopeSpec:
     """YaRN (arXiv 2309.00071)."""
     slow = values.number("beta_slow", 0, 1e6, default=1.0) or 1.0
     fast = values.number("beta_fast", 0, 1e6, default=32.0) or 32.0
@@ -152,7 +157,6 @@ def _yarn(values: Fields, theta: float, max_position: int, rotary_dim: int | Non
         raise values.wrong("beta_fast", fast, f"is not above beta_slow {slow:g}")
     if theta <= 1:
         raise values.wrong("rope_theta", theta, "is not above 1")
-    original = values.integer("original_max_position_embeddings", 1, 1 << 30, default=max_position)
     factor = values.number("factor", 1e-3, 1e6, default=max_position / original)
     return RopeSpec(
         theta,

@@ -12,7 +12,7 @@ from octavo_engine.model.spec import LayerSpec, ModelSpec
 
 def _read(fields: Fields) -> ModelSpec:
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
-    mlp_bias, rotates = fields.boolean("mlp_bias", False), _rotates(fields)
+    mlp_bias, rotates = fields.boolean("mlp_bias", False), reading.rotates(fields)
     windowed = fields.boolean("use_sliding_window", False) and fields.has("sliding_window")
     windows = reading.windows(fields, default=lambda layer: windowed and not rotates[layer])
     rotating = reading.attention(fields, qkv_bias=bias, output_bias=bias)
@@ -25,17 +25,6 @@ def _read(fields: Fields) -> ModelSpec:
         for window, rotated in zip(windows, rotates, strict=True)
     )
     return reading.model(fields, SMOLLM3.architecture, layers, norm=norm)
-
-
-def _rotates(fields: Fields) -> tuple[bool, ...]:
-    """For each layer whether it rotates; `no_rope_layers` has a 1 where it does."""
-    count, given = reading.num_layers(fields), fields.integers("no_rope_layers")
-    if not given:
-        interval = fields.integer("no_rope_layer_interval", 1, 4096)
-        return tuple((layer + 1) % interval != 0 for layer in range(count))
-    if len(given) != count:
-        raise fields.wrong("no_rope_layers", given, f"does not name {count} layers")
-    return tuple(map(bool, given))
 
 
 SMOLLM3 = Family(

@@ -62,6 +62,8 @@ class Attention(nn.Module):
             layout=layout,
         )
         self.output = Linear(query, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
+        gates = None if spec.output_gate is None else self.heads if spec.output_gate.per_head else query
+        self.gate = None if gates is None else Linear(hidden, (gates,), bias=False, options=options, method=method)
         eps = None if spec.output_norm is None else spec.output_norm.eps
         self.output_norm = None if eps is None else ShardedNorm(query, eps, options)
         self.query_norm = self._norm(spec.qk_norm, self.heads)
@@ -127,8 +129,16 @@ class Attention(nn.Module):
             attended = attention.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
         else:
             attended = attention.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
+        if self.gate is not None:
+            attended = attended * self._gates(self.gate(x), attended)
         attended = attended.reshape(len(heads), -1)
         return self.output.add_to(residual, attended if self.output_norm is None else self.output_norm(attended))
+
+    def _gates(self, gates: Tensor, attended: Tensor) -> Tensor:
+        """What `attended` [T, H, D] is multiplied with: [T, H, D] or [T, H, 1]."""
+        softplus = self.spec.output_gate is not None and self.spec.output_gate.activation == "softplus"
+        activated = torch.nn.functional.softplus(gates.float()).to(gates.dtype) if softplus else gates.sigmoid()
+        return activated.view(*attended.shape[:2], -1)
 
     def _with_value(self, heads: Tensor) -> Tensor:
         """[T, H + 2 K, D] with the value normalised, where the spec says so; it may be missing in `heads`."""
@@ -147,6 +157,8 @@ class Attention(nn.Module):
         if self.spec.kv_of_layer is not None:  # some checkpoints have them all the same
             yield from (ignored(f"{names.of_layer(role, layer)}.weight") for role in ("key", "value", "key_norm"))
         yield from self.output.tensors(names.of_layer("output", layer))
+        if self.gate is not None:
+            yield from self.gate.tensors(names.of_layer("output_gate", layer))
         if self.output_norm is not None:
             yield from self.output_norm.tensors(names.of_layer("output_norm", layer))
         for role, norm, heads in (("query", self.query_norm, self.heads), ("key", self.key_norm, self.kv_heads)):
@@ -206,4 +218,5 @@ class Attention(nn.Module):
         rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum
         quantized = 0 if self.qkv.method is UNQUANTIZED else max(query, hidden) + hidden * size
         norm = 0 if self.output_norm is None else self.output_norm.step_bytes()
-        return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized + norm
+        gated = 0 if self.gate is None else 3 * query * (size + _FLOAT32_BYTES)
+        return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized + norm + gated

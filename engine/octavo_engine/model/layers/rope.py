@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -13,14 +14,14 @@ from octavo_engine.model.spec import QueryScaling, RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Radians per position of each pair that is rotated, float32 [rotary_dim / 2], on the CPU."""
+    """Radians per position of each pair that is rotated, float32 [rotary_dim / 2], on the CPU; of short sequences."""
     size = rope.rotary_dim or head_dim
     if rope.kind == "proportional":
         size = head_dim
     exponents = torch.arange(0, size, 2, dtype=torch.float32, device="cpu") / size
     frequencies = 1.0 / (rope.theta**exponents)
     if rope.kind in ("factors", "longrope"):
-        return frequencies / torch.tensor(rope.long_factors or rope.factors, dtype=torch.float32, device="cpu")
+        return frequencies / torch.tensor(rope.factors, dtype=torch.float32, device="cpu")
     if rope.kind == "linear":
         return frequencies / rope.factor
     if rope.kind == "llama3":
@@ -104,25 +105,48 @@ class RotaryEmbedding(nn.Module):
     """
 
     inv_freq: Tensor
+    long_inv_freq: Tensor | None
+    """Of long sequences, where they are rotated otherwise."""
 
     def __init__(
         self, rope: RopeSpec | None, head_dim: int, device: torch.device, query_scaling: QueryScaling | None = None
     ) -> None:
         """None: nothing is rotated."""
         super().__init__()
+        self.rope, self.query_scaling = rope, query_scaling
         rotating = torch.empty(0, device="cpu") if rope is None else inverse_frequencies(rope, head_dim)
-        self.rotating, self.query_scaling = len(rotating), query_scaling
-        if rope is not None and rope.backwards:
-            rotating = -rotating
-        self.factor = 1.0 if rope is None else rope.attention_factor
-        frequencies = torch.cat((rotating, torch.zeros(head_dim // 2 - len(rotating), device="cpu")))
-        self.register_buffer("inv_freq", frequencies.to(device), persistent=False)
+        self.rotating = len(rotating)
+        self.register_buffer("inv_freq", self._padded(rotating, head_dim).to(device), persistent=False)
+        frequencies = None
+        if rope is not None and rope.kind == "longrope":
+            rotating = inverse_frequencies(replace(rope, factors=rope.long_factors), head_dim)
+            frequencies = self._padded(rotating, head_dim).to(device)
+        self.register_buffer("long_inv_freq", frequencies, persistent=False)
 
-    def forward(self, positions: Tensor) -> Rope:
-        """Positions [T] to cosines and sines, float32 [T, 1, head_dim / 2], times the attention factor."""
-        angles = positions.to(torch.float32)[:, None, None] * self.inv_freq
+    def _padded(self, rotating: Tensor, head_dim: int) -> Tensor:
+        """The frequencies of all pairs of a head [head_dim / 2]."""
+        if self.rope is not None and self.rope.backwards:
+            rotating = -rotating
+        return torch.cat((rotating, torch.zeros(head_dim // 2 - len(rotating), device="cpu")))
+
+    def forward(self, positions: Tensor, long_context: Tensor | None = None) -> Rope:
+        """Positions [T] to cosines and sines, float32 [T, 1, head_dim / 2], times the attention factor.
+
+        `long_context` [T]: which tokens are of long sequences, besides those at positions that only such have.
+        """
+        rope = self.rope
+        if rope is None or self.long_inv_freq is None:
+            return self._rotation(positions, self.inv_freq, 1.0 if rope is None else rope.attention_factor)
+        beyond = positions >= rope.original_max_position
+        is_long = (beyond if long_context is None else beyond | long_context)[:, None, None]
+        frequencies = torch.where(is_long, self.long_inv_freq, self.inv_freq)
+        factors = torch.where(is_long, rope.long_attention_factor, rope.attention_factor)
+        return self._rotation(positions, frequencies, factors)
+
+    def _rotation(self, positions: Tensor, frequencies: Tensor, factor: Tensor | float) -> Rope:
+        angles = positions.to(torch.float32)[:, None, None] * frequencies
         cos, sin = angles.cos(), angles.sin()
-        if self.factor != 1:
-            cos[..., : self.rotating].mul_(self.factor)
-            sin[..., : self.rotating].mul_(self.factor)
+        if isinstance(factor, Tensor) or factor != 1:
+            cos[..., : self.rotating].mul_(factor)
+            sin[..., : self.rotating].mul_(factor)
         return Rope(cos, sin, None if self.query_scaling is None else query_scale(positions, self.query_scaling))

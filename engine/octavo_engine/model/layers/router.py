@@ -13,6 +13,8 @@ def choose(logits: Tensor, router: RouterSpec, top_k: int, correction: Tensor | 
 
     From logits [T, E]; `correction` [E], float32, is added to scores for the choice alone.
     """
+    if router.softcap is not None:
+        logits = torch.tanh(logits.float() / router.softcap) * router.softcap
     if router.scores == "sparsemixer":
         return _sparsemixer(logits.float(), router.jitter)
     if router.scores in ("softmax of chosen", "sigmoid of chosen"):

@@ -1,0 +1,48 @@
+"""DeepSeek V3.2 and GLM-5: DeepSeek V3's shape, and an indexer that chooses which tokens are attended to.
+
+It chooses `index_topk` of them. Contexts that are no longer are attended to in full, and these alone are computed here:
+`index_topk` is then the longest context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from octavo_engine.model.families import deepseek, reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import StoredNames
+from octavo_engine.model.spec import ModelSpec
+
+
+def _read(fields: Fields, architecture: str) -> ModelSpec:
+    reading.refuse_if_true(fields, "mlp_bias")
+    spec = deepseek.read_by_type(fields, architecture, fields.integer("first_k_dense_replace", 0, 1 << 16))
+    indexers = tuple(f"model.layers.{layer}.self_attn.indexer." for layer in range(spec.num_layers))
+    longest = min(spec.max_position, fields.integer("index_topk", 1, 1 << 30))
+    return replace(spec, max_position=longest, stored_names=StoredNames(ignored=indexers))
+
+
+_DEFAULTS = {**deepseek.DEFAULTS, "n_routed_experts": 256, "first_k_dense_replace": 3, "index_topk": 2048}
+DEEPSEEK_V32: Family = Family(
+    architecture="DeepseekV32ForCausalLM",
+    model_type="deepseek_v32",
+    read=lambda fields: _read(fields, DEEPSEEK_V32.architecture),
+    defaults={**_DEFAULTS, "max_position_embeddings": 163840, "intermediate_size": 18432},
+)
+GLM_MOE_DSA: Family = Family(
+    architecture="GlmMoeDsaForCausalLM",
+    model_type="glm_moe_dsa",
+    read=lambda fields: _read(fields, GLM_MOE_DSA.architecture),
+    defaults={
+        **_DEFAULTS,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 202752,
+        "intermediate_size": 12288,
+        "q_lora_rank": 2048,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+)
