@@ -6,19 +6,21 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 
 class JSONLines(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line. What a record was given as its `fields` are fields of the object."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON; an exception in its own field."""
-        line = {
+        line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)

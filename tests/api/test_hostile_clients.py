@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
+from octavo_engine.logs import JSONLines
 from octavo_engine.server import acceptor, connection, serving, text_pool
 from octavo_engine.server.access_log import AccessLog
 from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.refusal import RefusedError
+from octavo_engine.server.trace_context import trace_context
 from tests.api import odd_worker
-from tests.api.served import PATIENCE, Served
+from tests.api.served import PATIENCE, Served, write_keys
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -347,7 +349,38 @@ def test_the_log_of_requests_holds_no_keys_and_no_line_of_a_clients_own(
 ) -> None:
     caplog.set_level(logging.INFO, "octavo.access")
     for path in ("/v1/models?api_key=sk-secret123", "/v1/sk-secret123", "/a%0aERROR%20forged"):
-        server.http.get(path)
+        server.http.get(path, headers={"X-Request-Id": "r"})
     server.http.get("/health/live")
     said = [message.split(" ", 1)[1] for message in caplog.messages if '"' in message]
-    assert said == ['"GET /v1/models" 200', '"GET /v1/sk-..." 404', '"GET /a%0aERROR%20forged" 404']
+    assert said == [
+        f'"GET {path} request_id=r' for path in ('/v1/models" 200', '/v1/sk-..." 404', '/a%0aERROR%20forged" 404')
+    ]
+
+
+def test_a_line_names_the_request_its_key_and_its_trace(
+    start: Callable[..., Served], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "octavo.access")
+    server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "ann"))
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    headers = {"Authorization": "Bearer sk-ann", "X-Request-Id": "mine", "traceparent": f"00-{trace}-{parent}-01"}
+    answer = server.http.post("/v1/completions", json={"prompt": "my secret"}, headers=headers)
+    version, trace_id, span, flags = answer.headers["traceparent"].split("-")
+    assert (version, trace_id, flags) == ("00", trace, "01") and span != parent
+    [line] = [record for record in caplog.records if "/v1/completions" in record.getMessage()]
+    assert line.getMessage().endswith(f'"POST /v1/completions" 200 request_id=mine key=ann trace_id={trace}')
+    fields = json.loads(JSONLines().format(line))
+    assert fields | {"method": "POST", "path": "/v1/completions", "status": 200, "request_id": "mine", "key": "ann",
+                     "trace_id": trace} == fields  # fmt: skip
+    assert "secret" not in str(fields)
+
+
+@pytest.mark.parametrize(
+    ("header", "valid"),
+    [(f"00-{'a' * 32}-{'b' * 16}-00", True), (f"01-{'a' * 32}-{'b' * 16}-00-more", True),
+     (f"00-{'a' * 32}-{'b' * 16}-00-more", False), (f"ff-{'a' * 32}-{'b' * 16}-00", False),
+     (f"00-{'0' * 32}-{'b' * 16}-00", False), (f"00-{'a' * 32}-{'0' * 16}-00", False), ("", False),
+     (f"00-{'A' * 32}-{'b' * 16}-00", False), (f"00-{'a' * 32}-{'b' * 16}-00\n", False)],
+)  # fmt: skip
+def test_only_a_valid_trace_context_is_taken(header: str, valid: bool) -> None:
+    assert (trace_context(header) is not None) == valid

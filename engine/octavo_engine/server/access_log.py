@@ -1,4 +1,4 @@
-"""One log line for each request: without query strings, without keys, and no more lines than a disk can hold."""
+"""One log line for each request: without query strings, bodies and keys, and no more lines than a disk can hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from starlette.types import Scope
 
-from octavo_engine.server.auth import OPEN_PATHS
+from octavo_engine.server.auth import OPEN_PATHS, key_of
+from octavo_engine.server.trace_context import TraceContext
 
 log = logging.getLogger("octavo.access")
 
@@ -42,7 +43,22 @@ class AccessLog:
             log.info("%d requests were answered without a line here: too many came at once", self._omitted)
             self._omitted = 0
         client = scope.get("client") or ("", 0)
-        log.info('%s:%d "%s %s" %d', client[0], client[1], scope["method"][:20], _shown(scope), status)
+        method, path, names = scope["method"][:20], _shown(scope), _names(scope)
+        said = "".join(f" {name}={value}" for name, value in names.items())
+        fields = {"client": client[0], "method": method, "path": path, "status": status, **names}
+        log.info('%s:%d "%s %s" %d%s', client[0], client[1], method, path, status, said, extra={"fields": fields})
+
+
+def _names(scope: Scope) -> dict[str, str]:
+    """The request's id, the name of its API key, and its trace, as far as it has them."""
+    state = scope.get("state", {})
+    trace: TraceContext | None = state.get("trace")
+    names = {
+        "request_id": state.get("request_id"),
+        "key": key_of(scope).name,
+        "trace_id": trace.trace_id if trace is not None else None,
+    }
+    return {name: value for name, value in names.items() if value}
 
 
 def _shown(scope: Scope) -> str:

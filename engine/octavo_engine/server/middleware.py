@@ -21,6 +21,7 @@ from octavo_engine.server.bytes_in_use import BytesInUse, Hold
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers
 from octavo_engine.server.limits import Arrival
 from octavo_engine.server.refusal import RefusedError, Rejection
+from octavo_engine.server.trace_context import trace_context
 
 log = logging.getLogger("octavo.server")
 
@@ -37,7 +38,8 @@ _USABLE_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}", re.ASCII)
 class RequestContext:
     """Gives each request an id, the client's own if it sent one, a log line, and turns exceptions into answers.
 
-    The client sees the id in X-Request-Id and the log names it where something fails; nothing is looked up by it.
+    The client sees the id in X-Request-Id and the log names it; nothing is looked up by it. A `traceparent` of the
+    client is answered with one of the same trace, which the log names as well.
     """
 
     def __init__(self, app: ASGIApp, on_reject: Callable[[Rejection], None]) -> None:
@@ -51,7 +53,8 @@ class RequestContext:
             return await self._app(scope, receive, send)
         theirs = Headers(scope=scope).get("x-request-id", "")
         shown = theirs if _USABLE_ID.fullmatch(theirs) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = shown
+        trace = trace_context(Headers(scope=scope).get("traceparent", ""))
+        scope.setdefault("state", {}).update(request_id=shown, trace=trace)
         started = ended = False
 
         async def send_with_id(message: Message) -> None:
@@ -60,6 +63,8 @@ class RequestContext:
                 started = True
                 for name in request_id_headers(scope["path"]):
                     MutableHeaders(scope=message)[name] = shown
+                if trace is not None:
+                    MutableHeaders(scope=message)["traceparent"] = trace.header
                 self._access_log.write(scope, message["status"])
             await send(message)
             ended = message["type"] == "http.response.body" and not message.get("more_body", False)

@@ -1,0 +1,38 @@
+"""W3C trace context (https://www.w3.org/TR/trace-context/): which trace of its client's a request belongs to."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+
+_HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """What a request's `traceparent` says, and this server's own place in the trace."""
+
+    trace_id: str
+    """32 hexadecimal digits."""
+    span_id: str
+    """16 hexadecimal digits: this server's part in the trace."""
+    flags: str
+    """2 hexadecimal digits, as the client sent them."""
+
+    @property
+    def header(self) -> str:
+        """The `traceparent` of the answer."""
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+
+
+def trace_context(traceparent: str) -> TraceContext | None:
+    """The context of a request with this header; None if it is not valid, as if there were none."""
+    found = _HEADER.fullmatch(traceparent)
+    if found is None:
+        return None
+    version, trace_id, parent_id, flags, more = found.groups()
+    known = version == "00"
+    if version == "ff" or (known and more is not None) or not int(trace_id, 16) or not int(parent_id, 16):
+        return None
+    return TraceContext(trace_id, secrets.token_hex(8), flags)
