@@ -21,6 +21,7 @@ from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup import LoadProgress, start_engine
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.model.source import resolve_model
+from octavo_engine.pooled_vectors import to_vector
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
@@ -41,10 +42,21 @@ class Completion:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Of each token of the prompt but its first, where they were asked for."""
+    pooled: bytes = b""
+    """The vector that stands for the prompt, float32, where it was asked for."""
     finish_reason: str | None = None
     stop_token: int | None = None
     """The last of `token_ids`, if it ended the answer: it is no part of `text`."""
     cached_tokens: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """One prompt's vector; `error` says why there is none."""
+
+    prompt_token_ids: list[int]
+    vector: list[float]
     error: str | None = None
 
 
@@ -77,6 +89,7 @@ class LLM:
         *,
         stop: Sequence[str] = (),
         on_finish: Callable[[int, Completion], None] | None = None,
+        pooled: bool = False,
     ) -> list[Completion]:
         """Answer all prompts, batched continuously; the answers in the prompts' order.
 
@@ -102,7 +115,12 @@ class LLM:
             detokenizer = Detokenizer(self.tokenizer, stop=stop, min_tokens=params.min_tokens)
             running[request_id] = _Running(index, completion, detokenizer)
             self._loop.add(
-                Request(request_id=request_id, prompt_token_ids=tuple(tokens), sampling=self._with_ends(params))
+                Request(
+                    request_id=request_id,
+                    prompt_token_ids=tuple(tokens),
+                    sampling=self._with_ends(params),
+                    pooled=pooled,
+                )
             )
         ended = ((each.index, each.completion) for each in self._steps(running))
         for index, completion in chain(refused, ended):
@@ -115,6 +133,16 @@ class LLM:
     ) -> list[Completion]:
         """`generate` for conversations, through the model's chat template."""
         return self.generate([self.encode_chat(messages) for messages in conversations], sampling, **options)
+
+    def embed(self, prompts: Sequence[Prompt]) -> list[Embedding]:
+        """A vector for each prompt, batched; of length 1, unless the model's own files say otherwise."""
+        ends = SamplingParams(max_tokens=0)
+        found = self.generate(prompts, ends, pooled=True)
+        normalize = self.info.embedding is None or self.info.embedding.normalize
+        return [
+            Embedding(each.prompt_token_ids, to_vector(each.pooled, normalize=normalize).tolist(), each.error)
+            for each in found
+        ]
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids."""
@@ -153,6 +181,7 @@ class LLM:
         completion.logprobs += output.logprobs[:kept]
         if output.prompt is not None:
             completion.prompt_logprobs = list(output.prompt.logprobs)
+            completion.pooled = output.prompt.pooled
         completion.cached_tokens = max(completion.cached_tokens, output.cached_tokens)
         completion.text += delta.text
         completion.finish_reason, completion.stop_token = output.finish_reason, output.stop_token

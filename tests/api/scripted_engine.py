@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from octavo_engine.core.request import PromptOutput, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput, StepOutputs
 from octavo_engine.engine.client import EngineState, error_of
-from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.info import EmbeddingInfo, EngineInfo
 from octavo_engine.engine.messages import Failed, Loading, Outputs
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.scheduler_stats import SchedulerStats
@@ -35,6 +36,7 @@ READY = EngineInfo(
     device="scripted",
     attention_backend="scripted",
     load_seconds=0.0,
+    embedding=EmbeddingInfo(size=4),
 )
 
 
@@ -177,6 +179,8 @@ class ScriptedEngine:
 
 def scripted_prompt(request: Request) -> PromptOutput | None:
     """What the prompt gives, where that is asked for."""
+    if request.pooled:
+        return PromptOutput(pooled=array("f", [3.0, 4.0 * sum(request.prompt_token_ids), 0.0, 0.5]).tobytes())
     if (top := request.sampling.prompt_logprobs) is None:
         return None
     return PromptOutput(tuple(scripted_logprobs(token, top) for token in request.prompt_token_ids[1:]))

@@ -172,11 +172,10 @@ def test_broken_bodies(server: Served, content: bytes, kind: str, code: str | No
 
 
 @pytest.mark.parametrize(("path", "method", "status", "code"), [
-    ("/v1/embeddings", "POST", 404, "not_found"),
+    ("/v1/audio/speech", "POST", 404, "not_found"),
     ("/v1/nonsense", "GET", 404, "not_found"),
     ("/", "GET", 404, "not_found"),
     ("/docs", "GET", 404, "not_found"),
-    ("/openapi.json", "GET", 404, "not_found"),
     (CHAT, "GET", 405, "method_not_allowed"),
     ("/metrics", "POST", 405, "method_not_allowed"),
     ("/v1/models/other", "GET", 404, "model_not_found"),

@@ -31,8 +31,8 @@ def test_every_family_is_listed_with_what_of_it_runs(capsys: pytest.CaptureFixtu
     ]
     rows = {line.split()[0]: line.split() for line in lines}
     assert list(rows) == [*sorted(FAMILIES), *sorted(WRAPPERS)]
-    assert rows["LlamaForCausalLM"][1:] == ["llama", "dense", "yes", "no", "fp8", "int8", "int4", "no", "yes"]
-    assert rows["GptOssForCausalLM"][1:] == ["gpt_oss", "experts", "yes", "yes", "no", "no", "no"]
+    assert rows["LlamaForCausalLM"][1:] == ["llama", "dense", "yes", "no", "fp8", "int8", "int4", "yes", "yes"]
+    assert rows["GptOssForCausalLM"][1:] == ["gpt_oss", "experts", "yes", "yes", "no", "yes", "no"]
     windows = {model.architecture for model in supported_models() if model.windows}
     assert windows >= {"MistralForCausalLM", "Qwen2ForCausalLM", "Gemma3ForCausalLM", "SmolLM3ForCausalLM"}
 

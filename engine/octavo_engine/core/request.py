@@ -23,6 +23,7 @@ class PromptOutput:
     """What a prompt gives by itself, where it was asked for."""
 
     logprobs: tuple[TokenLogprobs, ...] = ()  # of each of its tokens but the first
+    pooled: bytes = b""  # the vector that stands for it, float32 [hidden]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Request:
     cache_salt: str = ""  # requests of different salts share nothing in the prefix cache
     adapter: str = ""  # digest of the LoRA adapter whose keys and values these are; empty for the model's own
     timeout: float | None = None  # seconds from its arrival until FinishReason.TIMEOUT; None for no limit
+    pooled: bool = False  # whether it asks for the vector that stands for its prompt
     fork_of: str | None = None  # id of a request with the same beginning whose blocks this one shares (n > 1)
 
 

@@ -32,8 +32,7 @@ class SchedulerSettings:
     max_preemptions: int = 3  # of one request; after that it runs only with all its blocks reserved, to its end
     max_skips: int = 32  # how many requests may be admitted before one whose blocks are not there
     watermark: float = 0.03  # share of the blocks that is left for running requests when a new one is admitted
-    max_step_seconds: float = float("inf")
-    """Prompts are cut so that no step takes longer, by what steps have taken so far."""
+    max_step_seconds: float = float("inf")  # prompts are cut so that no step takes longer, going by earlier ones
     swap_block_seconds: float = float("inf")  # moving a block of every group to CPU memory and back
     long_context: LongContext | None = None  # None: a token's keys do not depend on how long its sequence is
 

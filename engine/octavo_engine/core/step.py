@@ -24,6 +24,7 @@ class NewRow:
     token_ids: tuple[int, ...]  # all tokens known of it, answers before a preemption included
     prompt_len: int
     sampling: SamplingParams
+    pooled: bool = False
 
 
 @dataclass(slots=True)
@@ -43,8 +44,7 @@ class BlockOpKind(StrEnum):
     """What is done with a block before the step's forward pass."""
 
     COPY = "copy"  # within the device: a block that others still read is about to be written (copy-on-write)
-    SWAP_OUT = "swap_out"
-    """From the device to CPU memory: `source` is a device block, `target` a block of the swap space."""
+    SWAP_OUT = "swap_out"  # from device block `source` to block `target` of the swap space
     SWAP_IN = "swap_in"  # from CPU memory to the device
 
 

@@ -42,6 +42,17 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingInfo:
+    """The vectors that stand for texts."""
+
+    size: int
+    pooling: str = "last"
+    """Which hidden states they are made of. Only `last`, the last token's, is computed."""
+    normalize: bool = True
+    """Whether they have length 1 where a request does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """What the server and `LLM` need to know of the engine."""
 
@@ -63,3 +74,4 @@ class EngineInfo:
     load_seconds: float
     memory: MemoryInfo | None = None
     model: ModelInfo | None = None
+    embedding: EmbeddingInfo | None = None

@@ -81,6 +81,10 @@ class EngineLoop:
         check_length(len(tokens), sampling.max_tokens, self.info.max_model_len)
         check_sampling(sampling)
         check_tokens(tokens, sampling, self.info.vocab_size)
+        embedding = self.info.embedding
+        if request.pooled and (embedding is None or embedding.pooling != "last"):
+            how = "none" if embedding is None else embedding.pooling
+            raise NotAdmissibleError(f"this model makes its embeddings by {how}, and here only the last token's are")
         if sampling.grammar is not None and self.mask_provider is None:
             raise NotAdmissibleError("this engine has no guided decoding: leave out the grammar")
 

@@ -18,7 +18,7 @@ from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.adaptive import AdaptiveLimits
-from octavo_engine.engine.info import EngineInfo, MemoryInfo, ModelInfo
+from octavo_engine.engine.info import EmbeddingInfo, EngineInfo, MemoryInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
@@ -28,6 +28,7 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.model import footprint
 from octavo_engine.model.generation_config import read_sampling_defaults
 from octavo_engine.model.origin import commit_of, size_of
+from octavo_engine.model.pooling import read_pooling
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.model.spec import ModelSpec
@@ -75,7 +76,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
     report("sizing", 0.0, "")
     sizing = size_engine(config, files)
     log.info("memory plan: %s", sizing.plan.describe())
-    sampling = _sampling_defaults(config, files)
+    sampling, pooling = _sampling_defaults(config, files), read_pooling(files)
     files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
     thread = DeviceThread()
     if sizing.resolved.device.type == "cpu":
@@ -100,6 +101,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
         load_seconds=time.perf_counter() - started,
         memory=sizing.memory_info(),
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
+        embedding=EmbeddingInfo(size=resolved.spec.hidden_size, pooling=pooling.kind, normalize=pooling.normalize),
     )
     report("warmup", 1.0, "")
     scheduler = _scheduler(config, resolved.spec, plan, loaded.swap_seconds)

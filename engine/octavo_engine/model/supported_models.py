@@ -49,7 +49,7 @@ class SupportedModel:
     quantization: tuple[str, ...]
     """The values of --quantization that it may be loaded with."""
     embeddings: bool
-    """Whether it answers /v1/embeddings. None does yet."""
+    """Whether it answers /v1/embeddings: every model that generates does, by its last token's hidden state."""
     gguf: bool
     """Whether its GGUF files are read."""
 
@@ -80,7 +80,7 @@ def _describe(family: Family) -> SupportedModel:
         "experts" if spec.has_experts else "dense",
         any(getattr(mixer, "window", None) is not None for mixer in spec.attention_mixers),
         tuple(name for name in ONLINE_SCHEMES if _quantizes(spec, name)),
-        False,
+        True,
         bool(family.gguf_architecture),
     )
 

@@ -1,4 +1,4 @@
-"""What requests ask of their prompts: log probabilities of the tokens, read from the passes that compute them.
+"""What requests ask of their prompts: log probabilities of the tokens, or a vector, read from passes that compute them.
 
 A prompt may come in chunks, so what each gives is copied to the host and kept until the last one's results are read.
 Logits are computed for a few places at a time: those of a whole prompt would take more memory than the model.
@@ -36,7 +36,7 @@ class PromptRead:
     count: int
     """May be 0: nothing follows the last token of a prompt."""
     result: int | None
-    """Index of the row among those that sample, if the chunk is the prompt's last one."""
+    """Index of the chunk among those that sample, if it is the prompt's last one."""
 
 
 @dataclass(slots=True)
@@ -44,8 +44,10 @@ class _Asked:
     """What a row's request asks of its prompt, and what earlier chunks gave."""
 
     prompt_len: int
-    top: int
-    """How many of the likeliest tokens are reported at each place."""
+    top: int | None
+    """How many of the likeliest tokens are reported at each place; None for no log probabilities."""
+    pooled: bool
+    """Whether the hidden state of its last token is asked for."""
     parts: list[ToHost] = field(default_factory=list)
 
 
@@ -53,8 +55,10 @@ class _Asked:
 class PromptReadback:
     """All that a row's prompt gave, on its way to the host."""
 
-    top: int
+    top: int | None
     parts: list[ToHost]
+    pooled: ToHost | None
+    """[hidden] in float32."""
 
     def read(self) -> PromptOutput:
         """Wait for it."""
@@ -64,7 +68,8 @@ class PromptReadback:
             for token, logprob, rank, ids, values in zip(*columns, strict=True):
                 likeliest = tuple(zip(ids[: self.top], values[: self.top], strict=True))
                 found.append(TokenLogprobs(token, logprob, rank, likeliest))
-        return PromptOutput(tuple(found))
+        pooled = b"" if self.pooled is None else self.pooled.wait()[0].numpy().tobytes()
+        return PromptOutput(tuple(found), pooled)
 
 
 class PromptOutputs:
@@ -79,35 +84,42 @@ class PromptOutputs:
         """Take in what requests ask that take rows. One that gave tokens before it was preempted has its output."""
         for new in new_rows:
             self._rows.pop(new.row, None)
-            if (top := new.sampling.prompt_logprobs) is not None and len(new.token_ids) == new.prompt_len:
-                self._rows[new.row] = _Asked(new.prompt_len, top)
+            top = new.sampling.prompt_logprobs
+            if (new.pooled or top is not None) and len(new.token_ids) == new.prompt_len:
+                self._rows[new.row] = _Asked(new.prompt_len, top, new.pooled)
 
     def reads(self, plan: StepPlan) -> list[PromptRead]:
         """The chunks of a plan whose hidden states are to be read."""
         found: list[PromptRead] = []
         if not self._rows:
             return found
-        place, result = plan.num_decode_tokens, len(plan.decode_rows)
+        place, result = plan.num_decode_tokens, 0
         for chunk in plan.chunks:
             if (asked := self._rows.get(chunk.row)) is not None:
                 count = max(0, min(chunk.num_tokens, asked.prompt_len - 1 - chunk.start))
+                count = 0 if asked.top is None else count
                 found.append(PromptRead(chunk.row, chunk.start, place, count, result if chunk.samples else None))
             place += chunk.num_tokens
             result += chunk.samples
         return found
 
-    def read(self, reads: Sequence[PromptRead], hidden: Tensor) -> dict[int, PromptReadback]:
-        """Take in the hidden states [sum of counts, hidden] of `reads`; by index, the rows that have given all."""
+    def read(self, reads: Sequence[PromptRead], sampled: Tensor, hidden: Tensor) -> dict[int, PromptReadback]:
+        """Take in the hidden states [sum of counts, hidden] of `reads`; by index, what has given all that was asked.
+
+        `sampled` [C, hidden] are those of the chunks that sample.
+        """
         complete: dict[int, PromptReadback] = {}
         for read, states in zip(reads, torch.split(hidden, [read.count for read in reads]), strict=True):
             asked = self._rows[read.row]
-            asked.parts += self._scores(asked, read, states)
+            if asked.top is not None:
+                asked.parts += self._scores(asked.top, read, states)
             if read.result is not None:
-                complete[read.result] = PromptReadback(asked.top, asked.parts)
+                last = ToHost(sampled[read.result].float()) if asked.pooled else None
+                complete[read.result] = PromptReadback(asked.top, asked.parts, last)
                 del self._rows[read.row]
         return complete
 
-    def _scores(self, asked: _Asked, read: PromptRead, hidden: Tensor) -> list[ToHost]:
+    def _scores(self, top: int, read: PromptRead, hidden: Tensor) -> list[ToHost]:
         """Of the tokens behind those of `hidden` [count, hidden]; on the first rank only."""
         found: list[ToHost] = []
         size = max(2, min(_MOST_LOGITS, len(self._table.tokens)))
@@ -116,7 +128,7 @@ class PromptOutputs:
         for states, some in zip(torch.split(hidden, size), torch.split(tokens, size), strict=True):
             logits = self._decoder.logits(states)  # which all ranks compute
             if self._decoder.ranks.shard.rank == 0:
-                found.append(ToHost(some, *token_logprobs(logits, some, asked.top)))
+                found.append(ToHost(some, *token_logprobs(logits, some, top)))
         return found
 
 

@@ -154,7 +154,9 @@ class Worker:
         reads, samples = self._prompts.reads(plan), len(step.sampled.rows)
         inputs = with_places(step.inputs, reads) if reads else step.inputs
         hidden = self._decoder(inputs, self._attention(inputs))
-        prompts = self._prompts.read(reads, hidden[samples:]) if reads else {}
+        of_chunks, more = hidden[plan.num_decode_tokens : samples], hidden[samples:]
+        complete = self._prompts.read(reads, of_chunks, more) if reads else {}
+        prompts = {len(plan.decode_rows) + index: readback for index, readback in complete.items()}
         logits = self._decoder.logits(hidden[:samples]) if samples else None
         return ForwardedStep(plan, timer, step.sampled, logits, prompts)
 

@@ -16,6 +16,7 @@ from octavo_engine.server.middleware import Authentication, BodyLimit, Metering,
 from octavo_engine.server.openai import chat, completions, models
 from octavo_engine.server.openai.responses import responses
 from octavo_engine.server.openapi import add_document
+from octavo_engine.server.pooling import embeddings, scores
 from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.serving import Serving
 
@@ -23,7 +24,7 @@ from octavo_engine.server.serving import Serving
 def create_app(serving: Serving) -> ASGIApp:
     """The whole application. It can be served before the model is loaded."""
     app = FastAPI(title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (tokenize, chat, completions, responses, messages, models):
+    for module in (tokenize, chat, completions, responses, messages, models, embeddings, scores):
         app.include_router(module.routes(serving))
     _add_probes(app, serving, metrics=serving.config.metrics_port is None)
 

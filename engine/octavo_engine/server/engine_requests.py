@@ -20,6 +20,7 @@ def engine_requests(asked: PreparedRequest, admitted: AdmittedRequest, seconds_l
             request_id=f"{name}-{len(found)}",
             prompt_token_ids=prompt,
             sampling=asked.sampling,
+            pooled=asked.pooled is not None,
             priority=admitted.priority,
             tenant=admitted.key.name,
             weight=admitted.key.weight,

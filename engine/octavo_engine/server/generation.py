@@ -134,8 +134,10 @@ class Generation:
             self._end(sequence, "error")
             raise APIError(500, "the answer could not be put together", code="internal_error") from None
         if piece is not None and piece.finish_reason is not None:
-            self._serving.admission.answered(sequence.num_tokens)
-            self._end(sequence, "length" if piece.finish_reason == FinishReason.LENGTH else "stop")
+            if self.request.max_tokens:
+                self._serving.admission.answered(sequence.num_tokens)
+            cut = piece.finish_reason == FinishReason.LENGTH and self.request.max_tokens > 0
+            self._end(sequence, "length" if cut else "stop")
         return piece
 
     def _end(self, sequence: Sequence, outcome: Outcome) -> None:

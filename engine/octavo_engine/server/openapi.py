@@ -19,6 +19,7 @@ from octavo_engine.server.openai.protocol import (
     TokenizeBody,
 )
 from octavo_engine.server.openai.responses.protocol import ResponsesBody
+from octavo_engine.server.pooling.protocol import EmbeddingBody, RerankBody, ScoreBody
 
 BODIES: Mapping[str, type[Body]] = {
     "/v1/chat/completions": ChatCompletionBody,
@@ -26,6 +27,10 @@ BODIES: Mapping[str, type[Body]] = {
     "/v1/responses": ResponsesBody,
     "/v1/messages": MessagesBody,
     "/v1/messages/count_tokens": PromptBody,
+    "/v1/embeddings": EmbeddingBody,
+    "/pooling": EmbeddingBody,
+    **dict.fromkeys(("/v1/score", "/score"), ScoreBody),
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RerankBody),
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
 }

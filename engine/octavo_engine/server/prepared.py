@@ -27,6 +27,21 @@ class TextOptions:
     """Whether log probabilities are reported of the token that ended an answer as well, although it is no text."""
 
 
+class PooledOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the vectors that stand for a request's prompts."""
+
+    dimensions: int | None = None
+    """Their first so many numbers; None for all."""
+    normalize: bool = True
+    base64: bool = False
+    queries: int = 0
+    """So many of the prompts, the first ones, are compared with the others: one with each, or pair by pair."""
+    documents: tuple[str, ...] = ()
+    """The texts of the others, where the answer repeats them."""
+    top_n: int | None = None
+    """So many of the best are in the answer; None for all."""
+
+
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a client asks to be generated: checked, rendered and tokenized by a text worker."""
 
@@ -44,6 +59,8 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How many likeliest tokens are reported at each place of the prompts, beside the answers; None for none."""
     scores_echo: bool = False
     """Whether the log probabilities of an answer begin with those of the prompt that it begins with."""
+    pooled: PooledOptions | None = None
+    """None: answers are text."""
     model: str | None
     stream: bool
     include_usage: bool

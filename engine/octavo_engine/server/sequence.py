@@ -6,9 +6,9 @@ A piece holds complete characters and nothing of a stop string, and the log prob
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
+from octavo_engine.core.request import FinishReason, PromptOutput, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.server.errors import APIError, shutting_down
 from octavo_engine.server.metrics import Metrics, Outcome
@@ -32,6 +32,8 @@ class Piece:
     """The stop string or token id of the request that ended it; None for the model's own end."""
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     """Of the prompt's tokens but its first, on the first piece, where they were asked for."""
+    pooled: bytes = b""
+    """The vector that stands for the prompt, on the first piece, where it was asked for."""
 
 
 class Sequence:
@@ -58,7 +60,7 @@ class Sequence:
         self._queue_seconds = 0.0
         self._logprobs: list[TokenLogprobs] = []
         self._end_logprobs = options.end_logprobs
-        self._prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+        self._prompt: PromptOutput | None = None
         self._prompt_given = False
         self._detokenizer = Detokenizer(
             tokenizer,
@@ -84,14 +86,15 @@ class Sequence:
         self.num_tokens += delta.tokens + (len(output.token_ids) - len(shown) if delta.stop is None else 0)
         self._logprobs += output.logprobs[: None if self._end_logprobs and delta.stop is None else delta.tokens]
         if output.prompt is not None and not self._prompt_given:
-            self._prompt_logprobs, self._prompt_given = output.prompt.logprobs, True
+            self._prompt, self._prompt_given = output.prompt, True
         finish_reason = FinishReason.STOP.value if delta.stop is not None else output.finish_reason
         if not delta.text and finish_reason is None:
             return None
         logprobs, self._logprobs = tuple(self._logprobs), []
-        prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, None
+        prompt, self._prompt = self._prompt, None
         reason = delta.stop if delta.stop is not None else self._stop_token(output)
-        return Piece(self.index, delta.text, logprobs, finish_reason, reason, prompt_logprobs)
+        piece = Piece(self.index, delta.text, logprobs, finish_reason, reason)
+        return piece if prompt is None else replace(piece, prompt_logprobs=prompt.logprobs, pooled=prompt.pooled)
 
     def _stop_token(self, output: RequestOutput) -> int | None:
         """The token of the request's own stop_token_ids that ended it."""

@@ -20,6 +20,7 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import prepare_chat, prepare_completion, prepare_tokenize
 from octavo_engine.server.openai.responses import prepare_response
+from octavo_engine.server.pooling import prepare_pooled
 from octavo_engine.server.prepared import (
     LENGTH,
     JSONAnswer,
@@ -41,6 +42,9 @@ JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]]
     "response": prepare_response.prepare,
     "messages": prepare_messages.prepare,
     "count_tokens": prepare_messages.count_tokens,
+    "embedding": prepare_pooled.embedding,
+    "score": prepare_pooled.score,
+    "rerank": prepare_pooled.rerank,
     "tokenize": prepare_tokenize.tokenize,
     "detokenize": prepare_tokenize.detokenize,
 }

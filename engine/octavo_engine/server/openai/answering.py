@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -28,7 +29,14 @@ from octavo_engine.text.tokenizer import Tokenizer
 Result = TypeVar("Result")
 
 
-class Writer(Protocol):
+class WholeWriter(Protocol):
+    """Writes one request's answer in an endpoint's own shape, as one JSON body."""
+
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+        """The complete answer; one piece for each sequence."""
+
+
+class Writer(WholeWriter, Protocol):
     """Writes one request's answer in an endpoint's own shape: as server-sent events, or as one JSON body."""
 
     def opening(self, index: int) -> list[bytes]:
@@ -43,20 +51,52 @@ class Writer(Protocol):
     def failure(self, error: APIError) -> bytes:
         """The event that ends a stream that failed."""
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
-        """The complete answer; one piece for each sequence."""
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A request that is prepared and admitted; its generation has to be run."""
+
+    asked: PreparedRequest
+    generation: Generation
+    deadline: float
+    tokenizer: Tokenizer
 
 
 async def answer(
     serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest, Tokenizer], Writer]
 ) -> Response:
     """Run one request from its body to its last byte. `job` is what a text worker does with the body."""
+    if (begun := await _begin(serving, request, job)) is None:
+        return Response(status_code=499)
+    written = writer(serving.names[0], begun.asked, begun.tokenizer)
+    if begun.asked.stream:
+        return EventStream(stream(begun.generation, written), begun.generation.run(), begun.deadline)
+    return await _whole(serving, request, begun, written)
+
+
+async def answer_whole(
+    serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest], WholeWriter]
+) -> Response:
+    """The same for an endpoint that has no streams."""
+    if (begun := await _begin(serving, request, job)) is None:
+        return Response(status_code=499)
+    return await _whole(serving, request, begun, writer(serving.names[0], begun.asked))
+
+
+async def _whole(serving: Serving, request: Request, begun: Begun, writer: WholeWriter) -> Response:
+    async with begun.generation.run():
+        found = await while_connected(request, collect_answer(begun.generation, writer))
+    return Response(status_code=499) if found is None else WholeAnswer(found, serving.unread)
+
+
+async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
+    """Prepare and admit a request; None if its client goes away meanwhile."""
     model = serving.model()
     times = Times(request, serving.config.request_timeout)
     with serving.running.preparing():
         prepared = await prepare(serving, request, job, model.ready, Prepared)
         if prepared is None:
-            return Response(status_code=499)
+            return None
         asked = prepared.request
         serving.check_model(asked.model)
         times.shorten(asked.timeout)
@@ -65,12 +105,7 @@ async def answer(
             requests=engine_requests(asked, admitted, times.left), n=asked.n, text=asked.text, arrival=times.arrival
         )
         generation = Generation(serving, model.tokenizer, requests, admitted, request.state.request_id)
-    written = writer(serving.names[0], asked, model.tokenizer)
-    if asked.stream:
-        return EventStream(stream(generation, written), generation.run(), times.deadline)
-    async with generation.run():
-        found = await while_connected(request, collect_answer(generation, written))
-    return Response(status_code=499) if found is None else WholeAnswer(found, serving.unread)
+    return Begun(asked, generation, times.deadline, model.tokenizer)
 
 
 async def json_answer(serving: Serving, request: Request, job: str) -> Response:
@@ -140,13 +175,13 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
         yield each
 
 
-async def collect_answer(generation: Generation, writer: Writer) -> bytes:
+async def collect_answer(generation: Generation, writer: WholeWriter) -> bytes:
     """One JSON body, once all sequences have ended."""
     pieces: list[list[Piece]] = [[] for _ in generation.sequences]
     async for piece in generation:
         pieces[piece.index].append(piece)
     answers = [merge(each) for each in pieces]
-    if any(answer.prompt_logprobs for answer in answers):  # there may be a hundred thousand
+    if any(answer.prompt_logprobs or answer.pooled for answer in answers):  # there may be very many numbers
         return await asyncio.to_thread(writer.full, answers, usage_of(generation))
     return writer.full(answers, usage_of(generation))
 
@@ -161,6 +196,7 @@ def merge(pieces: Sequence[Piece]) -> Piece:
         last.finish_reason,
         last.stop_reason,
         pieces[0].prompt_logprobs,
+        pieces[0].pooled,
     )
 
 

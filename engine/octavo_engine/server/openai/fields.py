@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -12,6 +13,8 @@ MAX_TEXT = 16 << 20
 """Characters of one text; of all messages or prompts together --max-request-bytes is the limit."""
 MAX_TOKENS = 1 << 24
 MAX_PROMPTS = 32
+MAX_INPUTS = 2048
+"""Texts to be embedded or compared in one request."""
 MAX_N = 8
 MAX_TOKEN_ID = (1 << 31) - 1
 
@@ -100,7 +103,7 @@ Stop = Annotated[list[StopString], Field(max_length=4), BeforeValidator(_listed)
 """One stop string or up to four."""
 
 
-def _prompts(value: Any) -> list[str] | list[list[int]]:
+def _prompts(value: Any, most: int = MAX_PROMPTS) -> list[str] | list[list[int]]:
     """A prompt as text or token ids, or a list of such, always as a list."""
     if isinstance(value, str):
         return [_text(value)]
@@ -108,8 +111,8 @@ def _prompts(value: Any) -> list[str] | list[list[int]]:
         raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
     if all(type(item) is int for item in value):
         return [_token_ids(value)]
-    if len(value) > MAX_PROMPTS:
-        raise ValueError(f"holds {len(value)} prompts; at most {MAX_PROMPTS} are allowed in one request")
+    if len(value) > most:
+        raise ValueError(f"holds {len(value)} prompts; at most {most} are allowed in one request")
     if all(isinstance(item, str) for item in value):
         return [_text(item) for item in value]
     if all(isinstance(item, list) for item in value):
@@ -155,3 +158,5 @@ def _content(value: Any) -> str | None:
 
 Prompts = Annotated[list[str] | list[list[int]], BeforeValidator(_prompts)]
 Content = Annotated[str | None, BeforeValidator(_content)]
+Inputs = Annotated[list[str] | list[list[int]], BeforeValidator(partial(_prompts, most=MAX_INPUTS))]
+"""Texts or token ids to be embedded."""

@@ -1,0 +1,61 @@
+"""How a model makes one vector of a text's hidden states, as its sentence-transformers files say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.source import ModelFiles
+
+_MODES = {
+    "lasttoken": "last",
+    "last": "last",
+    "cls_token": "cls",
+    "cls": "cls",
+    "mean_tokens": "mean",
+    "mean": "mean",
+}
+"""Names of ways to pool, by those that end the fields of 1_Pooling/config.json, and those of `pooling_mode` there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingConfig:
+    """From hidden states to a vector."""
+
+    kind: str = "last"
+    """`last`: the last token's, which is the default of models that generate; or what else the files name."""
+    normalize: bool = True
+    """Whether vectors have length 1."""
+
+
+def read_pooling(files: ModelFiles) -> PoolingConfig:
+    """What modules.json and the files that it names say; the default without them. ModelLoadError if broken."""
+    if files.directory is None or not (files.directory / "modules.json").is_file():
+        return PoolingConfig()
+    modules = _read(files.directory / "modules.json")
+    try:
+        kinds = {module["type"].rsplit(".", 1)[-1]: module.get("path", "") for module in modules}
+    except (TypeError, KeyError, AttributeError):
+        raise ModelLoadError(f"{files.directory / 'modules.json'}: is no list of modules with their types") from None
+    if unknown := sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"}):
+        return PoolingConfig(kind=f"{', '.join(unknown)} after the model")
+    config = _read(files.directory / str(kinds["Pooling"]) / "config.json") if "Pooling" in kinds else {}
+    return PoolingConfig(_kind(config) if "Pooling" in kinds else "none", "Normalize" in kinds)
+
+
+def _kind(config: dict[str, Any]) -> str:
+    """The one way that is switched on."""
+    named = config.get("pooling_mode")
+    chosen = [named] if isinstance(named, str) else []
+    chosen += [name.removeprefix("pooling_mode_") for name, on in config.items() if on is True and "_mode_" in name]
+    return " and ".join(_MODES.get(name, name) for name in chosen) or "none"
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path}: cannot be read as JSON: {error}") from None

@@ -1,0 +1,1 @@
+"""Endpoints that answer with what stands for texts: embeddings, scores of pairs, ranks of documents."""

@@ -1,0 +1,104 @@
+"""POST /v1/embeddings, in OpenAI's shape, and /pooling, in vLLM's."""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo_engine.pooled_vectors import to_bytes, to_vector
+from octavo_engine.server.openai.answering import answer_whole
+from octavo_engine.server.openai.answers import Usage, encode
+from octavo_engine.server.prepared import PooledOptions, PreparedRequest
+from octavo_engine.server.sequence import Piece
+from octavo_engine.server.serving import Serving
+
+
+class PooledUsage(msgspec.Struct):
+    """Tokens that were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingObject(msgspec.Struct, kw_only=True):
+    """One input's vector, as numbers or as the base64 of little-endian float32."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class PoolingObject(msgspec.Struct, kw_only=True):
+    """The same in the shape of /pooling."""
+
+    object: Literal["pooling"] = "pooling"
+    index: int
+    data: list[float] | str
+
+
+class Vectors(msgspec.Struct, kw_only=True):
+    """The vectors of all inputs."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: Sequence[EmbeddingObject | PoolingObject]
+    usage: PooledUsage
+
+
+class EmbeddingWriter:
+    """Answers of /v1/embeddings."""
+
+    def __init__(self, name: str, asked: PreparedRequest) -> None:
+        self._model = asked.model or name
+        self._options = asked.pooled or PooledOptions()
+
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+        """The complete answer."""
+        return encode(
+            Vectors(
+                id=f"embd-{uuid.uuid4().hex}",
+                created=int(time.time()),
+                model=self._model,
+                data=[self._entry(piece.index, self._written(piece)) for piece in answers],
+                usage=PooledUsage(usage.prompt_tokens, usage.prompt_tokens),
+            )
+        )
+
+    def _entry(self, index: int, vector: list[float] | str) -> EmbeddingObject | PoolingObject:
+        return EmbeddingObject(index=index, embedding=vector)
+
+    def _written(self, piece: Piece) -> list[float] | str:
+        vector = to_vector(piece.pooled, self._options.dimensions, normalize=self._options.normalize)
+        return base64.b64encode(to_bytes(vector)).decode() if self._options.base64 else vector.tolist()
+
+
+class PoolingWriter(EmbeddingWriter):
+    """Answers of /pooling."""
+
+    def _entry(self, index: int, vector: list[float] | str) -> EmbeddingObject | PoolingObject:
+        return PoolingObject(index=index, data=vector)
+
+
+def routes(serving: Serving) -> APIRouter:
+    """Both endpoints."""
+    router = APIRouter()
+
+    @router.post("/v1/embeddings", response_model=None)
+    async def embeddings(request: Request) -> Response:
+        return await answer_whole(serving, request, "embedding", EmbeddingWriter)
+
+    @router.post("/pooling", response_model=None)
+    async def pooling(request: Request) -> Response:
+        return await answer_whole(serving, request, "embedding", PoolingWriter)
+
+    return router

@@ -1,0 +1,88 @@
+"""Bodies of requests for embeddings, scores and ranks; beyond OpenAI's fields with the names of vLLM and Jina."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from octavo_engine.server.openai.fields import (
+    MAX_INPUTS,
+    MAX_TOKENS,
+    Inputs,
+    Name,
+    Priority,
+    PromptTruncation,
+    Text,
+    Timeout,
+)
+from octavo_engine.server.openai.protocol import Body
+from octavo_engine.server.openai.refused import NotYet, OnlyFalse
+
+Documents = Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
+
+
+class PooledBody(Body):
+    """What all of them have in common."""
+
+    model: Name | None = None
+    truncate_prompt_tokens: PromptTruncation | None = None
+    """Keep so many tokens of a text, the first ones and those that the tokenizer adds; -1 keeps what fits."""
+    add_special_tokens: bool | None = None
+    priority: Priority | None = None
+    timeout: Timeout | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:=/+-]+$")] | None = None
+    mm_processor_kwargs: NotYet = None
+    softmax: NotYet = None
+    activation: NotYet = None
+    use_activation: NotYet = None
+    chat_template: NotYet = None
+    instruction: NotYet = None
+
+
+class EmbeddingBody(PooledBody):
+    """POST /v1/embeddings and /pooling."""
+
+    input: Inputs
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    """The first so many numbers, brought to length 1."""
+    normalize: bool | None = None
+    """Whether vectors have length 1; the model's own files say so where this does not."""
+    messages: NotYet = None
+    embed_dtype: NotYet = None
+    endianness: NotYet = None
+    task: NotYet = None
+    late_chunking: OnlyFalse = None
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+class ScoreBody(PooledBody):
+    """POST /v1/score: one text against one or several, or as many against as many, pair by pair."""
+
+    text_1: Text | Documents | None = None
+    text_2: Text | Documents | None = None
+    queries: Text | Documents | None = None
+    """vLLM's other name of text_1."""
+    documents: Text | Documents | None = None
+    """vLLM's other name of text_2."""
+
+    def sides(self) -> tuple[list[str], list[str]] | None:
+        """Both lists; None if one is missing."""
+        first = self.text_1 if self.text_1 is not None else self.queries
+        second = self.text_2 if self.text_2 is not None else self.documents
+        return None if first is None or second is None else (_listed(first), _listed(second))
+
+
+class RerankBody(PooledBody):
+    """POST /v1/rerank: the documents by how well they answer the query."""
+
+    query: Text
+    documents: Documents
+    top_n: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    """0 and null mean all."""
+    return_documents: bool | None = None
+    max_tokens_per_doc: NotYet = None

@@ -1,0 +1,137 @@
+"""POST /v1/score, in vLLM's shape, and /v1/rerank, in Jina's: by the cosine of texts' embeddings."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from fastapi import APIRouter
+from msgspec import UNSET, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo_engine.pooled_vectors import similarity, to_vector
+from octavo_engine.server.openai.answering import answer_whole
+from octavo_engine.server.openai.answers import Usage, encode
+from octavo_engine.server.pooling.embeddings import PooledUsage
+from octavo_engine.server.prepared import PooledOptions, PreparedRequest
+from octavo_engine.server.sequence import Piece
+from octavo_engine.server.serving import Serving
+
+
+class Score(msgspec.Struct, kw_only=True):
+    """Of one pair."""
+
+    object: Literal["score"] = "score"
+    index: int
+    score: float
+
+
+class Scores(msgspec.Struct, kw_only=True):
+    """Of all pairs."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[Score]
+    usage: PooledUsage
+
+
+class Document(msgspec.Struct):
+    """A document's text."""
+
+    text: str
+
+
+class RerankResult(msgspec.Struct, kw_only=True):
+    """One document, by its index in the request."""
+
+    index: int
+    document: Document | UnsetType = UNSET
+    relevance_score: float
+
+
+class Reranked(msgspec.Struct, kw_only=True):
+    """The documents, the best first."""
+
+    id: str
+    model: str
+    usage: PooledUsage
+    results: list[RerankResult]
+
+
+class ScoreWriter:
+    """Answers of /v1/score."""
+
+    def __init__(self, name: str, asked: PreparedRequest) -> None:
+        self._model = asked.model or name
+        self._options = asked.pooled or PooledOptions()
+
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+        """The complete answer."""
+        scores = [Score(index=index, score=score) for index, score in enumerate(_scores(answers, self._options))]
+        return encode(
+            Scores(
+                id=f"score-{uuid.uuid4().hex}",
+                created=int(time.time()),
+                model=self._model,
+                data=scores,
+                usage=PooledUsage(usage.prompt_tokens, usage.prompt_tokens),
+            )
+        )
+
+
+class RerankWriter:
+    """Answers of /v1/rerank."""
+
+    def __init__(self, name: str, asked: PreparedRequest) -> None:
+        self._model = asked.model or name
+        self._options = asked.pooled or PooledOptions()
+
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+        """The complete answer."""
+        scores = _scores(answers, self._options)
+        best = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: self._options.top_n]
+        return encode(
+            Reranked(
+                id=f"rerank-{uuid.uuid4().hex}",
+                model=self._model,
+                usage=PooledUsage(usage.prompt_tokens, usage.prompt_tokens),
+                results=[self._result(index, scores[index]) for index in best],
+            )
+        )
+
+    def _result(self, index: int, score: float) -> RerankResult:
+        documents = self._options.documents
+        document = Document(documents[index]) if documents else UNSET
+        return RerankResult(index=index, document=document, relevance_score=score)
+
+
+def _scores(answers: Sequence[Piece], options: PooledOptions) -> list[float]:
+    """One for each document: with the only query, or with the query at the same place."""
+    vectors = [to_vector(piece.pooled, normalize=True) for piece in answers]
+    queries, documents = vectors[: options.queries], vectors[options.queries :]
+    if len(queries) == 1:
+        queries = queries * len(documents)
+    return [similarity(query, document) for query, document in zip(queries, documents, strict=True)]
+
+
+def routes(serving: Serving) -> APIRouter:
+    """All paths by which clients know the two."""
+    router = APIRouter()
+
+    async def score(request: Request) -> Response:
+        return await answer_whole(serving, request, "score", ScoreWriter)
+
+    async def rerank(request: Request) -> Response:
+        return await answer_whole(serving, request, "rerank", RerankWriter)
+
+    for path in ("/v1/score", "/score"):
+        router.add_api_route(path, score, methods=["POST"], response_model=None)
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        router.add_api_route(path, rerank, methods=["POST"], response_model=None)
+    return router

@@ -1,0 +1,118 @@
+"""Embeddings, scores and ranks: OpenAI's, vLLM's and Jina's shapes, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import openai
+import pytest
+
+from tests.api.served import Served
+
+EMBED = "/v1/embeddings"
+
+
+def vector_of(server: Served, text: str) -> list[float]:
+    """The scripted engine's vector at length 1."""
+    numbers = [3.0, 4.0 * sum(server.tokenizer.encode(text)), 0.0, 0.5]
+    return [number / math.hypot(*numbers) for number in numbers]
+
+
+def test_inputs_of_every_kind_by_the_sdk(server: Served) -> None:
+    """Which asks for base64 and decodes it, unless floats are asked for."""
+    ids = server.tokenizer.encode("Hi there")
+    kinds: list[tuple[Any, int]] = [("Hi there", 1), (["Hi there", "x"], 2), (ids, 1), ([ids, [5]], 2)]
+    for asked, count in kinds:
+        answer = server.openai().embeddings.create(model="smollm2", input=asked)
+        assert [each.index for each in answer.data] == list(range(count))
+        assert answer.data[0].embedding == pytest.approx(vector_of(server, "Hi there"))
+        assert (answer.object, answer.data[0].object, answer.model) == ("list", "embedding", "smollm2")
+    floats = server.openai().embeddings.create(model="smollm2", input="Hi there", encoding_format="float")
+    assert floats.data[0].embedding == pytest.approx(vector_of(server, "Hi there"))
+    assert (floats.usage.prompt_tokens, floats.usage.total_tokens) == (len(ids), len(ids))
+    assert {(each.pooled, each.sampling.max_tokens) for each in server.engine.requests} == {(True, 0)}
+    server.wait_until(lambda: server.serving.admission.queued == 0 == server.serving.admission.begun)
+
+
+def test_vectors_are_cut_and_brought_to_length_1(server: Served) -> None:
+    cut = server.openai().embeddings.create(model="smollm2", input="Hi", dimensions=2).data[0].embedding
+    whole = vector_of(server, "Hi")
+    assert cut == pytest.approx([number / math.hypot(*whole[:2]) for number in whole[:2]])
+    raw = server.http.post("/pooling", json={"input": [7], "normalize": False}).json()
+    assert raw["data"] == [{"object": "pooling", "index": 0, "data": [3.0, 28.0, 0.0, 0.5]}]
+
+
+def test_long_inputs_are_refused_or_cut(server: Served) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        server.openai().embeddings.create(model="smollm2", input=[5] * 513)
+    assert caught.value.code == "context_length_exceeded"
+    for keep, tokens in ((-1, 512), (3, 3)):
+        for asked in ([*range(600)], "a b c d e " * 200):
+            server.do(server.engine.requests.clear)
+            server.http.post(EMBED, json={"input": asked, "truncate_prompt_tokens": keep}).raise_for_status()
+            [request] = server.engine.requests
+            first = asked if isinstance(asked, list) else server.tokenizer.encode(asked)
+            assert list(request.prompt_token_ids) == first[:tokens]
+
+
+BAD: dict[str, tuple[str, dict[str, Any], str]] = {
+    "nothing": (EMBED, {}, "input"),
+    "an empty text": (EMBED, {"input": ""}, "input"),
+    "a number": (EMBED, {"input": 5}, "input"),
+    "a token that there is not": (EMBED, {"input": [49152]}, "input"),
+    "a chat": (EMBED, {"input": "x", "messages": []}, "messages"),
+    "too many dimensions": (EMBED, {"input": "x", "dimensions": 5}, "dimensions"),
+    "no dimensions": (EMBED, {"input": "x", "dimensions": 0}, "dimensions"),
+    "an unknown format": (EMBED, {"input": "x", "encoding_format": "int8"}, "encoding_format"),
+    "cut, but not of length 1": (EMBED, {"input": "x", "dimensions": 2, "normalize": False}, "normalize"),
+    "one side alone": ("/v1/score", {"text_1": "x"}, "text_1"),
+    "sides that do not fit": ("/v1/score", {"text_1": ["x", "y"], "text_2": ["a", "b", "c"]}, "text_1"),
+    "no documents": ("/v1/rerank", {"query": "x", "documents": []}, "documents"),
+    "a document that is no text": ("/v1/rerank", {"query": "x", "documents": [5]}, "documents[0]"),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "param"), BAD.values(), ids=BAD)
+def test_bad_requests_name_the_field(server: Served, path: str, body: dict[str, Any], param: str) -> None:
+    answer = server.http.post(path, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_scores_are_cosines(server: Served) -> None:
+    def cosine(first: str, second: str) -> float:
+        return sum(a * b for a, b in zip(vector_of(server, first), vector_of(server, second), strict=True))
+
+    pairs = server.http.post("/v1/score", json={"text_1": ["a", "b"], "text_2": ["x y", "z"]}).json()
+    assert [each["score"] for each in pairs["data"]] == pytest.approx([cosine("a", "x y"), cosine("b", "z")])
+    assert [(each["index"], each["object"]) for each in pairs["data"]] == [(0, "score"), (1, "score")]
+    one = server.http.post("/score", json={"queries": "a", "documents": ["x y", "z"]}).json()
+    assert [each["score"] for each in one["data"]] == pytest.approx([cosine("a", "x y"), cosine("a", "z")])
+    assert one["usage"] == {"prompt_tokens": 4, "total_tokens": 4}
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+def test_documents_are_ranked(server: Served, path: str) -> None:
+    """The scripted vectors of the same text are the most alike."""
+    documents = ["!", "what is this", '"']
+    body = {"model": "smollm2", "query": "what is this", "documents": documents, "top_n": 2}
+    answer = server.http.post(path, json=body).json()
+    first, second = answer["results"]
+    assert (first["index"], first["document"]) == (1, {"text": "what is this"})
+    assert first["relevance_score"] == pytest.approx(1) and second["relevance_score"] < first["relevance_score"]
+    bare = server.http.post(path, json={**body, "return_documents": False, "top_n": None}).json()
+    assert sorted(result["index"] for result in bare["results"]) == [0, 1, 2]
+    assert "document" not in bare["results"][0]
+
+
+def test_a_model_that_pools_otherwise_is_refused_by_name(start: Any) -> None:
+    from dataclasses import replace
+
+    server = start()
+    info = server.engine.state.ready
+    embedding = replace(info.embedding, pooling="mean")
+    server.do(lambda: setattr(server.engine.state, "ready", replace(info, embedding=embedding)))
+    for path, body in ((EMBED, {"input": "x"}), ("/rerank", {"query": "x", "documents": ["y"]})):
+        error = server.http.post(path, json=body).json()["error"]
+        assert (error["param"], error["code"]) == ("model", "unsupported_parameter")
+        assert "by mean" in error["message"]
