@@ -142,7 +142,14 @@ class Fleet:
     def told(self) -> bool:
         """Whether the status of every LLMService reports that its pod finds no node."""
         items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
-        return len(items) == self.size and all(_ready_reason(item) == "Unschedulable" for item in items)
+        return len(items) == self.size and all(
+            _condition(item, "Ready").get("reason") == "Unschedulable" for item in items
+        )
+
+    def stalled(self) -> bool:
+        """Whether every LLMService is said to be stalled: the last change of a status that comes with time alone."""
+        items = self._http.get(LLMSERVICES).raise_for_status().json()["items"]
+        return all(_condition(item, "Stalled").get("status") == "True" for item in items)
 
     def versions(self) -> dict[str, str]:
         """The resourceVersion of every LLMService and child, by uid."""
@@ -187,9 +194,9 @@ def llmservice(number: int) -> dict[str, Any]:
     }
 
 
-def _ready_reason(service: dict[str, Any]) -> str:
+def _condition(service: dict[str, Any], kind: str) -> dict[str, Any]:
     conditions = service.get("status", {}).get("conditions", [])
-    return next((found["reason"] for found in conditions if found["type"] == "Ready"), "")
+    return next((found for found in conditions if found["type"] == kind), {})
 
 
 def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], None]) -> Measured:
@@ -199,6 +206,9 @@ def measure(cluster: Client, system: Client, plan: Plan, say: Callable[[str], No
     began = time.perf_counter()
     with _sampling(operator, fleet, measured, began):
         _burst(fleet, measured, began, say)
+        say("waits until all are said to be stalled")
+        while not fleet.stalled():
+            time.sleep(1)
         _wait_until_quiet(operator)
         _idle(operator, fleet, measured, plan.idle_seconds, say)
         say(f"{plan.changes} changes, one after the other")

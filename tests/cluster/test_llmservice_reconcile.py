@@ -311,8 +311,8 @@ def test_an_object_made_under_an_older_crd_is_told_that_it_is_invalid(operator: 
 
 
 def test_a_restart_of_the_operator_writes_nothing(operator: Client, namespace: Client) -> None:
-    namespace.apply(llmservice())
-    converged(namespace)
+    namespace.apply(llmservice(suspend=True))  # a pod without a node would count as stalled some time later
+    wait_for_condition(namespace, "model", "Ready", "Suspended")
     before = _settled(namespace)
     restart(operator)
     namespace.apply(llmservice("witness"))
