@@ -58,6 +58,11 @@ def check_sampling(params: SamplingParams) -> None:
     if params.grammar is not None and not isinstance(params.grammar, str):
         raise NotAdmissibleError(f"grammar must be a text, not {params.grammar!r}")
     _check_bias(params.logit_bias)
+    if not isinstance(params.allowed_token_ids, Sequence):
+        raise NotAdmissibleError(f"allowed_token_ids must be token ids, not {params.allowed_token_ids!r}")
+    words = params.bad_words_token_ids
+    if not isinstance(words, Sequence) or not all(isinstance(word, Sequence) and word for word in words):
+        raise NotAdmissibleError("bad_words_token_ids must be sequences of at least one token id each")
 
 
 def _check_bias(pairs: Sequence[tuple[int, float]]) -> None:
@@ -80,6 +85,8 @@ def check_tokens(prompt: Sequence[int], params: SamplingParams, vocab_size: int)
 def _ids(prompt: Sequence[int], params: SamplingParams) -> Iterator[int]:
     yield from prompt
     yield from params.stop_token_ids
+    yield from params.allowed_token_ids
+    yield from (token for word in params.bad_words_token_ids for token in word)
     yield from (token for token, _ in params.logit_bias)
 
 

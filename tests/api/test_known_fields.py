@@ -19,16 +19,22 @@ ASK = {"messages": [{"role": "user", "content": "Hi"}]}
 
 ASKING: dict[str, list[Any]] = {
     # how tokens are chosen
-    "use_beam_search": [True], "length_penalty": [0.5, True], "best_of": [2], "allowed_token_ids": [[5], []],
-    "bad_words": [["x"], "x"], "logits_processors": [["x.y"]], "vllm_xargs": [{"a": 1}],
+    "use_beam_search": [True], "length_penalty": [0.5, True], "best_of": [2], "allowed_token_ids": [[], [1 << 30]],
+    "bad_words": ["x", ["x"] * 65], "logits_processors": [["x.y"]], "vllm_xargs": [{"a": 1}],
     "thinking_token_budget": [5], "repetition_detection": [{"max_pattern_size": 5}],
+    "typical_p": [0.9], "repeat_penalty": [1.1], "mirostat": [2], "n_predict": [5], "max_new_tokens": [5],
+    "min_new_tokens": [5], "custom_logit_processor": ["x"], "stop_regex": ["a+"], "stop_sequences": [["x"]],
+    "lora_path": ["x"],
     # structure
+    "regex": ["a+"], "ebnf": ["x"], "json_schema": ["{}"], "grammar": ["x"],
     "guided_decoding_backend": ["xgrammar"], "guided_whitespace_pattern": [" "], "structural_tag": [{}],
     # what the answer shows
     "logprob_token_ids": [[5]], "return_token_ids": [True],
     "return_tokens_as_token_ids": [True], "return_token_offsets": [True], "return_prompt_text": [True],
+    "return_hidden_states": [True],
     # other inputs
-    "prompt_embeds": ["abc"], "kv_transfer_params": [{"do_remote_decode": True}], "ec_transfer_params": [{"a": 1}],
+    "input_ids": [[5]], "prompt_embeds": ["abc"], "kv_transfer_params": [{"do_remote_decode": True}],
+    "ec_transfer_params": [{"a": 1}],
     "spaces_between_special_tokens": [5],
 }  # fmt: skip
 ASKING_CHAT: dict[str, list[Any]] = {
@@ -79,6 +85,18 @@ def test_what_changes_nothing_is_taken(server: Served, path: str, name: str, val
         assert post(server, path, **{name: given}).status_code == 200
     prompts = [request.prompt_token_ids for request in server.engine.requests]
     assert prompts[0] == prompts[1]
+
+
+def test_tokens_and_words_that_are_allowed_or_not(server: Served) -> None:
+    for path in (CHAT, TEXT):
+        answer = post(server, path, allowed_token_ids=[5, 7, 5], bad_words=["Paris", " and"], n=2, best_of=2)
+        assert (answer.status_code, len(answer.json()["choices"])) == (200, 2)
+    sampling = server.engine.requests[0].sampling
+    assert sampling.allowed_token_ids == (5, 7)
+    written = [server.tokenizer.decode(word) for word in sampling.bad_words_token_ids]
+    assert written == ["Paris", " Paris", "and", " and"]
+    held = post(server, CHAT, allowed_token_ids=[5], response_format={"type": "json_object"})
+    assert (held.status_code, held.json()["error"]["param"]) == (400, "allowed_token_ids")
 
 
 def test_a_stream_that_counts_as_it_goes_is_refused(server: Served) -> None:

@@ -97,6 +97,9 @@ NONSENSE: list[dict[str, Any]] = [
     {"logit_bias": ((1,),)},
     {"logit_bias": 5},
     {"stop_token_ids": 5},
+    {"allowed_token_ids": 5},
+    {"bad_words_token_ids": ((),)},
+    {"bad_words_token_ids": (5,)},
     {"min_tokens": "two"},
     {"ignore_eos": "no"},
 ]

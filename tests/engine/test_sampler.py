@@ -115,7 +115,7 @@ def test_rows_that_ask_for_much_are_adjusted_as_each_alone() -> None:
         {"presence_penalty": 1.5, "logit_bias": ((3, -2.0), (7, 1.0))},
         {"min_tokens": 9, "stop_token_ids": (4, 5)},
         {"repetition_penalty": 0.5, "min_tokens": 9, "stop_token_ids": (6,), "logit_bias": ((6, 9.0),)},
-        {"logit_bias": ((3, 5.0),)},
+        {"logit_bias": ((3, 5.0),), "allowed_token_ids": (3, 4), "bad_words_token_ids": ((4,),)},
     ]
     rows = [row(position=5 + i, prompt_len=3 + i, **params) for i, params in enumerate(asked)]
     tokens = torch.randint(50, (12,), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
@@ -156,6 +156,8 @@ EVERYTHING = {
     "logit_bias": ((3, -2.0),),
     "min_tokens": 9,
     "stop_token_ids": (4, 5),
+    "allowed_token_ids": (1, 2),
+    "bad_words_token_ids": ((1,), (2, 1)),
 }
 
 
@@ -165,6 +167,28 @@ def test_bias_and_min_tokens() -> None:
     stop = {"temperature": 0.0, "stop_token_ids": (1,), "min_tokens": 2}
     chosen = [sample(values, [row(position=p, prompt_len=5, **stop)], [None]).tokens.item() for p in (5, 6, 7)]
     assert chosen == [0, 0, 1]
+
+
+def test_only_allowed_tokens_are_chosen() -> None:
+    values = logits(3, rows=2, vocab=50)
+    asked = {"temperature": 0.0, "allowed_token_ids": (7, 9), "logit_bias": ((3, 100.0), (7, 50.0))}
+    assert sample(values, [row(**asked), row(temperature=0.0)], [None] * 2).tokens.tolist() == [7, values[1].argmax()]
+    assert set(draw(values[:1], 500, allowed_token_ids=(7, 9, 11), temperature=9.0)) == {7, 9, 11}
+
+
+def test_no_bad_word_is_completed() -> None:
+    """Of a word of several tokens the last is forbidden, where the others are the answer's last tokens."""
+    values = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
+    words = ((3,), (1, 2), (0, 1, 2), (2, 2, 1))
+    for history, prompt, token in (
+        ([0, 0, 0], 0, 2), ([0, 0, 1], 0, 1), ([2, 2, 1], 0, 1), ([0, 2, 2], 0, 2), ([0, 0, 1], 3, 2), ([1], 0, 1),
+        ([], 0, 2),
+    ):  # fmt: skip
+        asked = row(position=len(history), prompt_len=prompt, temperature=0.0, bad_words_token_ids=words)
+        known = torch.tensor(history, dtype=torch.int32)
+        assert sample(values, [asked], [known]).tokens.tolist() == [token], history
+    both = row(position=2, prompt_len=0, temperature=0.0, bad_words_token_ids=((2, 2, 3), (0, 3), (1, 2)))
+    assert sample(values, [both], [torch.tensor([2, 2], dtype=torch.int32)]).tokens.tolist() == [2]
 
 
 def test_logprobs_are_the_models_own_and_hold_the_chosen_token() -> None:

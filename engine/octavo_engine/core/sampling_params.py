@@ -30,6 +30,8 @@ class SamplingParams:
     frequency_penalty: Annotated[float, Range(-100, 100)] = 0.0
     repetition_penalty: Annotated[float, Range(0.01, 100)] = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, each at most once, and what is added to their logits
+    allowed_token_ids: tuple[int, ...] = ()  # the only tokens that may be chosen; empty allows all
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # sequences of one or more tokens that no answer contains
     stop_token_ids: tuple[int, ...] = ()  # end the answer; servers add the model's own ends, unless ignore_eos
     ignore_eos: bool = False
     logprobs: Annotated[int | None, Range(0, 1000)] = None  # None: none; n: the chosen token's and the n likeliest's

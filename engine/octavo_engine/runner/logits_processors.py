@@ -1,4 +1,4 @@
-"""Logits processors: penalties, biases, `min_tokens` and masks, applied to logits before a token is chosen.
+"""Logits processors: penalties, biases, forbidden tokens and masks, applied to logits before a token is chosen.
 
 All rows that need one are computed together, and nothing waits for the device.
 """
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.runner.device_copies import copied_to_device, to_device
-from octavo_engine.runner.sampling_table import BANS, BIASES, PENALIZES, SampledRows
+from octavo_engine.runner.sampling_table import ALLOWS, BAD_WORDS, BANS, BIASES, PENALIZES, SampledRows
 from octavo_engine.runner.state_table import StateTable
 
 
@@ -19,7 +19,7 @@ def process_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> T
     """`logits` [R, vocab] as the rows want them: a copy in float32, or the same tensor if no row asks for anything."""
     needs = table.sampling.needs(sampled.rows)
     banned = _banned(sampled, table) if needs & BANS else []
-    if not (needs & (PENALIZES | BIASES) or banned or sampled.masks):
+    if not (needs & (PENALIZES | BIASES | ALLOWS | BAD_WORDS) or banned or sampled.masks):
         return logits
     changed = logits.to(torch.float32, copy=True)
     if needs & PENALIZES:
@@ -29,6 +29,10 @@ def process_logits(logits: Tensor, sampled: SampledRows, table: StateTable) -> T
     if banned:
         places = _places([(index, tokens) for index, tokens in banned], logits.device)
         changed.index_put_(places, torch.full((len(places[0]),), -torch.inf, device=logits.device))
+    if needs & ALLOWS:
+        _keep_allowed(changed, sampled, table)
+    if needs & BAD_WORDS:
+        _forbid_bad_words(changed, sampled, table)
     if sampled.masks:
         _apply_masks(changed, sampled.masks)
     return changed
@@ -61,6 +65,28 @@ def _add_biases(logits: Tensor, sampled: SampledRows, table: StateTable) -> None
     tokens, biases = zip(*(table.sampling.bias(sampled.rows[index]) for index in indices), strict=True)
     places = _places(list(zip(indices, tokens, strict=True)), logits.device)
     logits.index_put_(places, torch.cat(biases), accumulate=True)
+
+
+def _keep_allowed(logits: Tensor, sampled: SampledRows, table: StateTable) -> None:
+    """Forbid all tokens but those that a row allows."""
+    for index in table.sampling.needing(sampled.rows, ALLOWS):
+        tokens = table.sampling.allowed(sampled.rows[index])
+        kept = logits[index].index_select(0, tokens)
+        logits[index].fill_(-torch.inf).index_copy_(0, tokens, kept)
+
+
+def _forbid_bad_words(logits: Tensor, sampled: SampledRows, table: StateTable) -> None:
+    """Forbid the last token of each word whose other tokens are the answer's last ones, as vLLM does."""
+    for index in table.sampling.needing(sampled.rows, BAD_WORDS):
+        row, position = sampled.rows[index], sampled.positions[index]
+        words = table.sampling.bad_words(row)
+        longest = words.begins.shape[1]
+        count = min(longest, position - table.sampling.prompt_len(row))
+        newest = table.tokens[row, position - count : position]
+        begins = words.begins[:, longest - count :]
+        said = ((begins == newest) | (begins < 0)).all(dim=1) & (words.begins[:, : longest - count] < 0).all(dim=1)
+        forbidden = torch.where(said, -torch.inf, 0.0).to(logits.dtype)
+        logits[index].index_add_(0, words.lasts, forbidden)
 
 
 def _places(tokens: Sequence[tuple[int, Tensor]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -21,9 +21,10 @@ from octavo_engine.runner.device_copies import to_device
 _GREEDY_BELOW = 1e-5
 """Dividing by a temperature smaller than this would leave float32's range; it means greedy, as in vLLM."""
 
-DRAWS, FILTERS, PENALIZES, BIASES, BANS, LOGPROBS = (1 << bit for bit in range(6))
+DRAWS, FILTERS, PENALIZES, BIASES, BANS, LOGPROBS, ALLOWS, BAD_WORDS = (1 << bit for bit in range(8))
 """What sampling a row needs besides the largest logit, bit by bit: a random number; top-k, top-p or min-p; penalties,
-which look at its tokens; biases added to logits; stop tokens forbidden at first; log probabilities."""
+which look at its tokens; biases added to logits; stop tokens forbidden at first; log probabilities; only some tokens
+allowed; sequences of tokens forbidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,16 @@ class ParameterColumns:
     """0 keeps all."""
 
 
+@dataclass(frozen=True, slots=True)
+class BadWords:
+    """The W sequences of tokens that a row must not give, on the device."""
+
+    begins: Tensor
+    """[W, L] int64: each one's tokens but the last, with -1 before them up to the longest one's length."""
+    lasts: Tensor
+    """[W] int64: each one's last token."""
+
+
 _FLOATS, _INTS = 6, 3
 
 
@@ -88,6 +99,9 @@ class SamplingTable:
         self._stop_tokens: dict[int, Tensor] = {}
         self._biases: dict[int, tuple[Tensor, Tensor]] = {}
         """Tokens and what is added to their logits, by row."""
+        self._allowed: dict[int, Tensor] = {}
+        self._bad_words: dict[int, BadWords] = {}
+        self._prompt_lens = [0] * rows
 
     def begin(self, new_rows: Sequence[NewRow], seeds: Sequence[int]) -> None:
         """Take in the parameters of requests that take rows; `seeds` are what they draw by, 64 bits each."""
@@ -110,12 +124,23 @@ class SamplingTable:
     def _begin_on_host(self, row: int, asked: SamplingParams, prompt_len: int) -> None:
         self._needs[row] = needs_of(asked)
         self._free_from[row] = prompt_len + asked.min_tokens
+        self._prompt_lens[row] = prompt_len
         self._top_logprobs[row] = asked.logprobs or 0
+        if asked.allowed_token_ids:
+            self._allowed[row] = to_device(asked.allowed_token_ids, self._device)
+        if asked.bad_words_token_ids:
+            self._bad_words[row] = self._bad_words_of(asked.bad_words_token_ids)
         if asked.min_tokens and asked.stop_token_ids:
             self._stop_tokens[row] = to_device(asked.stop_token_ids, self._device)
         if asked.logit_bias:
             tokens, biases = zip(*asked.logit_bias, strict=True)
             self._biases[row] = to_device(tokens, self._device), to_device(biases, self._device, torch.float32)
+
+    def _bad_words_of(self, words: Sequence[Sequence[int]]) -> BadWords:
+        longest = max(map(len, words)) - 1
+        begins = [token for word in words for token in (*[-1] * (longest + 1 - len(word)), *word[:-1])]
+        lasts = to_device([word[-1] for word in words], self._device)
+        return BadWords(to_device(begins, self._device).view(len(words), longest), lasts)
 
     def needs(self, rows: Sequence[int]) -> int:
         """The needs of all `rows` together."""
@@ -138,6 +163,18 @@ class SamplingTable:
         """Tokens [n], int64, and what is added to their logits, float32, of a row that has BIASES."""
         return self._biases[row]
 
+    def allowed(self, row: int) -> Tensor:
+        """The tokens [n], int64, that a row which has ALLOWS may give."""
+        return self._allowed[row]
+
+    def bad_words(self, row: int) -> BadWords:
+        """The sequences that a row which has BAD_WORDS must not give."""
+        return self._bad_words[row]
+
+    def prompt_len(self, row: int) -> int:
+        """How many of a row's tokens are its prompt."""
+        return self._prompt_lens[row]
+
     def banned(self, row: int, position: int) -> Tensor | None:
         """The stop tokens [n], int64, that a row which has BANS must not give at `position`; None once it may."""
         return self._stop_tokens[row] if position < self._free_from[row] else None
@@ -155,6 +192,8 @@ def needs_of(asked: SamplingParams) -> int:
         | BIASES * bool(asked.logit_bias)
         | BANS * bool(asked.min_tokens and asked.stop_token_ids)
         | LOGPROBS * (asked.logprobs is not None)
+        | ALLOWS * bool(asked.allowed_token_ids)
+        | BAD_WORDS * bool(asked.bad_words_token_ids)
     )
 
 

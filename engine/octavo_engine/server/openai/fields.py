@@ -103,6 +103,10 @@ Stop = Annotated[list[StopString], Field(max_length=4), BeforeValidator(_listed)
 """One stop string or up to four."""
 
 
+BadWords = Annotated[list[StopString], Field(max_length=64)]
+"""Texts that an answer must not contain."""
+
+
 def _prompts(value: Any, most: int = MAX_PROMPTS) -> list[str] | list[list[int]]:
     """A prompt as text or token ids, or a list of such, always as a list."""
     if isinstance(value, str):

@@ -5,7 +5,7 @@ Runs in a text worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.prepared import PreparedRequest, TextOptions
+from octavo_engine.text.tokenizer import Tokenizer
 
 MAX_REPORTED = 1024
 """Prompts × n × (logprobs + 1) of one request."""
@@ -41,6 +42,7 @@ def prepared_request(
 ) -> PreparedRequest:
     """What is to be generated for these prompts' token ids; APIError 400 for what the model does not have."""
     _check_ends(body, model, grammar)
+    _check_choices(body)
     if body.stream_options is not None and not body.stream:
         raise APIError(400, "stream_options: only allowed when stream is true", param="stream_options")
     if body.min_tokens is not None and body.min_tokens > max_tokens:
@@ -80,10 +82,21 @@ def _check_ends(body: GenerationBody, model: LoadedModel, grammar: str | None) -
     if not model.ready.eos_token_ids:
         message = "this model names no token that ends an answer, so its answers cannot follow a schema or grammar"
         raise APIError(400, message, param="response_format", code="unsupported_parameter")
-    for param, value in (("ignore_eos", body.ignore_eos), ("min_tokens", body.min_tokens)):
+    taken = {"ignore_eos": body.ignore_eos, "min_tokens": body.min_tokens, "allowed_token_ids": body.allowed_token_ids}
+    for param, value in taken.items():
         if value:
-            message = f"{param}: an answer that follows a schema or grammar ends where that does; leave {param} out"
+            message = f"{param}: an answer that follows a schema or grammar is held to that alone; leave {param} out"
             raise APIError(400, message, param=param)
+
+
+def _check_choices(body: GenerationBody) -> None:
+    """APIError 400 for a best_of that would have to rank answers."""
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        message = (
+            f"best_of: ranking answers is not supported by this version yet, so {body.best_of} must be n, "
+            f"{body.n or 1}; leave it out, or ask for more choices by n and their logprobs, and rank them"
+        )
+        raise APIError(400, message, param="best_of", code="unsupported_parameter")
 
 
 def check_sequences(body: GenerationBody, prompts: int, logprobs: int | None) -> None:
@@ -130,8 +143,16 @@ def _sampling_params(body: GenerationBody, model: LoadedModel, max_tokens: int, 
         if name in values:
             values[name] = meaning(values[name])
     ends = (*_model_ends(body, model), *(body.stop_token_ids or ()))
+    values["bad_words_token_ids"] = bad_words_token_ids(model.tokenizer, body.bad_words or ())
     values |= {"max_tokens": max_tokens, "logprobs": logprobs, "stop_token_ids": tuple(dict.fromkeys(ends))}
     return SamplingParams(**values)
+
+
+def bad_words_token_ids(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The tokens of each word, as the tokenizer writes it within a text and at the beginning of one; as vLLM."""
+    written = (text for word in words for text in (word.lstrip(), f" {word.lstrip()}"))
+    tokens = (tuple(tokenizer.encode(text, add_special_tokens=False)) for text in written)
+    return tuple(dict.fromkeys(ids for ids in tokens if ids))
 
 
 def _temperature(asked: float) -> float:
@@ -143,6 +164,7 @@ _MEANINGS: Mapping[str, Callable[[Any], Any]] = {
     "temperature": _temperature,
     "top_k": lambda asked: max(0, asked),
     "top_p": lambda asked: max(asked, LEAST_TOP_P),
+    "allowed_token_ids": lambda asked: tuple(dict.fromkeys(asked)),
     "seed": lambda asked: asked % (1 << 63),
     "logit_bias": lambda asked: tuple((int(token), bias) for token, bias in asked.items()),
 }
@@ -150,7 +172,12 @@ _MEANINGS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _check_tokens(body: GenerationBody, ready: EngineInfo) -> None:
-    for param, ids in (("stop_token_ids", body.stop_token_ids or ()), ("logit_bias", map(int, body.logit_bias or ()))):
+    lists: dict[str, Iterable[int]] = {
+        "stop_token_ids": body.stop_token_ids or (),
+        "allowed_token_ids": body.allowed_token_ids or (),
+        "logit_bias": map(int, body.logit_bias or ()),
+    }
+    for param, ids in lists.items():
         if (wrong := next((token for token in ids if token >= ready.vocab_size), None)) is not None:
             raise APIError(400, f"{param}: token {wrong} is none of the model's {ready.vocab_size}", param=param)
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from octavo_engine.server.openai.fields import (
     MAX_N,
     MAX_TOKENS,
+    BadWords,
     Content,
     Effort,
     LogitBias,
@@ -68,25 +69,39 @@ class StreamOptions(Body):
 
 
 class RefusedFields(Body):
-    """Fields of vLLM's API, and of OpenAI's, that would change an answer and do not act here."""
+    """Fields of other servers' APIs that would change an answer and do not act here."""
 
     # How tokens are chosen.
     use_beam_search: OnlyFalse = None
     length_penalty: OnlyOne = None
-    best_of: OnlyOne = None
-    allowed_token_ids: NotYet = None
-    bad_words: OnlyEmpty = None
     logits_processors: OnlyEmpty = None
     repetition_detection: NotYet = None
     thinking_token_budget: NotYet = None
     vllm_xargs: OnlyEmpty = None
+    typical_p: NotYet = None
+    repeat_penalty: NotYet = None
+    mirostat: NotYet = None
+    custom_logit_processor: NotYet = None
+    lora_path: NotYet = None
+    # When an answer ends, and its form; these have other names here.
+    max_new_tokens: NotYet = None
+    min_new_tokens: NotYet = None
+    n_predict: NotYet = None
+    stop_regex: NotYet = None
+    stop_sequences: NotYet = None
+    regex: NotYet = None
+    ebnf: NotYet = None
+    json_schema: NotYet = None
+    grammar: NotYet = None
     # What is reported beside an answer's text.
     logprob_token_ids: NotYet = None
     return_token_ids: OnlyFalse = None
     return_tokens_as_token_ids: OnlyFalse = None
     return_token_offsets: OnlyFalse = None
     return_prompt_text: OnlyFalse = None
+    return_hidden_states: OnlyFalse = None
     # Prompts, and keys and values, that come from elsewhere.
+    input_ids: NotYet = None
     prompt_embeds: NotYet = None
     kv_transfer_params: OnlyEmpty = None
     ec_transfer_params: OnlyEmpty = None
@@ -104,6 +119,10 @@ class SamplingFields(Body):
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
     logit_bias: LogitBias | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=65_536)] | None = None
+    """The only tokens that an answer may have; the model's end among them, or it ends with max_tokens."""
+    bad_words: BadWords | None = None
+    """Texts that an answer does not contain as the tokenizer writes them."""
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     stop: Stop | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = None
@@ -127,6 +146,8 @@ class GenerationBody(RefusedFields, StructuredFields, SamplingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    """Only as many as n: answers are not ranked."""
     max_tokens: TokenCount | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
