@@ -86,6 +86,11 @@ class Fields:
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         return ModelLoadError(f"{self.origin}: {self.prefix}{name} {shown} {why}")
 
+    def with_defaults(self, **values: Any) -> Fields:
+        """The same mapping with these values for what it omits."""
+        given = {name: value for name, value in self.values.items() if value is not None}
+        return replace(self, values={**values, **given})
+
     def without(self, *names: str) -> Fields:
         """The same without some fields, which are another model's."""
         return replace(self, values={name: value for name, value in self.values.items() if name not in names})

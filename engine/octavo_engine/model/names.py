@@ -12,12 +12,15 @@ after another (Llama 4), or as a linear's weight with the rows of gate before th
 
 @dataclass(frozen=True, slots=True)
 class QKVLayout:
-    """How the rows of query, key and value lie in one tensor: `groups` times some heads of each, in this order."""
+    """How the rows of query, key and value lie in one tensor: `groups` times some heads of each, in this order.
+
+    Of other projections alike: those of a linear layer whose roles share a name.
+    """
 
     groups: int = 1
     """Each has as many of the query's heads as any other, and of the KV heads."""
-    order: tuple[int, int, int] = (0, 1, 2)
-    """0 is the query, 1 the key, 2 the value."""
+    order: tuple[int, ...] = (0, 1, 2, 3)
+    """0 is the query, 1 the key, 2 the value, 3 the gate of what heads give."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,9 @@ class TensorNames:
     """
 
     qkv_layout: QKVLayout = QKVLayout()
-    """Where the roles `query`, `key` and `value` share a name."""
+    """Where some of the roles `query`, `key`, `value` and `output_gate` share a name."""
+    delta_layout: QKVLayout = QKVLayout(order=(0, 1, 2, 3, 4, 5))
+    """The same of Gated DeltaNet's projections: query, key, value, gate, strength, decay."""
     transposed: bool = False
     """Whether the weights of layers' linears are stored as [in, out]."""
     buffers: tuple[str, ...] = ()
@@ -75,6 +80,20 @@ class TensorNames:
     conv_output: str = "model.layers.{layer}.conv.out_proj"
     mamba: str = "model.layers.{layer}.mamba"
     """The module: its tensors have the same names in all families."""
+
+    delta_net: str = "model.layers.{layer}.linear_attn"
+    """The module."""
+    delta_query: str = "model.layers.{layer}.linear_attn.in_proj_qkv"
+    delta_key: str = "model.layers.{layer}.linear_attn.in_proj_qkv"
+    delta_value: str = "model.layers.{layer}.linear_attn.in_proj_qkv"
+    delta_gate: str = "model.layers.{layer}.linear_attn.in_proj_z"
+    delta_strength: str = "model.layers.{layer}.linear_attn.in_proj_b"
+    delta_decay: str = "model.layers.{layer}.linear_attn.in_proj_a"
+    delta_query_conv: str = "model.layers.{layer}.linear_attn.conv1d"
+    delta_key_conv: str = "model.layers.{layer}.linear_attn.conv1d"
+    delta_value_conv: str = "model.layers.{layer}.linear_attn.conv1d"
+    delta_norm: str = "model.layers.{layer}.linear_attn.norm"
+    delta_output: str = "model.layers.{layer}.linear_attn.out_proj"
 
     gate: str = "model.layers.{layer}.mlp.gate_proj"
     up: str = "model.layers.{layer}.mlp.up_proj"

@@ -76,7 +76,8 @@ def _values(file: Any, tensor: CheckpointTensor, piece: Piece) -> Tensor:
     complete = all(cut == slice(0, size) for cut, size in zip(part, shape, strict=False))
     values: Tensor
     if complete or tensor.squeezed:
-        values = file.get_tensor(tensor.name).view(shape)
+        values = file.get_tensor(tensor.name)
+        values = values if tensor.shape is None else values.view(shape)
         return values if complete else values[part]
     values = file.get_slice(tensor.name)[part]
     return values

@@ -18,12 +18,16 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.spec import (
     AttentionMixer,
+    GatedDeltaNetSpec,
     Mamba2Spec,
     MambaSpec,
     ModelSpec,
     ShortConvSpec,
     StateMixer,
 )
+
+HeadMixer = AttentionMixer | Mamba2Spec | GatedDeltaNetSpec
+"""Mixers of heads, several of which share a key."""
 
 _ROWS = 16
 """The intermediate size is dealt out so many rows at a time where it allows that, as kernels like their rows aligned;
@@ -37,7 +41,7 @@ class Shard:
     rank: int = 0
     size: int = 1
 
-    def kv_heads(self, attention: AttentionMixer | Mamba2Spec) -> range:
+    def kv_heads(self, attention: HeadMixer) -> range:
         """The KV heads of the unsharded layer that this rank has, or the groups of heads of a Mamba-2 mixer.
 
         Several ranks may have the same one.
@@ -48,7 +52,7 @@ class Shard:
         head = -(-(self.rank + 1) * heads // self.size) - 1  # of the KV head's ranks, `_sharers`, this is one
         return range(head, head + 1)
 
-    def heads(self, attention: AttentionMixer | Mamba2Spec) -> range:
+    def heads(self, attention: HeadMixer) -> range:
         """The query heads of the unsharded layer that this rank has: those that read its KV heads, or some of those."""
         per_kv_head, kv_heads = attention.num_heads // attention.num_kv_heads, self.kv_heads(attention)
         if self.size <= attention.num_kv_heads:
@@ -58,11 +62,11 @@ class Shard:
         first = kv_heads.start * per_kv_head
         return range(first + part.start, first + part.stop)
 
-    def first_with_kv_heads(self, attention: AttentionMixer | Mamba2Spec) -> bool:
+    def first_with_kv_heads(self, attention: HeadMixer) -> bool:
         """Whether no rank before this one has the same KV heads."""
         return self.size <= attention.num_kv_heads or self.rank == self._sharers(attention).start
 
-    def _sharers(self, attention: AttentionMixer | Mamba2Spec) -> range:
+    def _sharers(self, attention: HeadMixer) -> range:
         """The ranks that have this rank's KV head, where ranks are more: the fewest have the first."""
         head, heads = self.kv_heads(attention).start, attention.num_kv_heads
         return range(head * self.size // heads, (head + 1) * self.size // heads)
@@ -100,6 +104,8 @@ class Shard:
     def state_mixer(self, mixer: StateMixer) -> StateMixer:
         """This rank's part of a mixer that keeps a state."""
         match mixer:
+            case GatedDeltaNetSpec():
+                return replace(mixer, num_heads=len(self.heads(mixer)), num_kv_heads=len(self.kv_heads(mixer)))
             case Mamba2Spec():
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_groups=len(self.kv_heads(mixer)))
             case ShortConvSpec() | MambaSpec():
@@ -137,6 +143,8 @@ def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
         if layer.feed_forward is not None:
             yield layer.feed_forward.intermediate_size, "rows (intermediate_size)"
         match layer.state_mixer:
+            case GatedDeltaNetSpec() as mixer:
+                yield mixer.num_heads, "heads of linear attention"
             case Mamba2Spec() as mixer:
                 yield mixer.num_heads, "Mamba heads"
             case ShortConvSpec() | MambaSpec() as mixer:

@@ -115,6 +115,8 @@ class OutputGateSpec:
     activation: Literal["sigmoid", "softplus"] = "sigmoid"
     per_head: bool = False
     """Whether each head has one number instead of one for each of its dimensions."""
+    with_query: bool = False
+    """Whether the query's projection has its rows too, each head's behind those of its query (Qwen3-Next)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,8 +342,39 @@ class ParallelMixersSpec:
     """The same of the results."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDeltaNetSpec:
+    """Linear attention whose state is corrected towards each token's value by the gated delta rule (arXiv 2412.06464).
+
+    Query, key and value go through a causal convolution and an activation, query and key are divided by their lengths;
+    what is read of the state is normalised, multiplied with the silu of a gate, and projected.
+    """
+
+    num_heads: int
+    """Of values, each with a state of key_dim * value_dim numbers."""
+    num_kv_heads: int
+    """Of queries and keys; each serves as many heads in a row."""
+    key_dim: int
+    value_dim: int
+    width: int
+    """Tokens that the convolution sees, the own included."""
+    activation: str
+    """After the convolution."""
+    norm_eps: float
+    most_strength: float = 1.0
+    """What the sigmoid that says how much the state is corrected is multiplied with (2: negative eigenvalues)."""
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        channels = 2 * self.num_kv_heads * self.key_dim + self.num_heads * self.value_dim
+        conv = StateSpec((self.width - 1) * channels)
+        state = StateSpec(self.num_heads * self.key_dim * self.value_dim, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
+
+
 AttentionMixer = AttentionSpec | LatentAttentionSpec
-StateMixer = ShortConvSpec | Mamba2Spec | MambaSpec
+StateMixer = ShortConvSpec | Mamba2Spec | MambaSpec | GatedDeltaNetSpec
 """Those that keep a state of a sequence instead of its tokens."""
 Mixer = AttentionMixer | StateMixer | ParallelMixersSpec
 """What mixes tokens with those before them."""

@@ -6,6 +6,22 @@ from typing import Any
 
 from family_cases.case import UNEVEN, Case
 
+DELTA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 3,
+    "rms_norm_eps": 0.01,
+}
+GATED = {"head_dim": 16}
+EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 36,
+}
 CASES = {
     "lfm2": Case(
         "Lfm2",
@@ -20,6 +36,13 @@ CASES = {
             "tie_word_embeddings": False,
         },
     ),
+    "qwen3-next": Case(
+        "Qwen3Next",
+        {**DELTA, **EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": False, "attention_bias": True, **GATED},
+    ),
+    "qwen3-5": Case("Qwen3_5", {**UNEVEN, **DELTA, **GATED, "linear_num_key_heads": 3, "linear_num_value_heads": 9}),
+    "qwen3-5-moe": Case("Qwen3_5Moe", {**DELTA, **EXPERTS, **GATED, "linear_num_key_heads": 1}, std=0.15),
+    "olmo-hybrid": Case("OlmoHybrid", {**DELTA, "rope_parameters": None}),
 }
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "Lfm2ForCausalLM": (  # LFM2-1.2B
@@ -34,5 +57,5 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
             "vocab_size": 65536,
         },
         1170340608,
-    )
+    ),
 }

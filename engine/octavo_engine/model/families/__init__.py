@@ -57,6 +57,7 @@ from octavo_engine.model.families.nanochat import NANOCHAT
 from octavo_engine.model.families.olmo import OLMO
 from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.olmo3 import OLMO3
+from octavo_engine.model.families.olmo_hybrid import OLMO_HYBRID
 from octavo_engine.model.families.olmoe import FLEX_OLMO, OLMOE
 from octavo_engine.model.families.openai_gpt import OPENAI_GPT
 from octavo_engine.model.families.opt import OPT
@@ -68,6 +69,7 @@ from octavo_engine.model.families.qwen2 import MIMO, QWEN2
 from octavo_engine.model.families.qwen2_moe import QWEN2_MOE
 from octavo_engine.model.families.qwen3 import QWEN3
 from octavo_engine.model.families.qwen3_moe import QWEN3_MOE
+from octavo_engine.model.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
 from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
@@ -154,6 +156,10 @@ _ALL = (
     MAMBA,
     FALCON_MAMBA,
     MAMBA2,
+    QWEN3_NEXT,
+    QWEN3_5,
+    QWEN3_5_MOE,
+    OLMO_HYBRID,
     GPT_NEOX,
     FALCON,
     OPT,

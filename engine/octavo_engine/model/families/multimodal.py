@@ -27,6 +27,8 @@ WRAPPERS: Mapping[str, str] = {
     "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
     "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
     "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
     "SmolVLMForConditionalGeneration": "",
 }
 """The architecture of the language model within each; empty: as `text_config` says, by its `model_type`."""
@@ -61,6 +63,7 @@ STORED_NAMES = StoredNames(
         ("model.text_model.", "model."),
     ),
     ignored=(
+        "mtp.",  # layers that guess further tokens (Qwen3-Next)
         *(f"{part}." for part in _OF_IMAGES),
         *(f"model.{part}." for part in _OF_IMAGES),
         "image_newline",

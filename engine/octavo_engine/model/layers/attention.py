@@ -51,18 +51,20 @@ class Attention(nn.Module):
         self.order = head_order(spec.rope, size)
         orders = (*(row_order(spec.rope, size, heads.size) for heads in (self.heads, self.kv_heads)), None)
         count = 1 if spec.kv_of_layer is not None else 2 if spec.value_is_key else 3
-        layout = options.names.qkv_layout if count == 3 else None
+        self.gated_by_query = spec.output_gate is not None and spec.output_gate.with_query
+        self.roles = ("query", "key", "value")[:count] + ("output_gate",) * self.gated_by_query
         self.qkv = Linear(
             hidden,
-            (query, key, key)[:count],
+            (query, key, key)[:count] + (query,) * self.gated_by_query,
             bias=spec.qkv_bias,
             options=options,
             method=method,
-            orders=orders[:count],
-            layout=layout,
+            orders=orders[:count] + (None,) * self.gated_by_query,
+            layout=options.names.qkv_layout if count == 3 else None,
         )
         self.output = Linear(query, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
-        gates = None if spec.output_gate is None else self.heads if spec.output_gate.per_head else query
+        apart = None if self.gated_by_query else spec.output_gate
+        gates = None if apart is None else self.heads if apart.per_head else query
         self.gate = None if gates is None else Linear(hidden, (gates,), bias=False, options=options, method=method)
         eps = None if spec.output_norm is None else spec.output_norm.eps
         self.output_norm = None if eps is None else ShardedNorm(query, eps, options)
@@ -124,13 +126,18 @@ class Attention(nn.Module):
         if self.spec.clip is not None and self.spec.qk_norm is None:
             heads.clamp_(-self.spec.clip, self.spec.clip)
         heads = heads.view(len(heads), -1, self.spec.head_dim)
+        gates: Tensor | None = None
+        if self.gated_by_query:
+            heads, gates = heads[:, : -self.heads.size].contiguous(), heads[:, -self.heads.size :]
         if self.spec.kv_of_layer is not None:
             norm = None if self.query_norm is None else self.query_norm.weights
             attended = attention.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
         else:
             attended = attention.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
         if self.gate is not None:
-            attended = attended * self._gates(self.gate(x), attended)
+            gates = self.gate(x)
+        if gates is not None:
+            attended = attended * self._gates(gates, attended)
         attended = attended.reshape(len(heads), -1)
         return self.output.add_to(residual, attended if self.output_norm is None else self.output_norm(attended))
 
@@ -152,8 +159,7 @@ class Attention(nn.Module):
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""
         names, layer = self.options.names, self.layer
-        roles = ("query", "key", "value")[: len(self.qkv.parts)]
-        yield from self.qkv.tensors(*(names.of_layer(role, layer) for role in roles))
+        yield from self.qkv.tensors(*(names.of_layer(role, layer) for role in self.roles))
         if self.spec.kv_of_layer is not None:  # some checkpoints have them all the same
             yield from (ignored(f"{names.of_layer(role, layer)}.weight") for role in ("key", "value", "key_norm"))
         yield from self.output.tensors(names.of_layer("output", layer))
@@ -218,5 +224,6 @@ class Attention(nn.Module):
         rotated = 4 * (query + key) * _FLOAT32_BYTES  # RoPE works in float32: the halves, products and their sum
         quantized = 0 if self.qkv.method is UNQUANTIZED else max(query, hidden) + hidden * size
         norm = 0 if self.output_norm is None else self.output_norm.step_bytes()
-        gated = 0 if self.gate is None else 3 * query * (size + _FLOAT32_BYTES)
+        gated = 0 if self.spec.output_gate is None else 3 * query * (size + _FLOAT32_BYTES)
+        gated += (3 * query + 2 * key) * size * self.gated_by_query
         return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized + norm + gated

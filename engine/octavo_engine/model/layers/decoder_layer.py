@@ -14,6 +14,7 @@ from octavo_engine.kernels.cpu.layers import LayerWeights
 from octavo_engine.kernels.quantized import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.attention import Attention
+from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.mamba import Mamba
 from octavo_engine.model.layers.mamba2 import Mamba2
@@ -28,6 +29,7 @@ from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.spec import (
     AttentionSpec,
+    GatedDeltaNetSpec,
     LatentAttentionSpec,
     LayerSpec,
     Mamba2Spec,
@@ -41,12 +43,13 @@ from octavo_engine.model.spec import (
 
 _FLOAT32_BYTES = 4
 
-Mixing = Attention | LatentAttention | ShortConv | Mamba2 | Mamba | ParallelMixers
+Mixing = Attention | LatentAttention | ShortConv | Mamba2 | Mamba | ParallelMixers | GatedDeltaNet
 Part = Mixing | MLP | MoE
 _MIXERS: dict[type, Any] = {
     AttentionSpec: Attention,
     LatentAttentionSpec: LatentAttention,
     ShortConvSpec: ShortConv,
+    GatedDeltaNetSpec: GatedDeltaNet,
     Mamba2Spec: Mamba2,
     MambaSpec: Mamba,
     ParallelMixersSpec: ParallelMixers,
@@ -199,7 +202,11 @@ class DecoderLayer(nn.Module):
 
     def sequence_bytes(self) -> int:
         """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
-        return self.mixer.sequence_bytes() if isinstance(self.mixer, Mamba2 | Mamba | ParallelMixers) else 0
+        return (
+            self.mixer.sequence_bytes()
+            if isinstance(self.mixer, Mamba2 | Mamba | ParallelMixers | GatedDeltaNet)
+            else 0
+        )
 
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it besides attention's scratch: the residual stream, before and

@@ -110,12 +110,13 @@ class Linear(nn.Module):
             Projection(name, slice(end - span.size, end), span, self.columns, order, index, self.has_bias)
             for index, (name, span, end, order) in enumerate(zip(names, self.spans, ends, self.orders, strict=True))
         ]
-        if self.layout is None or len(set(names)) > 1:
+        if self.layout is None:
             yield from parts
             return
-        for group in range(self.layout.groups):
-            for part in self.layout.order:
-                yield parts[part].share(group, self.layout.groups)
+        for name in dict.fromkeys(names):
+            sharing = [index for index in self.layout.order if index < len(names) and names[index] == name]
+            groups = self.layout.groups if len(sharing) > 1 else 1
+            yield from (parts[index].share(group, groups) for group in range(groups) for index in sharing)
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """The dimensions that the method cannot have in such sizes, and of what they should be multiples."""

@@ -1,0 +1,50 @@
+"""What families with Gated DeltaNet in most layers read alike from a config.json; errors are ModelLoadError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import GatedDeltaNetSpec
+
+
+def mixer(fields: Fields, **values: Any) -> GatedDeltaNetSpec:
+    """The layers' linear attention; `values` add to what fields say."""
+    heads, key_heads = (fields.integer(f"linear_num_{kind}_heads", 1, 1 << 12) for kind in ("value", "key"))
+    if heads % key_heads:
+        raise fields.wrong("linear_num_key_heads", key_heads, f"does not divide linear_num_value_heads {heads}")
+    return GatedDeltaNetSpec(
+        num_heads=heads,
+        num_kv_heads=key_heads,
+        key_dim=fields.integer("linear_key_head_dim", 1, 1 << 12),
+        value_dim=fields.integer("linear_value_head_dim", 1, 1 << 12),
+        width=fields.integer("linear_conv_kernel_dim", 2, 64),
+        activation=reading.activation(fields),
+        **values,
+    )
+
+
+def attends(fields: Fields, default: Callable[[int], bool]) -> list[bool]:
+    """Of each layer, whether it attends to all tokens; where `layer_types` does not say it, as `default` does."""
+    count, kinds = reading.num_layers(fields), fields.values.get("layer_types")
+    if kinds is None:
+        return [default(layer) for layer in range(count)]
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != count
+        or set(map(str, kinds))
+        - {
+            "linear_attention",
+            "full_attention",
+        }
+    ):
+        raise fields.wrong("layer_types", kinds, f"is not {count} times linear_attention or full_attention")
+    return [kind == "full_attention" for kind in kinds]
+
+
+def every(fields: Fields) -> Callable[[int], bool]:
+    """Whether a layer is the last of so many as `full_attention_interval` says."""
+    interval = fields.integer("full_attention_interval", 1, 4096)
+    return lambda layer: (layer + 1) % interval == 0

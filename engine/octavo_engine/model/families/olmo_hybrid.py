@@ -1,0 +1,81 @@
+"""AI2's OLMo Hybrid: OLMo 3's attention in one of four layers, Gated DeltaNet with norms before it in the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_engine.model.families import delta_net, reading
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import StoredNames, TensorNames
+from octavo_engine.model.spec import LayerNorms, LayerSpec, ModelSpec, QKNormSpec
+
+_LINEAR = "model.layers.{layer}.linear_attn"
+_NAMES = TensorNames(
+    delta_query=f"{_LINEAR}.q_proj",
+    delta_key=f"{_LINEAR}.k_proj",
+    delta_value=f"{_LINEAR}.v_proj",
+    delta_gate=f"{_LINEAR}.g_proj",
+    delta_strength=f"{_LINEAR}.b_proj",
+    delta_decay=f"{_LINEAR}.a_proj",
+    delta_query_conv=f"{_LINEAR}.q_conv1d",
+    delta_key_conv=f"{_LINEAR}.k_conv1d",
+    delta_value_conv=f"{_LINEAR}.v_conv1d",
+    delta_norm=f"{_LINEAR}.o_norm",
+    delta_output=f"{_LINEAR}.o_proj",
+)
+_RENAMED_NORMS = {
+    True: {"feedforward_layer_norm": "post_attention_layernorm"},
+    False: {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": "post_attention_layernorm"},
+}
+"""Of layers that attend, and of the others: transformers 5 writes other names than it has in memory."""
+
+
+def _read(fields: Fields) -> ModelSpec:
+    norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
+    heads = fields.integer("num_attention_heads", 1, 1 << 16)
+    fields = fields.with_defaults(linear_num_key_heads=heads, linear_num_value_heads=heads)
+    key_heads = fields.integer("linear_num_key_heads", 1, 1 << 12)
+    fields = fields.with_defaults(linear_key_head_dim=int(0.75 * reading.hidden_size(fields) / key_heads))
+    fields = fields.with_defaults(linear_value_head_dim=2 * fields.integer("linear_key_head_dim", 1, 1 << 12))
+    most = 2.0 if fields.boolean("linear_allow_neg_eigval", True) else 1.0
+    linear = delta_net.mixer(fields, norm_eps=1e-5, most_strength=most)
+    no_rope: dict[str, Any] = {"rope": None} if _has_no_rope(fields) else {}
+    attention = reading.attention(
+        fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm, per_head=False), **no_rope
+    )
+    mlp = reading.mlp(fields)
+    attending = LayerSpec(
+        mixer=attention, feed_forward=mlp, norms=LayerNorms(after_mixer=norm, after_feed_forward=norm)
+    )
+    other = LayerSpec(mixer=linear, feed_forward=mlp, norms=reading.norms_before(norm))
+    attends = delta_net.attends(fields, default=lambda layer: layer % 4 == 3)
+    stored = StoredNames(
+        renamed=tuple(
+            (f"model.layers.{layer}.{stored}.", f"model.layers.{layer}.{name}.")
+            for layer, kind in enumerate(attends)
+            for stored, name in _RENAMED_NORMS[kind].items()
+        )
+    )
+    layers = tuple(attending if kind else other for kind in attends)
+    return reading.model(fields, OLMO_HYBRID.architecture, layers, norm=norm, names=_NAMES, stored_names=stored)
+
+
+def _has_no_rope(fields: Fields) -> bool:
+    """Published models do not rotate: `rope_parameters` is null, or has no base."""
+    parameters = fields.mapping("rope_parameters")
+    return parameters is None or not parameters.has("rope_theta")
+
+
+OLMO_HYBRID = Family(
+    architecture="OlmoHybridForCausalLM",
+    model_type="olmo_hybrid",
+    read=_read,
+    defaults={
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 65536,
+        "linear_conv_kernel_dim": 4,
+        "eos_token_id": 100257,
+    },
+)

@@ -1,0 +1,96 @@
+"""The gated delta rule (arXiv 2412.06464) in PyTorch; kernels/gated_delta_net.py says what is computed, for GPUs.
+
+Of each head, with decay a and strength b, token by token: state = a * state; state += k (b * (v - state^T k))^T; and
+the result is state^T q. Sequences of one token are computed just so, all at once. Of longer ones 64 tokens are computed
+at a time: what each of them adds to the state depends on those before it by a triangular system (the WY
+representation, section 3.3 of the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from octavo_engine.attention.states import StateStep
+
+CHUNK = 64
+_EPSILON = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaInputs:
+    """Of all tokens, in float32."""
+
+    query: Tensor
+    """[T, H, Dk], normalised and scaled, as the keys are normalised."""
+    key: Tensor
+    value: Tensor
+    """[T, H, Dv]"""
+    log_decay: Tensor
+    """[T, H], at most 0."""
+    strength: Tensor
+    """[T, H]"""
+
+    def rows(self, rows: slice | Tensor) -> DeltaInputs:
+        """Of some tokens."""
+        tensors = (self.query, self.key, self.value, self.log_decay, self.strength)
+        return DeltaInputs(*(tensor[rows] for tensor in tensors))
+
+
+def unit_length(x: Tensor) -> Tensor:
+    """x [..., D] divided by its length."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPSILON)
+
+
+def gated_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Tensor:
+    """[T, H, Dv] in float32. `states` [places, H, Dk, Dv] in float32 are read where sequences go on, and written."""
+    alone = [number for number, length in enumerate(step.lens) if length == 1]
+    if len(alone) == len(step.lens):
+        return _one_token_each(inputs, states, step.places, step.fresh)
+    output = torch.empty_like(inputs.value)
+    if alone:
+        numbers = torch.tensor(alone, device=output.device)
+        rows = step.ends[numbers] - 1
+        output[rows] = _one_token_each(inputs.rows(rows), states, step.places[numbers], step.fresh[numbers])
+    first = 0
+    for number, length in enumerate(step.lens):
+        if length > 1:
+            place, fresh = step.places[number], step.fresh[number]
+            state = states[place].masked_fill(fresh, 0)
+            for start in range(first, first + length, CHUNK):
+                rows_of_chunk = slice(start, min(start + CHUNK, first + length))
+                output[rows_of_chunk], state = _chunk(inputs.rows(rows_of_chunk), state)
+            states[place] = state
+        first += length
+    return output
+
+
+def _one_token_each(inputs: DeltaInputs, states: Tensor, places: Tensor, fresh: Tensor) -> Tensor:
+    """The result [S, H, Dv] of one token of each sequence."""
+    state = states[places].masked_fill_(fresh[:, None, None, None], 0)
+    state.mul_(inputs.log_decay.exp()[..., None, None])
+    found = (inputs.key[..., None, :] @ state)[..., 0, :]
+    delta = inputs.strength[..., None] * (inputs.value - found)
+    flat = state.view(-1, *state.shape[2:])
+    flat.baddbmm_(inputs.key.flatten(0, 1)[..., None], delta.flatten(0, 1)[:, None])
+    states[places] = state
+    return (inputs.query[..., None, :] @ state)[..., 0, :]
+
+
+def _chunk(inputs: DeltaInputs, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The result [C, H, Dv] of some tokens of one sequence, and the state [H, Dk, Dv] after them."""
+    query, key, value = (x.transpose(0, 1) for x in (inputs.query, inputs.key, inputs.value))
+    decay, strength = inputs.log_decay.t().cumsum(-1), inputs.strength.t()[..., None]
+    later = torch.ones(len(inputs.key), len(inputs.key), dtype=torch.bool, device=key.device).triu(1)
+    fades = (decay[..., None] - decay[:, None]).masked_fill(later, float("-inf")).exp()
+    since_start = decay.exp()[..., None]
+    weighted = key * strength
+    lower = (weighted @ key.transpose(1, 2)) * fades  # what is on the diagonal is taken for ones
+    wrong = value * strength - (weighted * since_start) @ state
+    delta = torch.linalg.solve_triangular(lower, wrong, upper=False, unitriangular=True)
+    result = (query * since_start) @ state + ((query @ key.transpose(1, 2)) * fades) @ delta
+    until_end = (decay[:, -1:] - decay).exp()[..., None]
+    state = state * decay[:, -1].exp()[:, None, None] + (key * until_end).transpose(1, 2) @ delta
+    return result.transpose(0, 1), state

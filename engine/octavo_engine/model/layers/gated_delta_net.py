@@ -1,0 +1,165 @@
+"""Gated DeltaNet (arXiv 2412.06464), of which each rank has some heads, with the key heads that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded
+from octavo_engine.model.layers.activations import ACTIVATIONS
+from octavo_engine.model.layers.causal_conv import causal_conv
+from octavo_engine.model.layers.delta_rule import CHUNK, DeltaInputs, gated_delta_rule, unit_length
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import GatedDeltaNetSpec
+
+_FLOAT32_BYTES = 4
+_PARTS = ("delta_query", "delta_key", "delta_value", "delta_gate", "delta_strength", "delta_decay")
+"""Roles of what the first projection gives."""
+_CONVOLUTIONS = ("delta_query_conv", "delta_key_conv", "delta_value_conv")
+
+
+class GatedDeltaNet(nn.Module):
+    """A projection, a convolution of query, key and value, the gated delta rule, norm and gate, and a projection."""
+
+    def __init__(
+        self,
+        spec: GatedDeltaNetSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+        method: LinearMethod | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        shard, hidden = options.ranks.shard, unsharded(hidden_size, "hidden_size")
+        self.heads = span(shard.heads(spec), spec.num_heads, "heads of linear attention")
+        self.key_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "key heads of linear attention")
+        key, value = self.key_heads.times(spec.key_dim), self.heads.times(spec.value_dim)
+        self.convolved, layout = (key, key, value), options.names.delta_layout
+        parts = (*self.convolved, value, self.heads, self.heads)
+        self.input = Linear(hidden, parts, bias=False, options=options, method=method, layout=layout)
+        self.output = Linear(value, (hidden,), bias=False, options=options, method=method, summed=True)
+        dtype, device, channels = options.dtype, options.device, sum(part.size for part in self.convolved)
+        self.conv = parameter(channels, 1, spec.width, dtype=dtype, device=device)
+        self.a_log, self.step_bias = (parameter(self.heads.size, dtype=dtype, device=device) for _ in range(2))
+        self.norm = parameter(spec.value_dim, dtype=dtype, device=device)
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How its input is to be quantized."""
+        return self.input.input_scaling
+
+    def forward(
+        self,
+        x: Tensor | Quantized,
+        residual: Tensor | None,
+        rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
+        attention: AttentionContext,
+    ) -> ResidualStream:
+        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        spec, heads = self.spec, self.heads.size
+        mixed, gate, strength, steps = torch.split(
+            self.input(x), [len(self.conv), heads * spec.value_dim, heads, heads], dim=-1
+        )
+        (past, states), step = attention.state(self.layer)
+        mixed = ACTIVATIONS[spec.activation](causal_conv(mixed, self.conv[:, 0], None, past, step))
+        inputs = DeltaInputs(
+            *self._heads(mixed),
+            -self.a_log.float().exp() * F.softplus(steps.float() + self.step_bias),
+            (strength.sigmoid() * spec.most_strength).float(),
+        )
+        attended = gated_delta_rule(inputs, states.view(-1, heads, spec.key_dim, spec.value_dim), step)
+        return self.output.add_to(residual, self._gated(attended.to(gate.dtype), gate))
+
+    def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value of each head in float32."""
+        spec, shared = self.spec, self.heads.size // self.key_heads.size
+        query, key, value = torch.split(mixed.float(), [part.size for part in self.convolved], dim=-1)
+        query, key = (unit_length(part.reshape(len(part), -1, spec.key_dim)) for part in (query, key))
+        query = query * spec.key_dim**-0.5
+        if shared > 1:
+            query, key = (part.repeat_interleave(shared, dim=1) for part in (query, key))
+        return query, key, value.reshape(len(value), -1, spec.value_dim)
+
+    def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        """x [T, H, Dv], each head normalised by its root mean square, times silu(gate); [T, H * Dv]."""
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.spec.norm_eps)
+        normed = (self.norm * normed.to(x.dtype)).view(len(x), -1)
+        return (normed * F.silu(gate.float())).to(x.dtype)
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        names, layer = self.options.names, self.layer
+        yield from self.input.tensors(*(names.of_layer(role, layer) for role in _PARTS))
+        yield from self._conv_tensors([f"{names.of_layer(role, layer)}.weight" for role in _CONVOLUTIONS])
+        name = names.of_layer("delta_net", layer)
+        yield plain(f"{name}.A_log", self.a_log, self.heads)
+        yield plain(f"{name}.dt_bias", self.step_bias, self.heads)
+        yield plain(f"{names.of_layer('delta_norm', layer)}.weight", self.norm, unsharded(len(self.norm)))
+        yield from self.output.tensors(names.of_layer("delta_output", layer))
+
+    def _conv_tensors(self, stored: list[str]) -> Iterator[CheckpointTensor]:
+        """Of the convolution of query, key and value, one tensor or three."""
+        pieces = torch.split(self.conv, [part.size for part in self.convolved])
+        if len(set(stored)) == 1:
+            parts = zip(stored, pieces, self.convolved, strict=True)
+            yield from joined(plain(name, piece, part) for name, piece, part in parts)
+            return
+        for index, name in enumerate(stored):
+
+            def fill(target: Tensor, rows: Rows, values: Tensor, index: int = index) -> None:  # noqa: ARG001
+                self._fill_conv(target, values, index)
+
+            yield CheckpointTensor(name=name, shape=None, pieces=(Piece(self.conv, fill=fill),))
+
+    def _fill_conv(self, target: Tensor, values: Tensor, index: int) -> None:
+        """Put one of three tensors into place: query's, key's or value's, or a third of all as transformers 5.23 saves.
+
+        It joins OLMo Hybrid's three when it reads them, and cuts what it has joined into thirds when it writes.
+        """
+        totals = [part.total for part in self.convolved]
+        third = -(-sum(totals) // len(totals))
+        ways = {totals[index]: sum(totals[:index]), min(third, sum(totals) - index * third): index * third}
+        if len(values) not in ways or values.shape[1:] != target.shape[1:]:
+            raise ValueError(f"is {list(values.shape)}, expected {[totals[index], *target.shape[1:]]}")
+        start, own, joined_before = ways[len(values)], 0, 0
+        for part in self.convolved:
+            first = joined_before + part.start
+            low, high = max(start, first), min(start + len(values), first + part.size)
+            if low < high:
+                target[own + low - first : own + high - first].copy_(values[low - start : high - start])
+            own, joined_before = own + part.size, joined_before + part.total
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it, its input included."""
+        hidden, size, spec = self.input.columns.size, self.options.dtype.itemsize, self.spec
+        value, channels = self.heads.size * spec.value_dim, len(self.conv)
+        quantized = 0 if self.input.method is UNQUANTIZED else max(value, hidden) + hidden * size
+        past = (spec.width - 1) * channels
+        in_float32 = channels + 5 * self.heads.size * (spec.key_dim + spec.value_dim)
+        scores = 4 * self.heads.size * CHUNK  # of a chunk of one sequence
+        projected = sum(self.input.parts)
+        return (
+            (hidden + 2 * projected + 6 * channels + past) * size
+            + 8 * 8
+            + quantized
+            + _FLOAT32_BYTES * (in_float32 + scores)
+        )
+
+    def sequence_bytes(self) -> int:
+        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        spec = self.spec
+        past = (spec.width - 1) * len(self.conv)
+        return 2 * _FLOAT32_BYTES * self.heads.size * spec.key_dim * spec.value_dim + 3 * past * _FLOAT32_BYTES
