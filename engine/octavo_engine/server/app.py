@@ -49,13 +49,13 @@ def create_probes(serving: Serving) -> ASGIApp:
 
 
 def _add_probes(app: FastAPI, serving: Serving, *, metrics: bool) -> None:
-    app.include_router(health.routes(serving))
+    app.include_router(health.routes(serving), include_in_schema=False)
 
     async def scrape() -> Response:
         return Response(serving.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     if metrics:
-        app.add_api_route("/metrics", scrape, methods=["GET", "HEAD"])
+        app.add_api_route("/metrics", scrape, methods=["GET", "HEAD"], include_in_schema=False)
 
 
 def _answer_errors(app: FastAPI, serving: Serving) -> None:
