@@ -392,7 +392,7 @@ def test_a_request_that_the_engine_could_not_compute_is_a_500(
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["code"]) == (500, "server_error", "engine_error")
     assert "NaN in the logits" in error["message"]
-    assert "request mine: its sequence" in caplog.text
+    server.wait_until(lambda: "request mine: its sequence" in caplog.text)
     admission = server.serving.admission
     server.wait_until(lambda: len(server.serving.running) == 0)
     assert (admission.total.requests.used, admission.total.tokens.used, admission.total.kv.used, admission.begun) == (
@@ -416,7 +416,8 @@ def test_what_fails_here_is_logged_under_the_id_that_the_client_sees(
         for headers in ({}, {"X-Request-Id": f"mine-{name[-4:]}"}):
             answer = server.http.post("/v1/completions", json={"prompt": "x"}, headers=headers)
             assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
-            assert f"request {answer.headers['x-request-id']}" in caplog.text
+            words = f"request {answer.headers['x-request-id']}"
+            server.wait_until(lambda words=words: words in caplog.text)  # type: ignore[misc]
         monkeypatch.undo()
 
 
