@@ -115,7 +115,13 @@ class EngineConfig:
         minimum=1,
         maximum=16_777_216,
     )
-    max_num_seqs: int = setting(256, "int", "most requests in one step", minimum=1, maximum=65_536)
+    max_num_seqs: int | None = setting(
+        None,
+        "int",
+        "most requests in one step; default: 256 on a GPU, 24 for each core on a CPU, never above 256",
+        minimum=1,
+        maximum=65_536,
+    )
     max_num_batched_tokens: int = setting(
         2048, "int", "most tokens in one step; longer prompts are cut into chunks", minimum=1, maximum=1_048_576
     )
@@ -203,7 +209,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _check_ranges(self)
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if self.max_num_seqs is not None and self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigurationError(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs {self.max_num_seqs}: "
                 f"every running request needs a token in each step; raise the first to {self.max_num_seqs} or lower "

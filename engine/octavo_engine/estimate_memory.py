@@ -34,7 +34,7 @@ def make_plan(config: EngineConfig, resolved: ResolvedConfig, gpu_memory: int) -
     """The memory plan on each of --tensor-parallel-size GPUs of `gpu_memory` bytes without other users."""
     need = memory_need(resolved, config)
     memory = DeviceMemory(gpu_memory, gpu_memory, f"a GPU of {format_size(gpu_memory)}")
-    limits = memory_limits(config, resolved.spec, resolved.device)
+    limits = memory_limits(config, resolved)
     return plan_memory(need, memory, limits)
 
 

@@ -70,7 +70,8 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         type=_engine_defaults,
         default=NO_DEFAULTS,
         metavar="JSON",
-        help="tolerations, runtimeClassName, imagePullSecrets and fixedUser of all engines (default: {})",
+        help="tolerations, runtimeClassName, imagePullSecrets, auth, networkPolicy and fixedUser of all engines"
+        " (default: {})",
     )
     parser.add_argument(
         "--host-path",

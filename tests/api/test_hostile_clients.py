@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from starlette.types import Message
 
+from octavo_engine.core.request import TokenLogprobs
+from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.logs import JSONLines
 from octavo_engine.server import acceptor, connection, serving, text_pool
 from octavo_engine.server.access_log import AccessLog
 from octavo_engine.server.auth import ANYONE, Key
 from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.fair_turns import FairTurns
+from octavo_engine.server.openai.answering import off_the_loop_if_large
+from octavo_engine.server.openai.sse import EventStream
 from octavo_engine.server.refusal import RefusedError
+from octavo_engine.server.sequence import Piece
 from octavo_engine.server.trace_context import trace_context
+from octavo_engine.server.whole_answer import WholeAnswer
 from tests.api import odd_worker
 from tests.api.served import PATIENCE, Served, write_keys
 
@@ -288,6 +298,62 @@ def test_an_answer_that_is_not_read_is_dropped_and_counts_until_then(
         client.sendall(head.encode() + body)
         server.wait_until(lambda: counted and server.serving.unread.used == 0)
     assert counted[0] > 100_000
+
+
+async def test_a_client_that_reads_a_little_now_and_then_has_no_more_time_than_its_request() -> None:
+    """The deadline has passed long ago, so that no test depends on when it is noticed."""
+
+    async def never_taken(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def connected() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        yield b"data: {}\n\n"
+
+    unread = BytesInUse(1000, "unread_answers", "answers", lambda: False)
+    late = time.monotonic() - 3600
+    for response in (WholeAnswer(b"x" * 900, unread, late), EventStream(events(), contextlib.nullcontext(), late)):
+        client = Mock(spec=connection.ClientConnection)
+        await response({"type": "http", "state": {"connection": client}}, connected, never_taken)
+        client.abort.assert_called_once_with()
+    assert unread.used == 0
+
+
+async def test_outputs_that_wait_for_a_reader_take_room_and_those_of_a_reader_that_reads_are_never_refused() -> None:
+    unread = BytesInUse(100_000, "unread_answers", "answers", lambda: False)
+    big = RequestOutput("a", tuple(range(1500)))  # about 60 kB
+    reading, idle = OutputStream(["a"], unread.hold(ANYONE)), OutputStream(["a"], unread.hold(ANYONE))
+    for _ in range(2):
+        idle.put(big)
+        reading.put(big)
+        assert (await anext(reading)).token_ids == big.token_ids
+    assert unread.used > 50_000
+    idle.put(big)
+    reading.put(big)
+    assert (await anext(reading)).token_ids == big.token_ids
+    with pytest.raises(RefusedError, match="answers"):
+        await anext(idle)
+    assert unread.used == 0
+    idle.put(big)
+    closed = OutputStream(["a"], unread.hold(ANYONE))
+    for _ in range(2):
+        closed.put(big)
+    closed.close()
+    assert unread.used == 0
+
+
+async def test_large_answers_are_written_in_a_thread() -> None:
+    here = threading.get_ident()
+    logprobs = (TokenLogprobs(1, -1.0, 1, ((1, -1.0),) * 20),)
+    assert await off_the_loop_if_large([Piece(0, "short", logprobs)], threading.get_ident) == here
+    for large in (
+        Piece(0, "long" * 50_000), Piece(0, "", logprobs * 200), Piece(0, "", prompt_logprobs=logprobs * 200),
+    ):  # fmt: skip
+        assert await off_the_loop_if_large([large], threading.get_ident) != here
 
 
 # HTTP by the letter.

@@ -293,8 +293,8 @@ def test_graphs_are_for_gpus_and_backends_that_can_and_can_be_turned_off() -> No
     assert not uses_graphs(config, CPU, StaticAttention())
 
 
-def resolved_of(spec: ModelSpec, device: torch.device, backend: AttentionBackend) -> ResolvedConfig:
-    return ResolvedConfig(device, spec, make_blueprint(spec, torch.float32, Shard()), torch.float32, backend)
+def resolved_of(spec: ModelSpec, device: torch.device, backend: AttentionBackend, seqs: int = 256) -> ResolvedConfig:
+    return ResolvedConfig(device, spec, make_blueprint(spec, torch.float32, Shard()), torch.float32, backend, seqs)
 
 
 def test_what_graphs_may_take_is_planned_before_anything_is_loaded(model: tuple[Decoder, ModelSpec]) -> None:
@@ -302,7 +302,7 @@ def test_what_graphs_may_take_is_planned_before_anything_is_loaded(model: tuple[
 
     def need(**settings: object) -> int:
         config = EngineConfig(model="x", max_model_len=512, **settings)  # type: ignore[arg-type]
-        return memory_need(resolved_of(spec, cuda, StaticAttention()), config).graphs
+        return memory_need(resolved_of(spec, cuda, StaticAttention(), config.max_num_seqs or 256), config).graphs
 
     assert need(enforce_eager=True) == 0
     few, many = need(max_num_seqs=8), need(max_num_seqs=64)
@@ -367,7 +367,7 @@ def setup_of(
     spec: ModelSpec, device: str, backend: AttentionBackend, plan: MemoryPlan, **settings: object
 ) -> WorkerSetup:
     config = EngineConfig(model="x", **settings)  # type: ignore[arg-type]
-    where = resolved_of(spec, torch.device(device), backend)
+    where = resolved_of(spec, torch.device(device), backend, config.max_num_seqs or 256)
     return WorkerSetup(config, resolve_model, where, plan, Shard(1, 2))  # type: ignore[arg-type]
 
 

@@ -16,8 +16,10 @@ import torch
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.cli import main
+from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine import resolved_config
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.llm import Completion, _Running
 from octavo_engine.request_checks import check_sampling
@@ -267,6 +269,16 @@ def test_a_containers_cpu_limit_bounds_the_threads(files: dict[str, str], cores:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert usable_cores(tmp_path) == (cores or len(os.sched_getaffinity(0)))
+
+
+def test_most_requests_in_a_step_follow_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    for cores, most in ((1, 24), (2, 48), (64, 256)):
+        monkeypatch.setattr(resolved_config, "usable_cores", lambda _, cores=cores: cores)
+        assert resolved_config.choose_max_num_seqs(EngineConfig(model="x"), cpu) == most
+        assert resolved_config.choose_max_num_seqs(EngineConfig(model="x"), cuda) == 256
+        assert resolved_config.choose_max_num_seqs(EngineConfig(model="x", max_num_seqs=300), cpu) == 300
+        assert resolved_config.choose_max_num_seqs(EngineConfig(model="x", max_num_batched_tokens=20), cuda) == 20
 
 
 @pytest.mark.parametrize(

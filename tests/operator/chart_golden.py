@@ -53,6 +53,9 @@ SETTINGS: dict[str, Any] = {
     "engine.tolerations": [{"key": "gpu", "operator": "Exists"}],
     "engine.runtimeClassName": "nvidia",
     "engine.imagePullSecrets": [{"name": "registry"}],
+    "engine.apiKeysSecret": "api-keys",
+    "engine.networkPolicy.enabled": True,
+    "engine.networkPolicy.from": [{"namespaceSelector": {"matchLabels": {"team": "apps"}}}],
     "guard.enabled": True,
     "metricsApi.enabled": "Never",
     "metricsApi.replicas": 1,
@@ -81,6 +84,7 @@ SETTINGS: dict[str, Any] = {
 _WITH = {"networkPolicy.apiServerPorts": "networkPolicy.enabled=true", "dashboards.labels": "dashboards.enabled=Always"}
 _WITH |= dict.fromkeys(("monitoring.kind", "monitoring.interval", "monitoring.labels", "monitoring.alerts"),
                        "monitoring.enabled=Always")  # fmt: skip
+_WITH["engine.networkPolicy.from"] = "engine.networkPolicy.enabled=true"
 _WITH["dashboards.annotations"] = _WITH["dashboards.labels"]
 """What has to be on for a value to matter."""
 _SHORT = ("dashboards.enabled", "crd.install")

@@ -20,9 +20,12 @@ GPU = {"key": "gpu", "operator": "Exists"}
 
 
 def pod(defaults: EngineDefaults = DEFAULTS, **spec: Any) -> dict[str, Any]:
+    return dict(rendered(defaults, **spec)["Deployment"]["spec"]["template"]["spec"])
+
+
+def rendered(defaults: EngineDefaults, **spec: Any) -> dict[str, Any]:
     service = parse(merged(VALID, {"spec": spec}))
-    children = {each["kind"]: each for each in render(service, RenderConfig("image", defaults=defaults))}
-    return dict(children["Deployment"]["spec"]["template"]["spec"])
+    return {each["kind"]: each for each in render(service, RenderConfig("image", defaults=defaults))}
 
 
 def test_they_hold_where_the_spec_says_nothing() -> None:
@@ -37,6 +40,21 @@ def test_the_spec_wins_and_a_toleration_stands_once() -> None:
     made = pod(scheduling=own, engine={"imagePullSecrets": [{"name": "own"}]})
     assert made["tolerations"] == own["tolerations"]
     assert (made["runtimeClassName"], made["imagePullSecrets"]) == ("own", [{"name": "own"}])
+
+
+def test_api_keys_and_a_network_policy_for_all_models_that_have_none() -> None:
+    peers = [{"namespaceSelector": {}}]
+    defaults = parse_engine_defaults(
+        '{"auth": {"apiKeysSecretRef": {"name": "all"}}, "networkPolicy": {"from": [{"namespaceSelector": {}}]}}'
+    )
+    own = {"auth": {"apiKeysSecretRef": {"name": "own"}}, "networkPolicy": {"from": []}}
+    for spec, secret, rest in (({}, "all", peers), (own, "own", [])):
+        children = rendered(defaults, **spec)
+        made = children["Deployment"]["spec"]["template"]["spec"]
+        assert secret in [each["secret"]["secretName"] for each in made["volumes"] if "secret" in each]
+        assert any("--api-key-file" in each for each in made["containers"][0]["args"])
+        assert children["NetworkPolicy"]["spec"]["ingress"][0]["from"][:-1] == rest
+    assert "NetworkPolicy" not in rendered(NO_DEFAULTS)
 
 
 def test_without_them_nothing_changes() -> None:

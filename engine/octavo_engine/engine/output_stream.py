@@ -4,24 +4,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Protocol
 
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.errors import EngineDeadError
+
+_ALWAYS_ALLOWED = 64 << 10
+"""Bytes of waiting outputs that every stream may have: a reader that reads never has more, so it is never refused."""
+# What Python's objects take, on the safe side.
+_OUTPUT_BYTES, _TOKEN_BYTES, _LOGPROBS_BYTES, _TOP_BYTES = 250, 40, 150, 120
+
+
+class Room(Protocol):
+    """The memory that outputs may take until they are read."""
+
+    def resize(self, size: int) -> None:
+        """Hold so many bytes from now on; raises the error that the reader is to get if that is too much."""
 
 
 class OutputStream:
     """The outputs of one or several requests until each has ended; an asynchronous iterator.
 
-    The engine's client appends to it without waiting for the reader; until they are read, tokens are ids.
+    The engine's client appends to it without waiting for the reader; until they are read, tokens are ids. What waits
+    takes `room`; where there is no more, the reader gets the error instead of the outputs.
     """
 
-    def __init__(self, request_ids: Iterable[str]) -> None:
+    def __init__(self, request_ids: Iterable[str], room: Room | None = None) -> None:
         self.unfinished = set(request_ids)
         """Ids of the requests that have not ended."""
         self._queue: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
+        self._room = room
+        self._waiting = 0
+        """Bytes."""
+        self._failed = False
 
     def put(self, output: RequestOutput) -> None:
         """Append an output of one of the requests."""
+        if self._failed:
+            return
+        try:
+            self._count(_size(output))
+        except Exception as error:  # noqa: BLE001  (whatever the room raises is the reader's)
+            self.fail(error)
+            return
         if output.finish_reason is not None:
             self.unfinished.discard(output.request_id)
         self._queue.put_nowait(output)
@@ -32,11 +57,17 @@ class OutputStream:
         What the engine gave before it died is still read; for any other error the reader does not first have to read
         what waits, as a slow one would learn of the error too late.
         """
-        if not self.unfinished:
+        if not self.unfinished or self._failed:
             return
-        while not isinstance(error, EngineDeadError) and not self._queue.empty():
-            self._queue.get_nowait()
+        self._failed = True
+        if not isinstance(error, EngineDeadError):
+            self._clear()
         self._queue.put_nowait(error)
+
+    def close(self) -> None:
+        """Drop what has not been read: nobody will read it."""
+        self._failed = True
+        self._clear()
 
     def __aiter__(self) -> OutputStream:
         return self
@@ -47,4 +78,21 @@ class OutputStream:
         item = await self._queue.get()
         if isinstance(item, Exception):
             raise item
+        self._count(-_size(item))
         return item
+
+    def _clear(self) -> None:
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._count(-self._waiting)
+
+    def _count(self, size: int) -> None:
+        if self._room is not None:
+            self._room.resize(max(0, self._waiting + size - _ALWAYS_ALLOWED))
+        self._waiting += size
+
+
+def _size(output: RequestOutput) -> int:
+    """Bytes that an output takes, without a prompt's log probabilities, which have a limit of their own."""
+    logprobs = sum(_LOGPROBS_BYTES + _TOP_BYTES * len(each.top) for each in output.logprobs)
+    return _OUTPUT_BYTES + _TOKEN_BYTES * len(output.token_ids) + logprobs

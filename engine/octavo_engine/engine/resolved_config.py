@@ -19,6 +19,10 @@ from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
+from octavo_engine.runner.cores import CGROUP, usable_cores
+
+_MOST_SEQS, _SEQS_OF_A_CORE = 256, 24
+"""On two cores, SmolLM2 gives fewer tokens a second with 256 requests in a step than with 48."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class ResolvedConfig:
     kv_dtype: torch.dtype
     """The dtype of cached keys and values."""
     backend: AttentionBackend
+    max_num_seqs: int
+    """The most requests in one step."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -88,7 +94,7 @@ def _resolve(
         plain=all(variant.plain for variant in variants),
     )
     backend = select_backend(config.attention_backend, device, task, measure=measure)
-    return ResolvedConfig(device, spec, blueprint, kv_dtype, backend)
+    return ResolvedConfig(device, spec, blueprint, kv_dtype, backend, choose_max_num_seqs(config, device))
 
 
 def long_context(spec: ModelSpec) -> LongContext | None:
@@ -113,6 +119,19 @@ def choose_device(name: str, shard: Shard) -> torch.device:
     if shard.size > (count := torch.cuda.device_count()):
         raise ConfigurationError(f"--tensor-parallel-size {shard.size}: there are only {count} GPUs here")
     return torch.device("cuda") if shard.size == 1 else torch.device("cuda", shard.rank)
+
+
+def choose_max_num_seqs(config: EngineConfig, device: torch.device) -> int:
+    """The default follows the device: on a CPU, steps of more requests than its cores compute well delay all of them.
+
+    Every request needs a token in each step, so the default is never above --max-num-batched-tokens.
+    """
+    if config.max_num_seqs is not None:
+        return config.max_num_seqs
+    on_device = _MOST_SEQS
+    if device.type == "cpu":
+        on_device = min(on_device, _SEQS_OF_A_CORE * usable_cores(CGROUP))
+    return min(on_device, config.max_num_batched_tokens)
 
 
 def choose_dtype(name: str, spec: ModelSpec, device: torch.device) -> torch.dtype:

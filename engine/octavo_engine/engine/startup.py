@@ -10,8 +10,6 @@ from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any, cast
 
-import torch
-
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
@@ -31,7 +29,6 @@ from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.pooling import read_pooling
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
-from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
@@ -91,7 +88,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
         vocab_size=resolved.spec.vocab_size,
         block_size=config.block_size,
         num_kv_blocks=plan.num_kv_blocks,
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=resolved.max_num_seqs,
         dtype=str(resolved.dtype).removeprefix("torch."),
         kv_cache_dtype="auto" if resolved.kv_dtype == resolved.dtype else "fp8_e4m3",
         device=str(resolved.device),
@@ -104,7 +101,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
         embedding=EmbeddingInfo(size=resolved.spec.hidden_size, pooling=pooling.kind, normalize=pooling.normalize),
     )
     report("warmup", 1.0, "")
-    scheduler = _scheduler(config, resolved.spec, plan, loaded.swap_seconds)
+    scheduler = _scheduler(config, resolved, plan, loaded.swap_seconds)
     return EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info))
 
 
@@ -205,7 +202,7 @@ def size_engine(
     resolved = resolve_config(config, files, Shard(0, ranks), measure=measure)
     device = resolved.device
     need = memory_need(resolved, config)
-    limits = memory_limits(config, resolved.spec, device)
+    limits = memory_limits(config, resolved)
     memory = min((device_memory(device), *others), key=lambda memory: memory.budget(limits.utilization))
     if device.type == "cpu":  # whose memory the ranks share
         memory = memory.share(ranks)
@@ -234,7 +231,7 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     No other rank takes more: this one has its part of the logits, then all of them, which it samples from.
     """
     spec, blueprint, dtype = resolved.spec, resolved.blueprint, resolved.dtype
-    tokens, seqs, groups = config.max_num_batched_tokens, config.max_num_seqs, resolved.kv_groups
+    tokens, seqs, groups = config.max_num_batched_tokens, resolved.max_num_seqs, resolved.kv_groups
     length = config.max_model_len or spec.max_position
 
     def scratch(tokens: int, seqs: int) -> int:
@@ -266,8 +263,9 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     )
 
 
-def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -> MemoryLimits:
+def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimits:
     """What the settings allow; ConfigurationError if they ask for more context than the model has."""
+    spec = resolved.spec
     if config.max_model_len is not None and config.max_model_len > spec.max_position:
         raise ConfigurationError(
             f"--max-model-len {config.max_model_len} is above the {spec.max_position} tokens that the model was made "
@@ -276,19 +274,21 @@ def memory_limits(config: EngineConfig, spec: ModelSpec, device: torch.device) -
     return MemoryLimits(
         utilization=config.gpu_memory_utilization,
         block_size=config.block_size,
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=resolved.max_num_seqs,
         model_max_len=spec.max_position,
         max_model_len=config.max_model_len,
         kv_cache_memory=config.kv_cache_memory,
         num_kv_blocks=config.num_kv_blocks,
         swap_space=config.swap_space,
-        on_cpu=device.type == "cpu",
+        on_cpu=resolved.device.type == "cpu",
         max_num_batched_tokens=config.max_num_batched_tokens,
         mixture=spec.has_experts,
     )
 
 
-def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_block_seconds: float) -> Scheduler:
+def _scheduler(
+    config: EngineConfig, resolved: ResolvedConfig, plan: MemoryPlan, swap_block_seconds: float
+) -> Scheduler:
     # A model's kinds of KV groups and a setting's choices are those the scheduler knows.
     memory = KVMemory(
         [
@@ -298,7 +298,7 @@ def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_blo
                 group.window,
                 plan.swap_blocks_of(group.window, states=bool(group.states)),
             )
-            for group in spec.kv_groups
+            for group in resolved.spec.kv_groups
         ],
         config.block_size,
         prefix_caching=config.enable_prefix_caching,
@@ -307,18 +307,18 @@ def _scheduler(config: EngineConfig, spec: ModelSpec, plan: MemoryPlan, swap_blo
         max_chunk=config.max_num_batched_tokens,
     )
     settings = SchedulerSettings(
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=resolved.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=plan.max_model_len,
         policy=cast(Any, config.scheduling_policy),
         max_step_seconds=config.watchdog_timeout * _STEP_SHARE,
         swap_block_seconds=swap_block_seconds,
-        long_context=long_context(spec),
+        long_context=long_context(resolved.spec),
     )
     targets = config.target_ttft_p90, config.target_itl_p90
     adaptive = None
     if any(target is not None for target in targets):
         adaptive = AdaptiveLimits(
-            config.max_num_seqs, config.max_num_batched_tokens, ttft_p90=targets[0], itl_p90=targets[1]
+            resolved.max_num_seqs, config.max_num_batched_tokens, ttft_p90=targets[0], itl_p90=targets[1]
         )
     return Scheduler(settings, memory, adaptive)

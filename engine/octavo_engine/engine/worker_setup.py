@@ -91,7 +91,7 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
         report("warmup", 0.5, "first steps")
         _warm_up(worker, setup, plan)
         if capture is not None:
-            worker.capture(capture, ladder(setup.config.max_num_seqs), _half(report, 1))
+            worker.capture(capture, ladder(setup.resolved.max_num_seqs), _half(report, 1))
     except (torch.OutOfMemoryError, MemoryError) as error:
         have, share = device_memory(resolved.device), setup.config.gpu_memory_utilization
         raise DoesNotFitError(
@@ -117,7 +117,7 @@ def _measure_graphs(setup: WorkerSetup, decoder: Decoder, capture: Capture, repo
     worker, _ = _make_worker(setup, decoder, pilot)
     before = capture.taken()
     _warm_up(worker, setup, pilot)
-    worker.capture(capture, ladder(setup.config.max_num_seqs), _half(report, 0))
+    worker.capture(capture, ladder(setup.resolved.max_num_seqs), _half(report, 0))
     taken = capture.taken() - before
     log.info("CUDA graphs: %s measured, %s planned", format_size(taken), format_size(setup.plan.need.graphs))
     return max(0, taken)
@@ -148,7 +148,7 @@ def _make_worker(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> tupl
     cache = _allocate(setup, decoder, plan)
     groups = len(resolved.kv_groups)
     table = StateTable(
-        config.max_num_seqs,
+        resolved.max_num_seqs,
         plan.max_model_len,
         config.block_size,
         groups,

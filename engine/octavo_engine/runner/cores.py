@@ -9,11 +9,13 @@ from pathlib import Path
 
 import torch
 
+CGROUP = Path("/sys/fs/cgroup")
+
 
 def use_cores(environ: Mapping[str, str], ranks: int = 1) -> None:
     """As many threads as this one of `ranks` processes may use cores, unless OMP_NUM_THREADS says otherwise."""
     if "OMP_NUM_THREADS" not in environ:
-        torch.set_num_threads(max(1, usable_cores(Path("/sys/fs/cgroup")) // ranks))
+        torch.set_num_threads(max(1, usable_cores(CGROUP) // ranks))
 
 
 def usable_cores(cgroup: Path) -> int:

@@ -61,8 +61,14 @@ class Hold:
         self._owner.take(self._key, size)
         self._size += size
 
+    def resize(self, size: int) -> None:
+        """Hold `size` bytes from now on; RefusedError, and no change, if that is too much."""
+        if size > self._size:
+            self.add(size - self._size)
+        elif size < self._size:
+            self._owner.release(self._key, self._size - size)
+            self._size = size
+
     def release(self) -> None:
         """Hold nothing any more. May be called more than once."""
-        if self._size:
-            self._owner.release(self._key, self._size)
-            self._size = 0
+        self.resize(0)

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import h11
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from octavo_engine.server.errors import APIError
@@ -18,6 +19,8 @@ HEAD_SECONDS = 10.0
 """In which a request's headers have to be complete, from the connection's first moment or their first byte."""
 STALL_SECONDS = 30.0
 """In which a client has to read what waits for it."""
+_SEND_BUFFER = 16 << 10
+"""Bytes of an answer that may wait for a client in this process; more is not even written."""
 _REST_SECONDS = 5.0
 """In which the rest of a body has to come whose request has been answered already."""
 
@@ -42,6 +45,7 @@ class ClientConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin: the first request's headers have to come."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_SEND_BUFFER)
         self._expect(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -120,3 +124,10 @@ class ClientConnection(H11Protocol):
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+
+
+def abort_connection(scope: Scope) -> None:
+    """End the connection of a request at once, with what of its answer has not been read."""
+    connection = scope.get("state", {}).get("connection")
+    if isinstance(connection, ClientConnection):
+        connection.abort()

@@ -64,7 +64,7 @@ class Generation:
             for index, each in enumerate(request.requests)
         ]
         self._by_id = {sequence.request_id: sequence for sequence in self.sequences}
-        self._outputs = OutputStream(self._by_id)
+        self._outputs = OutputStream(self._by_id, serving.unread.hold(admitted.key))
         self._serving = serving
         self._admitted = admitted
         self._shown_id = shown_id
@@ -80,6 +80,7 @@ class Generation:
             async with self._serving.engine.generate(self.request.requests, self._outputs):
                 yield
         finally:
+            self._outputs.close()
             for sequence in self.sequences:
                 if not sequence.ended:
                     self._end(sequence, self._outcome)

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from octavo_engine.server.auth import key_of
 from octavo_engine.server.bytes_in_use import BytesInUse
+from octavo_engine.server.connection import abort_connection
 
+READING_SECONDS = 5.0
+"""In which, after a request's deadline, its client has to have read what waits for it."""
 _PART = 64 << 10
 
 
 class WholeAnswer(Response):
     """JSON that counts among the answers which clients have not read, until it has been sent.
 
-    It is sent in parts, so that the server waits for the client between them and notices one that stops reading.
+    It is sent in parts, so that the server waits for the client between them and notices one that stops reading. One
+    that reads a few bytes now and then has until `deadline` (monotonic seconds) and READING_SECONDS.
     """
 
     media_type = "application/json"
 
-    def __init__(self, body: bytes, unread: BytesInUse) -> None:
+    def __init__(self, body: bytes, unread: BytesInUse, deadline: float) -> None:
         super().__init__(body)
         self._unread = unread
+        self._deadline = deadline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's signature)
         """Run as an ASGI application; RefusedError, before anything is sent, if too much is unread."""
         hold = self._unread.hold(key_of(scope))
         hold.add(len(self.body))
         try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            view = memoryview(self.body)
-            for start in range(0, len(view), _PART):
-                more = start + _PART < len(view)
-                await send(
-                    {"type": "http.response.body", "body": bytes(view[start : start + _PART]), "more_body": more}
-                )
+            async with asyncio.timeout(self._deadline + READING_SECONDS - time.monotonic()):
+                await self._send_parts(send)
+        except TimeoutError:
+            abort_connection(scope)
         finally:
             hold.release()
+
+    async def _send_parts(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        view = memoryview(self.body)
+        for start in range(0, len(view), _PART):
+            more = start + _PART < len(view)
+            await send({"type": "http.response.body", "body": bytes(view[start : start + _PART]), "more_body": more})

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from octavo_operator.api.corev1 import LocalReference, Toleration
 from octavo_operator.api.fields import Dns1123Name
-from octavo_operator.api.llmservice import LLMServiceSpec
+from octavo_operator.api.llmservice import Auth, LLMServiceSpec, NetworkPolicy
 from octavo_operator.api.schema import SpecModel
 
 
@@ -18,6 +18,8 @@ class EngineDefaults(SpecModel):
     tolerations: list[Toleration] = Field(default_factory=list, description="Beside those of the spec.")
     runtime_class_name: Dns1123Name | None = Field(None, description="Where the spec names none.")
     image_pull_secrets: list[LocalReference] = Field(default_factory=list, description="Where the spec names none.")
+    auth: Auth | None = Field(None, description="Where the spec names no Secret with API keys.")
+    network_policy: NetworkPolicy | None = Field(None, description="Where the spec has none.")
     fixed_user: bool = Field(True, description="Whether pods run as the image's user and group.")
 
     def applied_to(self, spec: LLMServiceSpec) -> LLMServiceSpec:
@@ -29,7 +31,12 @@ class EngineDefaults(SpecModel):
             "runtime_class_name": scheduling.runtime_class_name or self.runtime_class_name,
         }
         secrets = {"image_pull_secrets": engine.image_pull_secrets or self.image_pull_secrets}
-        update = {"scheduling": scheduling.model_copy(update=changed), "engine": engine.model_copy(update=secrets)}
+        update = {
+            "scheduling": scheduling.model_copy(update=changed),
+            "engine": engine.model_copy(update=secrets),
+            "auth": spec.auth or self.auth,
+            "network_policy": spec.network_policy or self.network_policy,
+        }
         return spec.model_copy(update=update)
 
 

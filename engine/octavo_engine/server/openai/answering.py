@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +27,10 @@ from octavo_engine.server.whole_answer import WholeAnswer
 from octavo_engine.text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
+Written = TypeVar("Written")
+Arguments = ParamSpec("Arguments")
+_LARGE = 2000
+"""Numbers whose encoding takes about 10 ms."""
 
 
 class WholeWriter(Protocol):
@@ -86,7 +90,7 @@ async def answer_whole(
 async def _whole(serving: Serving, request: Request, begun: Begun, writer: WholeWriter) -> Response:
     async with begun.generation.run():
         found = await while_connected(request, collect_answer(begun.generation, writer))
-    return Response(status_code=499) if found is None else WholeAnswer(found, serving.unread)
+    return Response(status_code=499) if found is None else WholeAnswer(found, serving.unread, begun.deadline)
 
 
 async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
@@ -110,11 +114,12 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
 
 async def json_answer(serving: Serving, request: Request, job: str) -> Response:
     """Answer a request that a text worker answers completely by this job."""
+    times = Times(request, serving.config.request_timeout)
     found = await prepare(serving, request, job, serving.model().ready, JSONAnswer)
     if found is None:
         return Response(status_code=499)
     serving.check_model(found.model)
-    return WholeAnswer(found.body, serving.unread)
+    return WholeAnswer(found.body, serving.unread, times.deadline)
 
 
 Wanted = TypeVar("Wanted", Prepared, JSONAnswer)
@@ -166,7 +171,7 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
                 opened.add(piece.index)
                 for each in writer.opening(piece.index):
                     yield each
-            for each in writer.events(piece):
+            for each in await off_the_loop_if_large([piece], writer.events, piece):
                 yield each
     except APIError as error:
         yield writer.failure(error)
@@ -180,10 +185,27 @@ async def collect_answer(generation: Generation, writer: WholeWriter) -> bytes:
     pieces: list[list[Piece]] = [[] for _ in generation.sequences]
     async for piece in generation:
         pieces[piece.index].append(piece)
-    answers = [merge(each) for each in pieces]
-    if any(answer.prompt_logprobs or answer.pooled for answer in answers):  # there may be very many numbers
-        return await asyncio.to_thread(writer.full, answers, usage_of(generation))
-    return writer.full(answers, usage_of(generation))
+    every = [piece for each in pieces for piece in each]
+    return await off_the_loop_if_large(every, _full_answer, writer, pieces, usage_of(generation))
+
+
+def _full_answer(writer: WholeWriter, pieces: Sequence[Sequence[Piece]], usage: Usage) -> bytes:
+    return writer.full([merge(each) for each in pieces], usage)
+
+
+async def off_the_loop_if_large(
+    pieces: Sequence[Piece], write: Callable[Arguments, Written], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Written:
+    """What `write` gives; in a thread if it takes long enough for other requests to notice."""
+    if sum(map(_work, pieces)) < _LARGE:
+        return write(*args, **kwargs)
+    return await asyncio.to_thread(write, *args, **kwargs)
+
+
+def _work(piece: Piece) -> int:
+    """How much there is to write of a piece, in numbers."""
+    positions = (*piece.logprobs, *(piece.prompt_logprobs or ()))
+    return 1 + len(piece.text) // 64 + len(piece.pooled) // 4 + sum(1 + len(each.top) for each in positions)
 
 
 def merge(pieces: Sequence[Piece]) -> Piece:

@@ -12,7 +12,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from octavo_engine.server.connection import abort_connection
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.whole_answer import READING_SECONDS
 
 PING_INTERVAL = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the connection."""
@@ -40,8 +42,9 @@ def error_event(error: APIError) -> bytes:
 class EventStream(Response):
     """Sends `events` inside of `owner`, which is left as soon as the client is gone or takes too long.
 
-    A client has to take each event within STALL_TIMEOUT, and all of them until `deadline` (monotonic seconds) and as
-    long again as one event may take: one that reads a few bytes now and then would never stall.
+    A client has to take each event within STALL_TIMEOUT, and all of them until `deadline` (monotonic seconds) and
+    READING_SECONDS: one that reads a few bytes now and then would never stall. The next event is made when the last
+    one has been taken.
     """
 
     media_type = "text/event-stream"
@@ -57,7 +60,7 @@ class EventStream(Response):
         self._last_sent = time.monotonic()
         self._sending_since: float | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's signature)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
         async with self._owner, contextlib.aclosing(self._events):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -69,6 +72,8 @@ class EventStream(Response):
                 for task in (sending, *others):
                     task.cancel()
                 await asyncio.gather(sending, *others, return_exceptions=True)
+                if sending.cancelled():
+                    abort_connection(scope)
         if not sending.cancelled() and (error := sending.exception()) is not None:
             raise error
 
@@ -85,11 +90,10 @@ class EventStream(Response):
 
     async def _watch(self, send: Send) -> None:
         """Break long silences; return when the client has stopped reading."""
-        while True:
-            await asyncio.sleep(min(PING_INTERVAL, STALL_TIMEOUT) / 4)
+        last = self._deadline + READING_SECONDS
+        while (now := time.monotonic()) < last:
+            await asyncio.sleep(min(PING_INTERVAL / 4, STALL_TIMEOUT / 4, last - now))
             now = time.monotonic()
-            if now > self._deadline + STALL_TIMEOUT:
-                return
             if self._sending_since is not None:
                 if now - self._sending_since > STALL_TIMEOUT:
                     return
