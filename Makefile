@@ -83,7 +83,7 @@ format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster cluster-demo images images-check bench bench-scheduler simulate
+.PHONY: cluster cluster-demo images images-check bench hostile soak bench-scheduler simulate
 cluster-demo: setup ## helm install, kubectl apply, chat and load on a real Kubernetes
 	@$(BIN)/python -m demo.cluster
 
@@ -98,6 +98,12 @@ cluster: setup ## a real Kubernetes on this machine, in the foreground
 
 bench: setup ## Octavo and its peers side by side, into bench/results/
 	$(BIN)/python -m bench.compare
+
+hostile: setup ## attacks on a real server beside an honest user, into bench/results/
+	$(BIN)/python -m bench.hostile
+
+soak: setup ## 60 minutes with a nemesis every 20 s, into bench/results/
+	$(BIN)/python -m bench.soak
 
 bench-scheduler: setup ## what a step costs the host, into bench/results/
 	$(BIN)/python -m bench.scheduler

@@ -32,9 +32,16 @@ class Serving:
 
     def metrics(self, name: str) -> dict[str, float]:
         """The current series of one metric in /metrics, by their last label."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
-            found = re.findall(rf'^{name}{{.*"(.*)"}} (.*)$', answer.read().decode(), re.MULTILINE)
+        found = re.findall(rf'^{name}{{.*"(.*)"}} (.*)$', self._metrics_page(), re.MULTILINE)
         return {label: float(value) for label, value in found}
+
+    def num_series(self) -> int:
+        """How many series /metrics has."""
+        return len(re.findall(r"^[^#\n]", self._metrics_page(), re.MULTILINE))
+
+    def _metrics_page(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
 
 
 @contextmanager

@@ -1,0 +1,159 @@
+"""Attacks one real server with a real model, one attack after another, while another tenant uses it.
+
+The attacker has an API key without limits of its own; the honest tenant streams answers one after another and probes
+/health/live ten times a second. Before each attack both are measured alone for some seconds. Attacker, honest tenant
+and server share the cores, and so does everything else on the machine: the columns "before" show how busy it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+import torch
+import uvloop
+
+from bench.hostile.attacks import ATTACKS
+from bench.hostile.honest import Honest
+from bench.report import save
+from bench.server import Serving, octavo
+
+GAP_MS, PROBE_MS, GROWTH_MIB = 1500, 500, 256
+"""At most, during an attack: between two tokens of the other tenant, for a probe, and of memory."""
+_KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude}\n"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One attack's figures."""
+
+    attack: str
+    outcomes: dict[str, int]
+    """Statuses of the attacker's requests, or how its connections ended."""
+    before: dict[str, float | int]
+    during: dict[str, float | int]
+    failures: list[str]
+    """The honest tenant's."""
+    growth_mib: float
+    """The most memory of all the server's processes during the attack, above that before it."""
+    series: int
+    """Of /metrics, afterwards."""
+
+    @property
+    def missed(self) -> list[str]:
+        """The targets that were not met."""
+        found = ["gap"] * (not self.during["gap_max_ms"] <= GAP_MS)
+        found += ["probe"] * (not self.during["probe_max_ms"] <= PROBE_MS)
+        return found + ["memory"] * (self.growth_mib > GROWTH_MIB) + ["failures"] * bool(self.failures)
+
+
+def memory(serving: Serving) -> float:
+    """MiB of all the server's processes."""
+    total = 0
+    for process in (serving.http, *serving.http.children(recursive=True)):
+        try:
+            total += process.memory_info().rss
+        except psutil.NoSuchProcess:  # a text worker that was ended
+            continue
+    return total / (1 << 20)
+
+
+async def most_memory(serving: Serving) -> float:
+    """The most memory seen until this is cancelled."""
+    most = 0.0
+    try:
+        while True:
+            most = max(most, memory(serving))
+            await asyncio.sleep(0.2)
+    except asyncio.CancelledError:
+        return most
+
+
+async def measure(serving: Serving, honest: Honest, name: str, args: argparse.Namespace) -> Line:
+    """Run one attack."""
+    before = await honest.begin()
+    await asyncio.sleep(args.quiet)
+    memory_before, watching = memory(serving), asyncio.create_task(most_memory(serving))
+    during = await honest.begin()
+    attacker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.hostile.attacker", str(serving.port), "sk-rude", str(args.seconds), name,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await attacker.communicate()
+    watching.cancel()
+    await honest.begin()
+    growth = await watching - memory_before
+    series = await asyncio.to_thread(serving.num_series)
+    outcomes = dict(sorted(json.loads(said or b"{}").items()))
+    return Line(name, outcomes, before.figures(), during.figures(), during.failures[:5], growth, series)
+
+
+async def attack_all(serving: Serving, args: argparse.Namespace) -> list[Line]:
+    """Run all attacks that were chosen."""
+    honest, lines = Honest(serving.port, "sk-honest"), []
+    async with honest.run():
+        await asyncio.sleep(5)  # warm-up
+        for name in ATTACKS:
+            if args.only in name:
+                lines.append(await measure(serving, honest, name, args))
+                print(json.dumps(asdict(lines[-1]), ensure_ascii=False), flush=True)
+    return lines
+
+
+def page(title: str, args: argparse.Namespace, lines: list[Line]) -> str:
+    """The results as Markdown."""
+    text = [
+        f"# {title}\n",
+        f"`make hostile` on {psutil.cpu_count()} cores, attacker and honest tenant included, load "
+        f"{os.getloadavg()[0]:.1f} at the end: smollm2, Python {platform.python_version()}, torch {torch.__version__}. "
+        f"{args.seconds:g} s an attack, {args.quiet:g} s before it. The honest tenant's gaps between tokens (the first "
+        f"token's wait included) and its probes of /health/live, in ms. Targets: gaps of at most {GAP_MS} ms, probes "
+        f"{PROBE_MS} ms, memory {GROWTH_MIB} MiB, no failures.\n",
+        "| attack | answers | gap p99 before | during | longest | probe p99 before | during | longest | memory MiB | "
+        "missed |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for line in lines:
+        outcomes = ", ".join(f"{count} × {outcome}" for outcome, count in line.outcomes.items()) or "–"
+        figures = (
+            line.before["gap_p99_ms"], line.during["gap_p99_ms"], line.during["gap_max_ms"],
+            line.before["probe_p99_ms"], line.during["probe_p99_ms"], line.during["probe_max_ms"],
+        )  # fmt: skip
+        cells = " | ".join(f"{value:.0f}" for value in figures)
+        missed = ", ".join(line.missed) or "–"
+        text.append(f"| {line.attack} | {outcomes} | {cells} | {line.growth_mib:+.0f} | {missed} |")
+    series = {line.series for line in lines}
+    text.append(f"\nSeries of /metrics after the attacks: {min(series)} to {max(series)}.\n")
+    return "\n".join(text)
+
+
+def main() -> int:
+    """Entry point of `python -m bench.hostile`: exit code 1 if a target was missed."""
+    parser = argparse.ArgumentParser(prog="bench.hostile", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8, help="of each attack")
+    parser.add_argument("--quiet", type=float, default=3, help="seconds before each attack")
+    parser.add_argument("--only", default="", help="attacks whose name has this in it")
+    parser.add_argument("--name", default="hostile", help="of the result files, after the date")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys.yaml"
+        keys.write_text(_KEYS)
+        flags = (f"--api-key-file={keys}", "--kv-cache-memory=1GiB")
+        with octavo("smollm2", *flags) as serving, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            lines = runner.run(attack_all(serving, args))
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "cores": psutil.cpu_count()}
+    result = {"machine": versions, "arguments": vars(args), "attacks": [asdict(line) for line in lines]}
+    save(args.name, result, lambda title: page(title, args, lines))
+    return int(any(line.missed for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

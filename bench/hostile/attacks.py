@@ -1,0 +1,219 @@
+"""The attacks: each does one rude thing again and again until its time is over. Letters are trust.md's classes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bench.hostile.wire import Target
+
+Attack = Callable[[Target], Awaitable[None]]
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+WORDS = "lorem ipsum dolor sit amet consectetur "
+
+
+async def users(count: int, user: Callable[[int], Awaitable[None]]) -> None:
+    """Many users at once."""
+    await asyncio.gather(*(user(number) for number in range(count)))
+
+
+def posts(path: str, body: Callable[[int], Any], count: int = 8) -> Attack:
+    """Users that send one body after another; each body is another one."""
+
+    async def attack(target: Target) -> None:
+        numbers = itertools.count()
+
+        async def user(_: int) -> None:
+            while target.open:
+                await target.post(path, body(next(numbers)))
+
+        await users(count, user)
+
+    return attack
+
+
+def chat(content: Any = "Hi", **more: Any) -> dict[str, Any]:
+    """A chat request."""
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 4, **more}
+
+
+def held(data: Callable[[Target], bytes], count: int, pause: float = 0.0) -> Attack:
+    """Connections that send some bytes, and then one more each `pause` seconds, or nothing (0)."""
+
+    async def attack(target: Target) -> None:
+        async def user(_: int) -> None:
+            while target.open:
+                with contextlib.suppress(OSError, TimeoutError):
+                    async with target.connection() as (reader, writer):
+                        writer.write(data(target))
+                        while target.open and not reader.at_eof():
+                            with contextlib.suppress(TimeoutError):
+                                async with asyncio.timeout(pause or 1.0):
+                                    await reader.read(1 << 16)
+                            if pause:
+                                writer.write(b"x")
+                    target.outcomes["closed" if target.open else "held to the end"] += 1
+
+        await users(count, user)
+
+    return attack
+
+
+def unread(path: str, body: dict[str, Any], count: int, pause: float = 0.0) -> Attack:
+    """Clients that do not read their answers, or 64 bytes each `pause` seconds."""
+    content = json.dumps(body).encode()
+
+    async def attack(target: Target) -> None:
+        async def user(_: int) -> None:
+            while target.open:
+                with contextlib.suppress(OSError):
+                    async with target.connection() as (reader, writer):
+                        writer.transport.get_extra_info("socket").setsockopt(1, 8, 4096)  # SO_RCVBUF
+                        writer.write(target.head(path, len(content)) + content)
+                        while target.open and not writer.is_closing():
+                            await asyncio.sleep(pause or 1.0)
+                            if pause and not await reader.read(64):
+                                break
+                    target.outcomes["dropped" if target.open else "held to the end"] += 1
+
+        await users(count, user)
+
+    return attack
+
+
+async def leave_early(target: Target) -> None:
+    """Chats that are sent and closed at once, or in the middle of their answers."""
+
+    async def user(number: int) -> None:
+        chance = random.Random(number)
+        body = json.dumps(chat(WORDS * 300, max_tokens=200, stream=True)).encode()
+        while target.open:
+            with contextlib.suppress(OSError):
+                async with target.connection() as (_, writer):
+                    writer.write(target.head(CHAT, len(body)) + body)
+                    await writer.drain()
+                    await asyncio.sleep(chance.choice((0.0, 0.05, 0.5)))
+                target.outcomes["left"] += 1
+
+    await users(8, user)
+
+
+def letters(target: Target) -> Callable[[int], bytes]:
+    """Requests that are not HTTP/1.1 by the letter, one kind after another."""
+    head = target.head("/tokenize", 2)
+    chunked = head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked")
+    kinds = (
+        head.replace(b"Content-Length: 2", b"Content-Length: 2\r\nTransfer-Encoding: chunked") + b"{}",
+        head.replace(b"Content-Length: 2", b"Content-Length: 2\r\nContent-Length: 3") + b"{}",
+        head.replace(b"Host: x", b"Host: x\r\n folded") + b"{}",
+        head.replace(b"\r\n", b"\n") + b"{}",
+        chunked + b"fffffffffffffffff\r\n{}",
+        chunked + b"-2\r\n{}\r\n0\r\n\r\n",
+        head.replace(b"Host: x", b"X-Big: " + b"x" * 60_000) + b"{}",
+        head.replace(b"Host: x", b"\r\n".join(b"X-%d: y" % number for number in range(300))) + b"{}",
+        b"\x16\x03\x01\x02\x00\x01\x00" + b"\x00" * 500,
+    )
+    return lambda number: kinds[number % len(kinds)]
+
+
+async def not_http(target: Target) -> None:
+    """All of `letters` in turn."""
+    kinds, numbers = letters(target), itertools.count()
+
+    async def user(_: int) -> None:
+        while target.open:
+            await target.raw(kinds(next(numbers)))
+
+    await users(8, user)
+
+
+async def methods_and_paths(target: Target) -> None:
+    """Random methods, paths and models, which must not become series of metrics, nor open a route without a key."""
+    chance = random.Random(4)
+
+    async def user(_: int) -> None:
+        while target.open:
+            name = f"{chance.getrandbits(40):x}"
+            path = chance.choice(
+                (f"/v1/{name}", f"//v1/models?x={name}", "/v1/%2e%2e/metrics", f"/{name}/../v1/models")
+            )
+            await target.raw(target.head(path, 0, name.upper(), {"Authorization": "Bearer sk-wrong"}))
+
+    await users(8, user)
+
+
+def nested(depth: int) -> bytes:
+    """JSON in JSON in JSON."""
+    return b'{"prompt": ' + b"[" * depth + b"]" * depth + b"}"
+
+
+def schema(number: int) -> dict[str, Any]:
+    """A new JSON schema each time, with many properties."""
+    properties = {f"p{number}_{each}": {"type": "string", "pattern": "(a+)+b"} for each in range(60)}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": properties}}}
+    return chat(response_format=form)
+
+
+def deep_schema(depth: int) -> dict[str, Any]:
+    """A schema nested `depth` deep."""
+    found: dict[str, Any] = {"type": "string"}
+    for _ in range(depth):
+        found = {"type": "object", "properties": {"a": found}, "required": ["a"]}
+    return found
+
+
+def image(address: str) -> list[dict[str, Any]]:
+    """The content of a chat message that is an image."""
+    return [{"type": "image_url", "image_url": {"url": address}}]
+
+
+_TEMPLATE, _BRACES = "{{ ''.__class__ }}", {"tools": "{" + ":" * 16_000}
+_SCORED = {"echo": True, "logprobs": 20, "max_tokens": 1}
+_LONG_STREAM = {"prompt": "x", "n": 8, "logprobs": 20, "max_tokens": 1000, "stream": True, "ignore_eos": True}
+_REGEXES = ("(a+)+b", ".*a.{40}", ".{1,5000}x{1,5000}", "(((a{1,100}){1,100}){1,100}){1,100}", "[" * 5000)
+_OUT_OF_BOUNDS: tuple[dict[str, Any], ...] = (
+    {"n": 10**9}, {"n": 0}, {"max_tokens": 10**12}, {"max_tokens": True}, {"temperature": float("inf")},
+    {"temperature": float("nan")}, {"top_logprobs": 10**9, "logprobs": True}, {"top_k": -(10**9)},
+    {"logit_bias": {str(token): 100 for token in range(40_000)}}, {"logit_bias": {"49152": 1}},
+    {"stop": ["x" * 10_000] * 1000}, {"stop_token_ids": list(range(100_000))}, {"min_tokens": 10**9}, {"seed": 10**40},
+    {"cache_salt": "x" * 100_000}, {"chat_template_kwargs": {"tokenize": True, "chat_template": "{{ 1 }}"}},
+    {"chat_template": "{% for i in range(10**9) %}{% endfor %}"}, {"tools": [{"type": "function"}] * 50_000},
+    {"timeout": -1}, {"priority": 10**30}, {"repetition_penalty": 0}, {"presence_penalty": 1e300},
+)  # fmt: skip
+
+ATTACKS: dict[str, Attack] = {
+    "0.5 MB to /tokenize, 60 at once": posts("/tokenize", lambda _: {"prompt": WORDS * 13_000}, 60),
+    "0.5 MB to /detokenize": posts("/detokenize", lambda _: {"tokens": [100] * 90_000}, 24),
+    "16,384 messages in a chat": posts(CHAT, lambda _: {"messages": [{"role": "user", "content": "x"}] * 16_384}),
+    "8 MB chats that are too long": posts(CHAT, lambda _: chat(WORDS * 200_000)),
+    "JSON nested 100,000 deep": posts(TEXT, lambda _: nested(100_000)),
+    "a million JSON keys": posts(CHAT, lambda n: {**chat(), **{f"{n}-{k}": k for k in range(200_000)}}, 4),
+    "no JSON, wrong fields": posts(CHAT, lambda n: b"{" * 1000 if n % 2 else {"messages": n, "model": [n]}),
+    "fields out of bounds (I)": posts(CHAT, lambda n: chat(**_OUT_OF_BOUNDS[n % len(_OUT_OF_BOUNDS)])),
+    "templates and their arguments (F)": posts(CHAT, lambda _: chat(_TEMPLATE * 20_000, chat_template_kwargs=_BRACES)),
+    "regular expressions (G)": posts(CHAT, lambda n: chat(guided_regex=_REGEXES[n % len(_REGEXES)])),
+    "a new JSON schema each time (H)": posts(CHAT, schema),
+    "JSON schemas nested 300 deep (H)": posts(CHAT, lambda _: chat(guided_json=deep_schema(300))),
+    "enum of 20,000 (H)": posts(CHAT, lambda n: chat(guided_choice=[f"{n} {each}" for each in range(20_000)]), 4),
+    "prompts × n × logprobs": posts(TEXT, lambda _: {"prompt": ["x"] * 6, "n": 8, "logprobs": 20, "max_tokens": 150}),
+    "prompt log probabilities of long prompts": posts(TEXT, lambda n: {"prompt": f"{n} " + WORDS * 60, **_SCORED}),
+    "long prompts without a common prefix": posts(TEXT, lambda n: {"prompt": f"{n} " + WORDS * 140, "max_tokens": 1}),
+    "token ids out of range (K)": posts(TEXT, lambda n: {"prompt": [49_152 + n, -1, 10**12], "max_tokens": 4}),
+    "addresses in fields (D)": posts(CHAT, lambda _: chat(image("http://127.0.0.1:1/"))),
+    "images of 2 MB (J)": posts(CHAT, lambda _: chat(image("data:image/png;base64," + "A" * 2_000_000))),
+    "clients that leave early": leave_early,
+    "silent connections": held(lambda _: b"", 300),
+    "heads byte by byte (M)": held(lambda _: b"GET /version HTTP/1.1\r\nX: ", 100, 0.5),
+    "bodies byte by byte": held(lambda target: target.head("/tokenize", 8 << 20) + b'{"prompt": "', 60, 0.5),
+    "8 MB bodies that stop at 7 MB": held(lambda target: target.head("/tokenize", 8 << 20) + b"x" * (7 << 20), 40),
+    "large answers that are not read": unread("/detokenize", {"tokens": [100] * 900_000}, 24),
+    "streams that are not read": unread(TEXT, _LONG_STREAM, 6),
+    "streams read 64 bytes a second": unread(TEXT, _LONG_STREAM, 6, 1.0),
+    "not HTTP by the letter (M)": not_http,
+    "random methods and paths without a key (E, M)": methods_and_paths,
+}  # fmt: skip

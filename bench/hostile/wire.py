@@ -1,0 +1,89 @@
+"""Raw HTTP/1.1 for attacks, which may send and read anything, also what no client library would."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SECONDS = 20.0
+"""Longest wait for an answer; an attack goes on without it."""
+
+
+@dataclass
+class Target:
+    """The server under attack, and what it answered so far."""
+
+    port: int
+    key: str
+    """The attacker's API key."""
+    until: float
+    """Monotonic seconds until when the attack goes on."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def open(self) -> bool:
+        """Whether the attack goes on."""
+        return time.monotonic() < self.until
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """One connection, reset at the end."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    def head(self, path: str, size: int, method: str = "POST", headers: Mapping[str, str] | None = None) -> bytes:
+        """A request's head."""
+        lines = [f"{method} {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {size}"]
+        given = {"Authorization": f"Bearer {self.key}", **(headers or {})}
+        return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in given.items()), "", ""]).encode("latin-1")
+
+    async def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> str:
+        """Send a body, and read the answer to its end; returns and counts its status."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.raw(self.head(path, len(content), headers=headers) + content)
+
+    async def raw(self, data: bytes) -> str:
+        """Send bytes and read one answer; returns and counts its status, or how the connection ended."""
+        try:
+            async with asyncio.timeout(SECONDS), self.connection() as (reader, writer):
+                writer.write(data)
+                outcome = await _answer(reader)
+        except TimeoutError:
+            outcome = f"none in {SECONDS:.0f} s"
+        except (OSError, asyncio.IncompleteReadError):
+            outcome = "closed"
+        self.outcomes[outcome] += 1
+        if outcome in ("429", "503", "closed"):
+            await asyncio.sleep(0.02)  # one process makes the attack: it must not only be busy with itself
+        return outcome
+
+
+async def _answer(reader: asyncio.StreamReader) -> str:
+    status = (await reader.readuntil(b"\r\n")).split(b" ")[1].decode()
+    while await reader.read(1 << 16):
+        if reader.at_eof():
+            break
+        if await _quiet(reader):
+            break
+    return status
+
+
+async def _quiet(reader: asyncio.StreamReader) -> bool:
+    """Whether nothing more comes for a moment, as after a complete answer on a kept connection."""
+    try:
+        async with asyncio.timeout(0.3):
+            while not reader.at_eof():
+                if not await reader.read(1 << 16):
+                    return True
+    except TimeoutError:
+        return True
+    return True

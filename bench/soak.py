@@ -1,0 +1,252 @@
+"""`make soak`: users who record what became of each request, while every 20 s something rude or fatal happens.
+
+The records of the users are judged (`verdict`), by code that shares nothing with the server: a request is lost if it
+ended neither in a complete answer nor in an explicit error, or if its connection was cut although its server lived on.
+What happens is an attack of bench/hostile, the end of a text worker, a stop of the engine for a second, or, less often,
+the end of the engine, after which the server has to end with exit code 5 and another one is started. Memory, file
+handles, threads and series of one server have to stay flat: their slopes are fitted over its life.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+
+from bench.hostile.attacks import ATTACKS
+from bench.report import save
+from bench.server import Serving, octavo
+
+_KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude}\n"
+_PROMPTS = ("Once upon a time", "The capital of France is", "To be or not to be", "def fibonacci(n):")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a user knows of one request."""
+
+    server: int
+    """Number of the server, from 0."""
+    prompt: int
+    tokens: int
+    """Wanted and, of a complete answer, got."""
+    seconds: float
+    end: str
+    """complete, error CODE, cut or refused."""
+    text: str = ""
+
+
+@dataclass
+class Life:
+    """One server, from ready to its end."""
+
+    killed: bool = False
+    samples: list[dict[str, float]] = field(default_factory=list)
+    """Seconds of its life, MiB, file handles, threads and series."""
+
+
+async def ask(port: int, prompt: int, tokens: int) -> tuple[str, str]:
+    """Stream one greedy answer: how it ended, and its text."""
+    asked = {"prompt": _PROMPTS[prompt], "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+    body = json.dumps(asked).encode()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return "refused", ""
+    text, end = "", "cut"
+    try:
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            b"Authorization: Bearer sk-honest\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        status = (await reader.readuntil(b"\r\n")).split(b" ")[1].decode()
+        if status != "200":
+            content = (await reader.read()).partition(b"\r\n\r\n")[2]
+            return f"error {status} {json.loads(content)['error']['code']}", ""
+        while line := await reader.readline():
+            if line.startswith(b"data: [DONE]"):
+                end = "complete"
+            elif line.startswith(b"data: {"):
+                said = json.loads(line[6:])
+                if "error" in said:
+                    end = f"error {said['error']['code']}"
+                else:
+                    text += "".join(choice["text"] for choice in said["choices"])
+    except (OSError, asyncio.IncompleteReadError, IndexError):
+        return "cut", text
+    finally:
+        writer.close()
+    return end, text
+
+
+@dataclass
+class Soak:
+    """The whole run."""
+
+    args: argparse.Namespace
+    chance: random.Random = field(default_factory=lambda: random.Random(7))
+    records: list[Record] = field(default_factory=list)
+    lives: list[Life] = field(default_factory=list)
+    events: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Serve until the time is over, with another server whenever one was killed."""
+        until = time.monotonic() + self.args.minutes * 60
+        with tempfile.TemporaryDirectory() as folder:
+            keys = Path(folder) / "keys.yaml"
+            keys.write_text(_KEYS)
+            while time.monotonic() < until:
+                flags = (f"--api-key-file={keys}", "--kv-cache-memory=1GiB", "--max-model-len=2048")
+                with octavo("smollm2", *flags) as serving:
+                    self.lives.append(Life())
+                    await self._live(serving, until)
+
+    async def _live(self, serving: Serving, until: float) -> None:
+        life, ended = self.lives[-1], asyncio.Event()
+        users = [asyncio.create_task(self._user(serving, ended)) for _ in range(self.args.users)]
+        sampling = asyncio.create_task(self._sample(serving, life))
+        while time.monotonic() < until and not life.killed:
+            await asyncio.sleep(self.args.pause / 2)
+            await self._strike(serving, life)
+            await asyncio.sleep(self.args.pause / 2)
+        ended.set()
+        await asyncio.gather(*users)
+        if life.killed:
+            code = await asyncio.to_thread(serving.http.wait, 30)
+            if code not in (5, None):
+                self.problems.append(f"the server ended with exit code {code}, not 5, after its engine was killed")
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
+
+    async def _user(self, serving: Serving, ended: asyncio.Event) -> None:
+        server = len(self.lives) - 1
+        while not ended.is_set():
+            prompt, tokens = self.chance.randrange(len(_PROMPTS)), self.chance.choice((8, 24, 60))
+            started = time.monotonic()
+            end, text = await ask(serving.port, prompt, tokens)
+            self.records.append(Record(server, prompt, tokens, time.monotonic() - started, end, text))
+            if end != "complete":
+                await asyncio.sleep(0.5)
+
+    async def _strike(self, serving: Serving, life: Life) -> None:
+        name = self.chance.choices(("attack", "worker", "pause", "kill"), (6, 2, 2, 1))[0]
+        if name == "attack":
+            attack = self.chance.choice(list(ATTACKS))
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "bench.hostile.attacker", str(serving.port), "sk-rude", str(self.args.pause / 3),
+                attack, stdout=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+            await process.wait()
+            name = f"attack: {attack}"
+        elif name == "worker":
+            workers = [each for each in serving.http.children() if "octavo_engine.server.text_worker" in each.cmdline()]
+            self.chance.choice(workers).kill()
+        elif name == "pause":
+            serving.engine.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(1)
+            serving.engine.send_signal(signal.SIGCONT)
+        else:
+            life.killed = True
+            serving.engine.kill()
+        self.events[name] += 1
+        print(f"{time.strftime('%H:%M:%S')} {name}", flush=True)
+
+    async def _sample(self, serving: Serving, life: Life) -> None:
+        started = time.monotonic()
+        while True:
+            with contextlib.suppress(psutil.Error, OSError):
+                processes = [serving.http, *serving.http.children(recursive=True)]
+                life.samples.append({
+                    "seconds": time.monotonic() - started,
+                    "MiB": sum(each.memory_info().rss for each in processes) / (1 << 20),
+                    "file handles": sum(each.num_fds() for each in processes),
+                    "threads": sum(each.num_threads() for each in processes),
+                    "series": await asyncio.to_thread(serving.num_series),
+                })  # fmt: skip
+            await asyncio.sleep(5)
+
+
+def slope(life: Life, what: str) -> float:
+    """Growth a minute of one server's samples, without its first half minute; 0 if there are too few."""
+    samples = [each for each in life.samples if each["seconds"] > 30]
+    if len(samples) < 4:
+        return 0.0
+    fit = statistics.linear_regression([each["seconds"] / 60 for each in samples], [each[what] for each in samples])
+    return fit.slope
+
+
+def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
+    """What became of the requests. Equal greedy requests have equal answers, whatever happened beside them."""
+    ends = Counter(record.end for record in records)
+    answers: dict[tuple[int, int], Counter[str]] = {}
+    for record in records:
+        if record.end == "complete":
+            answers.setdefault((record.prompt, record.tokens), Counter())[record.text] += 1
+    lost = [record for record in records if record.end in ("cut", "refused") and not lives[record.server].killed]
+    return {
+        "requests": len(records),
+        "ends": dict(ends),
+        "lost": len(lost),
+        "cut by a killed server": ends["cut"] + ends["refused"] - len(lost),
+        "different answers to equal requests": sum(len(each) - 1 for each in answers.values()),
+        "growth a minute": {
+            what: max((slope(life, what) for life in lives), default=0.0)
+            for what in ("MiB", "file handles", "threads", "series")
+        },
+    }
+
+
+def page(title: str, soak: Soak, found: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    ends = "\n".join(f"| {end} | {count} |" for end, count in sorted(found["ends"].items()))
+    events = "\n".join(f"| {event} | {count} |" for event, count in sorted(soak.events.items()))
+    growth = ", ".join(f"{what} {value:+.2f}" for what, value in found["growth a minute"].items())
+    return (
+        f"# {title}\n\n`make soak` on {psutil.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end: smollm2, "
+        f"{soak.args.minutes:g} minutes, {soak.args.users} users, something every {soak.args.pause:g} s; "
+        f"{len(soak.lives)} servers.\n\n{found['requests']} requests: {found['lost']} lost, "
+        f"{found['cut by a killed server']} cut when a server ended, "
+        f"{found['different answers to equal requests']} different answers to equal requests. Growth a minute, of the "
+        f"server in which it was largest: {growth}. Problems: {'; '.join(soak.problems) or 'none'}.\n\n"
+        f"| end of a request | count |\n| --- | --- |\n{ends}\n\n| what happened | count |\n| --- | --- |\n{events}\n"
+    )
+
+
+def main() -> int:
+    """Entry point of `python -m bench.soak`: exit code 1 if a request was lost or a server did not end as it should."""
+    parser = argparse.ArgumentParser(prog="bench.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--users", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=20, help="seconds between two events")
+    parser.add_argument("--name", default="soak", help="of the result files, after the date")
+    soak = Soak(parser.parse_args())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(soak.run())
+    found = verdict(soak.records, soak.lives)
+    machine = {"cores": psutil.cpu_count(), "python": platform.python_version()}
+    result = {"machine": machine, "arguments": vars(soak.args), "events": soak.events, "verdict": found,
+              "problems": soak.problems, "lives": [asdict(life) for life in soak.lives]}  # fmt: skip
+    save(soak.args.name, result, lambda title: page(title, soak, found))
+    return int(bool(found["lost"] or soak.problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
