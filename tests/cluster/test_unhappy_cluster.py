@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,30 +88,9 @@ def test_a_rolling_update_for_which_a_quota_has_no_room_goes_on_in_place(served:
         served.kubectl("patch", "llms", "model", "--type=merge", "-p", json.dumps({"spec": change}))
         # Perhaps it is only said for a moment.
         served.wait_until(lambda: "WentInPlace" in reasons.values, 120, "it goes on in place")
-        with trying_again(served):
-            wait_for_condition(served, "model", "Progressing", "Deployed", 180)
+        wait_for_condition(served, "model", "Progressing", "Deployed", 180)
         wait_for_condition(served, "model", "RolloutBlocked", "NotBlocked", 30)
     assert reasons.values == ["NotBlocked", "NoQuotaForSurge", "WentInPlace", "NotBlocked"]
-
-
-@contextlib.contextmanager
-def trying_again(client: Client) -> Iterator[None]:
-    """Has the ReplicaSets' controller look again every second: its pauses after refusals double up to many minutes."""
-    end = threading.Event()
-
-    def nudge() -> None:
-        for number in itertools.count():
-            client.kubectl("annotate", "--overwrite", "replicasets", f"--selector={MODEL}", f"try-again={number}")
-            if end.wait(1):
-                return
-
-    thread = threading.Thread(target=nudge)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
 
 
 def test_a_rollout_that_cannot_end_is_stalled_while_old_pods_serve(served: Client) -> None:
