@@ -180,12 +180,13 @@ def test_every_parameter_is_counted_and_filled(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "prefix"), [("gpt2", "transformer."), ("bloom", "transformer."), ("opt-norms-after", "model.")]
+    ("name", "prefix"),
+    [("gpt2", "transformer."), ("bloom", "transformer."), ("opt-norms-after", "model."), ("qwen2", "model.")],
 )
 def test_checkpoints_of_the_model_without_its_head(
     name: str, prefix: str, pairs: Callable[[str], Pair], tmp_path: Path
 ) -> None:
-    """As GPT-2, BLOOM and OPT are published: names lack a prefix, and old ones have masks."""
+    """As GPT-2, BLOOM, OPT and Qwen3-Embedding are published: names lack a prefix, and old ones have masks."""
     pair = pairs(name)
     stored = load_file(pair.directory / "model.safetensors")
     renamed = {tensor.removeprefix(prefix): values for tensor, values in stored.items()}

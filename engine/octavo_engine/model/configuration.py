@@ -16,6 +16,7 @@ from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.families import FAMILIES, Family
 from octavo_engine.model.families.multimodal import PLAIN_HEADS, STORED_NAMES, WRAPPERS, language_model
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, base_model_names
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
@@ -85,6 +86,8 @@ def _read(config: dict[str, Any], path: Path) -> ModelSpec:
     fields = family.fields(str(path), config)
     spec = family.read(fields)
     _refuse_unread(fields, family)
+    if spec.stored_names == SAME_NAMES and spec.names.embedding == LLAMA_NAMES.embedding:
+        return replace(spec, stored_names=base_model_names("model.", "embed_tokens.", "layers.", "norm."))
     return spec
 
 
