@@ -226,3 +226,23 @@ def test_engine_killed_mid_stream(tmp_path: Path) -> None:
     finally:
         server.process.kill()
         server.process.wait()
+
+
+def test_prompts_are_scored_and_embedded(real: RealServer) -> None:
+    """As lm-eval asks: an entry for each token, and the likelier of two continuations has the larger sum."""
+    context = real.http.post("/tokenize", json={"prompt": "The capital of France is"}).json()["tokens"]
+    choices = [real.http.post("/tokenize", json={"prompt": text}).json()["tokens"] for text in (" Paris", " cheese")]
+    prompts = [context + choice for choice in choices]
+    answer = real.openai.completions.create(prompt=prompts, echo=True, logprobs=1, max_tokens=1, **GREEDY)
+    sums = []
+    for choice, prompt in zip(answer.choices, prompts, strict=True):
+        assert choice.logprobs is not None and choice.logprobs.token_logprobs is not None
+        assert len(choice.logprobs.token_logprobs) == len(prompt) + 1
+        sums.append(sum(choice.logprobs.token_logprobs[len(context) : -1]))
+    assert sums[0] > sums[1]
+    texts = ["Paris is the capital of France.", "I like cheese."]
+    vectors = [each.embedding for each in real.openai.embeddings.create(model="smollm2", input=texts).data]
+    assert all(abs(sum(number * number for number in vector) - 1) < 1e-4 for vector in vectors)
+    pair = real.http.post("/v1/score", json={"text_1": texts[0], "text_2": texts[1]}).json()
+    expected = sum(first * second for first, second in zip(*vectors, strict=True))
+    assert abs(pair["data"][0]["score"] - expected) < 1e-4

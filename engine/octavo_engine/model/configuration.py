@@ -156,10 +156,16 @@ def find_family(architectures: Any, path: Path) -> Family:
     supported = ", ".join((*FAMILIES, *WRAPPERS))
     if not names:
         raise ModelLoadError(f"{path}: architectures is missing or no list of names; supported: {supported}")
-    nearest = difflib.get_close_matches(names[0], (*FAMILIES, *WRAPPERS), n=1, cutoff=0.0)[0]
+    nearest = max((*FAMILIES, *WRAPPERS), key=lambda name: _likeness(names[0], name))
     raise ModelLoadError(
         f"{path}: the architecture {names[0]!r} is not supported; the nearest supported is {nearest} (all: {supported})"
     )
+
+
+def _likeness(name: str, other: str) -> tuple[float, float]:
+    """Of two classes' names: first of what they call the model, before what it is for, then of all."""
+    models = difflib.SequenceMatcher(None, name.partition("For")[0], other.partition("For")[0])
+    return models.ratio(), difflib.SequenceMatcher(None, name, other).ratio()
 
 
 def _most_common_dtype(directory: Path) -> str:
