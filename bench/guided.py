@@ -13,13 +13,14 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import psutil
 import uvloop
 
 from bench.load import Client, prompts
 from bench.report import save
-from bench.server import octavo
+from bench.server import Serving, octavo
 
 _SCHEMA = {
     "type": "array",
@@ -44,43 +45,60 @@ def body_of(prompt: str, tokens: int, *, guided: bool) -> bytes:
     return json.dumps({"prompt": prompt, "max_tokens": tokens, "temperature": 1, "seed": 1, **form}).encode()
 
 
-async def round_of(client: Client, args: argparse.Namespace, seed: int, *, guided: bool) -> float:
-    """Tokens/s of one answer for each user, all at once; RuntimeError if one is not complete."""
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One answer for each user, all at once."""
+
+    tokens_s: float
+    cpu_ms: float
+    """CPU time of the engine's and the HTTP process for each token, which other work on the machine changes little."""
+
+
+async def round_of(client: Client, args: argparse.Namespace, serving: Serving, seed: int, *, guided: bool) -> Round:
+    """Measure a round; RuntimeError if an answer is not complete."""
     bodies = [body_of(text, args.tokens, guided=guided) for text in prompts(args.users, 16, seed)]
-    start = time.monotonic()
+    start, used = time.monotonic(), cpu_seconds(serving)
     replies = await asyncio.gather(*(client.ask(body) for body in bodies))
     seconds = time.monotonic() - start
     for reply in replies:
         if (reply.status, reply.tokens) != (200, args.tokens):
             raise RuntimeError(f"an answer has status {reply.status} and {reply.tokens} tokens ({reply.code})")
-    return args.users * args.tokens / seconds
+    tokens = args.users * args.tokens
+    return Round(tokens / seconds, (cpu_seconds(serving) - used) * 1000 / tokens)
 
 
-async def measure(args: argparse.Namespace, port: int) -> tuple[list[float], list[float]]:
-    """Tokens/s of each round of free and of guided answers; the first of either is a warm-up and is left out."""
-    client, free, guided = Client(port), [], []
+def cpu_seconds(serving: Serving) -> float:
+    """What the server's two processes have used so far."""
+    times = [process.cpu_times() for process in (serving.engine, serving.http)]
+    return sum(each.user + each.system for each in times)
+
+
+async def measure(args: argparse.Namespace, serving: Serving) -> tuple[list[Round], list[Round]]:
+    """The rounds of free and of guided answers; the first of either is a warm-up and is left out."""
+    client, free, guided = Client(serving.port), [], []
     for turn in range(args.rounds + 1):
-        free.append(await round_of(client, args, turn, guided=False))
-        guided.append(await round_of(client, args, turn, guided=True))
+        free.append(await round_of(client, args, serving, turn, guided=False))
+        guided.append(await round_of(client, args, serving, turn, guided=True))
     client.close()
     return free[1:], guided[1:]
 
 
-def page(title: str, args: argparse.Namespace, free: Sequence[float], guided: Sequence[float]) -> str:
+def page(title: str, args: argparse.Namespace, free: Sequence[Round], guided: Sequence[Round]) -> str:
     """The results as Markdown."""
-    ratios = [each / other for each, other in zip(guided, free, strict=True)]
     lines = [
         f"# {title}\n",
         f"`python -m bench.guided` on {psutil.cpu_count()} cores, client included: smollm2, bfloat16, {args.users}"
-        f" users, {args.tokens} tokens an answer, temperature 1, {args.rounds} rounds in turns.\n",
-        "| answers | tokens/s, median | lowest | highest |",
-        "| --- | --- | --- | --- |",
+        f" users, {args.tokens} tokens an answer, temperature 1, medians of {args.rounds} rounds in turns.\n",
+        "| answers | tokens/s | lowest | highest | CPU ms a token |",
+        "| --- | --- | --- | --- | --- |",
     ]
-    for name, rates in (("free", free), ("of a JSON schema", guided)):
-        lines.append(f"| {name} | {statistics.median(rates):.0f} | {min(rates):.0f} | {max(rates):.0f} |")
+    for name, rounds in (("free", free), ("of a JSON schema", guided)):
+        rates, cpu = [each.tokens_s for each in rounds], statistics.median(each.cpu_ms for each in rounds)
+        lines.append(f"| {name} | {statistics.median(rates):.0f} | {min(rates):.0f} | {max(rates):.0f} | {cpu:.2f} |")
+    ratios = [each.tokens_s / other.tokens_s for each, other in zip(guided, free, strict=True)]
     lines.append(
-        f"\nGuided answers come at {statistics.median(ratios):.1%} of the rate of free ones (median of the rounds, "
-        f"{min(ratios):.1%} to {max(ratios):.1%}).\n"
+        f"\nGuided answers come at {statistics.median(ratios):.1%} of the rate of free ones ({min(ratios):.1%} to "
+        f"{max(ratios):.1%} in the rounds).\n"
     )
     return "\n".join(lines)
 
@@ -97,9 +115,14 @@ def main() -> None:
         octavo("smollm2", "--dtype=bfloat16", "--max-model-len=1024", f"--max-num-seqs={args.users}") as serving,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        free, guided = runner.run(measure(args, serving.port))
+        free, guided = runner.run(measure(args, serving))
     machine = {"cores": psutil.cpu_count(), "python": platform.python_version()}
-    result = {"machine": machine, "arguments": vars(args), "free_tokens_s": free, "guided_tokens_s": guided}
+    result = {
+        "machine": machine,
+        "arguments": vars(args),
+        "free": [asdict(each) for each in free],
+        "guided": [asdict(each) for each in guided],
+    }
     save(args.name, result, lambda title: page(title, args, free, guided))
 
 
