@@ -71,7 +71,7 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
             else:
                 parameter.normal_(std=0.25 if "embed" in name else std)
         for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
+            if name.endswith(("correction_bias", "expert_bias")):
                 buffer.normal_(std=0.2)
     return model
 
@@ -81,7 +81,8 @@ def num_parameters(model: Any) -> int:
 
     Of an indexer (DeepSeek V3.2) none count, which nothing reads in the contexts that are computed here.
     """
-    corrections = (buffer for name, buffer in model.named_buffers() if name.endswith("correction_bias"))
+    ends = ("correction_bias", "expert_bias")
+    corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(ends))
     learnt = (parameter for name, parameter in model.named_parameters() if ".indexer." not in name)
     return sum(tensor.numel() for tensor in (*learnt, *corrections))
 

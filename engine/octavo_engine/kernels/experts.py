@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """E gated feed-forwards (arXiv 2002.05202) of one shape, all tensors contiguous and of one dtype."""
+    """E feed-forwards, gated (arXiv 2002.05202) or not, of one shape, all tensors contiguous and of one dtype."""
 
     gate_up: Tensor
-    """[E, 2 * intermediate, hidden], gate first."""
+    """[E, 2 * intermediate, hidden], gate first; without a gate [E, intermediate, hidden]."""
     down: Tensor
     """[E, hidden, intermediate]"""
     gate_up_bias: Tensor | None = None
@@ -24,9 +25,13 @@ class Experts:
     """None: silu(gate) * up. Else gpt-oss's form (arXiv 2508.10925): gate is cut off above the limit, up at both sides,
     and what follows is gate * sigmoid(alpha * gate) * (up + 1)."""
     alpha: float = 1.0
+    activation: Callable[[Tensor], Tensor] | None = None
+    """Of experts without a gate: activation(up). None: they have a gate."""
 
     def activate(self, gate_up: Tensor) -> Tensor:
-        """[..., intermediate] of [gate up] [..., 2 * intermediate], in their dtype."""
+        """[..., intermediate] of [gate up] [..., 2 * intermediate], or of up alone, in their dtype."""
+        if self.activation is not None:
+            return self.activation(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
         if self.limit is None:
             return torch.nn.functional.silu(gate) * up

@@ -449,7 +449,7 @@ class SharedExpertSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoESpec:
-    """A mixture of experts (arXiv 1701.06538): gated feed-forwards, of which a router chooses `top_k` for a token."""
+    """A mixture of experts (arXiv 1701.06538): feed-forwards, of which a router chooses `top_k` for a token."""
 
     num_experts: int
     top_k: int
@@ -462,6 +462,12 @@ class MoESpec:
     limit: float | None = None
     """Gate and up are cut off there (`Experts.limit`); None: silu(gate) * up."""
     alpha: float = 1.0
+    activation: str | None = None
+    """Of experts without a gate, by the name in `layers/activations.py`; None: they have a gate (Nemotron-H)."""
+    latent: int | None = None
+    """The size that experts read and give, which hidden states are projected to and back; None: the hidden size."""
+    latent_bias: bool = False
+    """Of both projections."""
     weighs_inputs: bool = False
     """Whether routing weights multiply what experts read instead of what they give (Llama 4)."""
     scale: float = 1.0

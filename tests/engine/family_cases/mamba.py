@@ -1,4 +1,4 @@
-"""Families with Mamba's mixers, in layers whose sizes two ranks cannot share evenly."""
+"""Families with Mamba's mixers, and LFM2 with experts, in layers whose sizes two ranks cannot share evenly."""
 
 from __future__ import annotations
 
@@ -105,5 +105,62 @@ CASES = {
     "mamba": Case("Mamba", {**ALONE, "time_step_rank": 7, "use_conv_bias": False, "tie_word_embeddings": False}),
     "falcon-mamba": Case("FalconMamba", {**ALONE, "mixer_rms_eps": 0.02}),
     "mamba2": Case("Mamba2", {**ALONE, "num_heads": 9, "head_dim": 16, "n_groups": 3}),
+    "nemotron-h": Case(
+        "NemotronH",
+        {
+            **UNEVEN,
+            "num_hidden_layers": None,
+            "layers_block_type": ["mlp", "linear_attention", "linear_attention", "full_attention", "moe", "moe"],
+            "head_dim": 8,
+            "mamba_num_heads": 9,
+            "mamba_head_dim": 6,
+            "n_groups": 3,
+            "ssm_state_size": 12,
+            "conv_kernel": 3,
+            "use_bias": True,
+            "mlp_bias": True,
+            "use_conv_bias": False,
+            "mamba_hidden_act": "gelu",
+            "time_step_min": 0.4,
+            "layer_norm_epsilon": 0.01,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 35,
+            "moe_shared_expert_intermediate_size": 46,
+            "moe_latent_size": 20,
+            "routed_scaling_factor": 1.4,
+            "n_group": 3,
+            "topk_group": 2,
+        },
+    ),
+    "lfm2-moe": Case(
+        "Lfm2Moe",
+        {
+            **UNEVEN,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "conv_bias": True,
+            "num_dense_layers": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 35,
+            "routed_scaling_factor": 1.3,
+            "norm_eps": 0.01,
+        },
+    ),
 }
-PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {}
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "MambaForCausalLM": (  # mamba-130m-hf
+        {"hidden_size": 768, "intermediate_size": 1536, "num_hidden_layers": 24, "time_step_rank": 48},
+        129135360,
+    ),
+    "JambaForCausalLM": (  # Jamba-v0.1
+        {
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_attention_heads": 32,
+            "num_hidden_layers": 32,
+            "vocab_size": 65536,
+        },
+        51570323328,
+    ),
+}

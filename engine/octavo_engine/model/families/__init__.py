@@ -43,6 +43,7 @@ from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.jamba import JAMBA
 from octavo_engine.model.families.laguna import LAGUNA
 from octavo_engine.model.families.lfm2 import LFM2
+from octavo_engine.model.families.lfm2_moe import LFM2_MOE
 from octavo_engine.model.families.llama import EMU3, LLAMA
 from octavo_engine.model.families.llama4 import LLAMA4
 from octavo_engine.model.families.mamba import FALCON_MAMBA, MAMBA, MAMBA2
@@ -54,6 +55,7 @@ from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mixtral import MIXTRAL
 from octavo_engine.model.families.mpt import MPT
 from octavo_engine.model.families.nanochat import NANOCHAT
+from octavo_engine.model.families.nemotron_h import NEMOTRON_H
 from octavo_engine.model.families.olmo import OLMO
 from octavo_engine.model.families.olmo2 import OLMO2
 from octavo_engine.model.families.olmo3 import OLMO3
@@ -149,8 +151,10 @@ _ALL = (
     ARIA_TEXT,
     AFMOE,
     LFM2,
+    LFM2_MOE,
     BAMBA,
     GRANITE_HYBRID,
+    NEMOTRON_H,
     FALCON_H1,
     JAMBA,
     MAMBA,

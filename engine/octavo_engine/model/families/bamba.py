@@ -44,7 +44,6 @@ BAMBA = Family(
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "partial_rotary_factor": 0.5,
-        "mamba_n_heads": 128,
         "mamba_n_groups": 1,
         "mamba_d_state": 256,
         "eos_token_id": 2,

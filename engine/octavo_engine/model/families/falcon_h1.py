@@ -69,7 +69,6 @@ FALCON_H1 = Family(
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "mamba_d_ssm": 1024,
-        "mamba_n_heads": 128,
         "mamba_n_groups": 1,
         "mamba_d_state": 256,
         "eos_token_id": 2,

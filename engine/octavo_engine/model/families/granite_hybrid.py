@@ -33,7 +33,6 @@ GRANITE_HYBRID = Family(
         **granite_moe.DEFAULTS,
         **STATE_SPACE_DEFAULTS,
         "shared_intermediate_size": 1024,
-        "mamba_n_heads": 128,
         "mamba_n_groups": 1,
         "mamba_d_state": 256,
     },

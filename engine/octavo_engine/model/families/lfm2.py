@@ -8,10 +8,10 @@ from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
-from octavo_engine.model.spec import LayerSpec, MLPSpec, ModelSpec, NormSpec, QKNormSpec, ShortConvSpec
+from octavo_engine.model.spec import AttentionSpec, LayerSpec, MLPSpec, ModelSpec, NormSpec, QKNormSpec, ShortConvSpec
 
 _LAYER = "model.layers.{layer}"
-_NAMES = TensorNames(
+NAMES = TensorNames(
     before_mixer=f"{_LAYER}.operator_norm",
     before_feed_forward=f"{_LAYER}.ffn_norm",
     norm="model.embedding_norm",
@@ -29,16 +29,10 @@ def _attends(fields: Fields) -> list[bool]:
     count, kinds = reading.num_layers(fields), fields.values.get("layer_types")
     if kinds is None:
         attending = fields.integers("full_attn_idxs") if fields.has("full_attn_idxs") else range(count)
-        return _checked(fields, "full_attn_idxs", [layer in attending for layer in range(count)])
+        return [layer in attending for layer in range(count)]
     if not isinstance(kinds, list) or len(kinds) != count or set(map(str, kinds)) - {"conv", "full_attention"}:
         raise fields.wrong("layer_types", kinds, f"is not {count} times conv or full_attention")
-    return _checked(fields, "layer_types", [kind == "full_attention" for kind in kinds])
-
-
-def _checked(fields: Fields, name: str, attends: list[bool]) -> list[bool]:
-    if not any(attends):
-        raise fields.wrong(name, fields.values.get(name), "has no layer that attends, which is not supported")
-    return attends
+    return [kind == "full_attention" for kind in kinds]
 
 
 def _intermediate_size(fields: Fields) -> int:
@@ -50,19 +44,26 @@ def _intermediate_size(fields: Fields) -> int:
     return -(-size // multiple) * multiple
 
 
-def _read(fields: Fields) -> ModelSpec:
-    norm = NormSpec(fields.number("norm_eps", 0, 1))
-    mixer = reading.attention(fields, qk_norm=QKNormSpec(norm))
+def norm(fields: Fields) -> NormSpec:
+    """All norms."""
+    return NormSpec(fields.number("norm_eps", 0, 1))
+
+
+def mixers(fields: Fields) -> list[AttentionSpec | ShortConvSpec]:
+    """The mixer of each layer."""
+    attention = reading.attention(fields, qk_norm=QKNormSpec(norm(fields)))
     conv = ShortConvSpec(
         channels=reading.hidden_size(fields),
         width=fields.integer("conv_L_cache", 2, 64),
         bias=fields.boolean("conv_bias", False),
     )
-    mlp, norms = MLPSpec(intermediate_size=_intermediate_size(fields)), reading.norms_before(norm)
-    layers = tuple(
-        LayerSpec(mixer=mixer if attends else conv, feed_forward=mlp, norms=norms) for attends in _attends(fields)
-    )
-    return reading.model(fields, LFM2.architecture, layers, norm=norm, names=_NAMES)
+    return [attention if attends else conv for attends in _attends(fields)]
+
+
+def _read(fields: Fields) -> ModelSpec:
+    mlp, norms = MLPSpec(intermediate_size=_intermediate_size(fields)), reading.norms_before(norm(fields))
+    layers = tuple(LayerSpec(mixer=mixer, feed_forward=mlp, norms=norms) for mixer in mixers(fields))
+    return reading.model(fields, LFM2.architecture, layers, norm=norm(fields), names=NAMES)
 
 
 _DEFAULTS: dict[str, Any] = {

@@ -77,7 +77,6 @@ MAMBA2: Family = Family(
         "hidden_size": 4096,
         "num_hidden_layers": 64,
         "vocab_size": 32768,
-        "mamba_n_heads": 128,
         "mamba_d_head": 64,
         "mamba_n_groups": 8,
         "mamba_d_state": 128,

@@ -19,10 +19,18 @@ STATE_SPACE_ALIASES = {
     "use_conv_bias": "mamba_conv_bias",
     "use_bias": "mamba_proj_bias",
     "time_step_rank": "mamba_dt_rank",
+    "mamba_num_heads": "mamba_n_heads",
+    "mamba_head_dim": "mamba_d_head",
     "layer_norm_epsilon": "rms_norm_eps",
 }
-"""What families without attention call the fields."""
-STATE_SPACE_DEFAULTS: Mapping[str, Any] = {"mamba_d_conv": 4, "mamba_expand": 2, "mamba_conv_bias": True}
+"""What families that began without attention call the fields."""
+STATE_SPACE_DEFAULTS: Mapping[str, Any] = {
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_conv_bias": True,
+    "mamba_n_heads": 128,
+    "time_step_min": 0.001,
+}
 NO_LENGTH = {"max_position_embeddings": 1 << 17}
 """For models that have no longest context: what is computed at most."""
 _UNLIMITED = (math.inf, "Infinity", {"__float__": "Infinity"})

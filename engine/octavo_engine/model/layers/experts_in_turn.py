@@ -21,6 +21,19 @@ class ExpertMixture(Protocol):
         """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
 
 
+def all_experts(product: Product, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
+    """The same by all experts for all tokens, whose weights are zero where they were not chosen.
+
+    For experts without a gate on GPUs, which our kernels do not compute: nothing waits for the device.
+    """
+    total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    every = torch.zeros(len(x), len(experts.down), device=x.device).scatter_add_(1, chosen, weights)
+    for expert in range(len(experts.down)):
+        inner = experts.activate(product(x, experts.gate_up[expert], None, None))
+        total += product(inner, experts.down[expert], None, None).float() * every[:, expert, None]
+    return total.to(x.dtype)
+
+
 class ExpertsInTurn:
     """One expert after another, for all of its tokens at once; their sum is float32."""
 

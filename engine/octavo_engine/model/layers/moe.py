@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Span, joined, plain, unsharded
+from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
@@ -48,15 +49,33 @@ class MoE(nn.Module):
         def memory(*shape: int) -> nn.Parameter:
             return parameter(*shape, dtype=options.dtype, device=options.device)
 
-        self.gate_up, self.down = (
-            memory(count, 2 * self.inner.size, hidden_size),
-            memory(count, hidden_size, self.inner.size),
-        )
-        self.gate_up_bias = memory(count, 2 * self.inner.size) if spec.bias else None
-        self.down_bias = memory(count, hidden_size) if spec.bias and shard.rank == 0 else None
+        rows = self.inner.size * (2 if spec.activation is None else 1)
+        self.latent_in, self.latent_out = self._latents(self.hidden, options)
+        self.width = self.hidden if spec.latent is None else unsharded(spec.latent, "moe_latent_size")
+        self.gate_up, self.down = memory(count, rows, self.width.size), memory(count, self.width.size, self.inner.size)
+        self.gate_up_bias = memory(count, rows) if spec.bias else None
+        self.down_bias = memory(count, self.width.size) if spec.bias and shard.rank == 0 else None
         self.experts = Experts(
-            self.gate_up, self.down, self.gate_up_bias, self.down_bias, limit=spec.limit, alpha=spec.alpha
+            self.gate_up,
+            self.down,
+            self.gate_up_bias,
+            self.down_bias,
+            limit=spec.limit,
+            alpha=spec.alpha,
+            activation=None if spec.activation is None else ACTIVATIONS[spec.activation],
         )
+
+    def _latents(self, hidden: Span, options: LayerOptions) -> tuple[Linear | None, Linear | None]:
+        """The projections to what experts read and from what they give, which all ranks have; that of sums is linear,
+        so that each rank projects its part."""
+        if self.spec.latent is None:
+            return None, None
+        latent, bias = unsharded(self.spec.latent, "moe_latent_size"), self.spec.latent_bias
+        projections = (hidden, latent, False), (latent, hidden, True)
+        first, last = (
+            Linear(columns, (rows,), bias=bias, options=options, summed=summed) for columns, rows, summed in projections
+        )
+        return first, last
 
     @property
     def input_scaling(self) -> Scaling | None:
@@ -67,7 +86,9 @@ class MoE(nn.Module):
         """[T, hidden] to the same; the next norm adds it to `residual`."""
         values = cast("Tensor", x)  # as `input_scaling` says
         chosen, weights = choose(self._logits(values), self.spec.router, self.spec.top_k, self.correction)
-        mixture = self._mixture(values, chosen, weights)
+        mixture = self._mixture(values if self.latent_in is None else self.latent_in(values), chosen, weights)
+        if self.latent_out is not None:
+            mixture = self.latent_out(mixture)
         if self.shared is not None:
             mixture = mixture + self.shared(values)
         if self.spec.scale != 1:
@@ -102,6 +123,9 @@ class MoE(nn.Module):
             yield replace(plain(name, self.correction, unsharded(len(self.correction))), squeezed=True)
         if self.shared is not None:
             yield from self.shared.tensors()
+        if self.latent_in is not None and self.latent_out is not None:
+            yield from self.latent_in.tensors(names.of_layer("latent_in", layer))
+            yield from self.latent_out.tensors(names.of_layer("latent_out", layer))
         gate, up, down = (names.of_layer(f"expert_{role}", layer) for role in ("gate", "up", "down"))
         if "{expert}" in gate:
             for expert in range(self.spec.num_experts):
@@ -112,10 +136,10 @@ class MoE(nn.Module):
 
     def _numbered(self, expert: int, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
         size = self.inner.size
-        gates, ups = self.gate_up[expert, :size], self.gate_up[expert, size:]
-        pairs = ((gate, gates), (up, ups))
-        yield from joined(plain(f"{name}.weight", target, self.inner, self.hidden) for name, target in pairs)
-        yield plain(f"{down}.weight", self.down[expert], self.hidden, self.inner)
+        pairs = [(gate, self.gate_up[expert, :size]), (up, self.gate_up[expert, -size:])]
+        pairs = pairs if self.spec.activation is None else pairs[1:]
+        yield from joined(plain(f"{name}.weight", target, self.inner, self.width) for name, target in pairs)
+        yield plain(f"{down}.weight", self.down[expert], self.width, self.inner)
 
     def _bundled(self, gate_up: str, down: str) -> Iterator[CheckpointTensor]:
         """Tensors of all experts."""
@@ -167,7 +191,8 @@ class MoE(nn.Module):
         router = self.spec.num_experts * (size + 6 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
         weighted = 2 * self.spec.top_k * hidden * size if self.spec.weighs_inputs else 0
         shared = 0 if self.shared is None else self.shared.step_bytes()
-        return hidden * (2 * size + _FLOAT32_BYTES) + self.spec.top_k * routed + router + weighted + shared
+        latents = 0 if self.spec.latent is None else 3 * (hidden + self.spec.latent) * size
+        return hidden * (2 * size + _FLOAT32_BYTES) + self.spec.top_k * routed + router + weighted + shared + latents
 
 
 def _viewed(name: str, target: Tensor, *spans: Span) -> CheckpointTensor:

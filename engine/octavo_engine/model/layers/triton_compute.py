@@ -16,7 +16,9 @@ from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.layers.compute import Compute
+from octavo_engine.model.layers.experts_in_turn import all_experts
 from octavo_engine.model.layers.pointwise import TorchPointwise
+from octavo_engine.model.layers.products import torch_product
 from octavo_engine.model.layers.residual import ResidualStream
 
 log = logging.getLogger(__name__)
@@ -97,6 +99,8 @@ class TritonExperts:
 
     def __call__(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
+        if experts.activation is not None:
+            return all_experts(torch_product, x, experts, chosen, weights)
         compute = mixture_of_experts if len(x) < _MANY_TOKENS else self._many
         return compute(x, experts, chosen, weights)
 
@@ -105,6 +109,8 @@ class TritonExperts:
 
         Not for fewer: they may be a CUDA graph's, in which nothing must wait for the device, and PyTorch's may wait.
         """
+        if experts.activation is not None:
+            return
         self._many, seconds = autotune_mixture_of_experts(experts, top_k, _MANY_TOKENS)
         measured = ", ".join(f"{name} {1e3 * time:.2f} ms" for name, time in seconds.items()) or "not measured"
         log.info("mixtures of experts for %d tokens or more: %s (%s)", _MANY_TOKENS, self._many.__name__, measured)
