@@ -59,6 +59,25 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**QWEN_IMAGES, "out_hidden_size": 128, "fullatt_block_indexes": [1]},
     ),
     "Qwen3VL": ({"head_dim": 16, "rope_parameters": MROPE}, {**QWEN_IMAGES, "deepstack_visual_indexes": [0]}),
+    "Llama4": (
+        {
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "intermediate_size_mlp": 64,
+            "attention_chunk_size": 8,
+            "no_rope_layer_interval": 2,
+        },
+        {**IMAGES, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32},
+    ),
+    "Glm4v": (
+        {
+            "head_dim": 16,
+            "hidden_size": 128,
+            "rope_parameters": {**MROPE, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5},
+        },
+        {**QWEN_IMAGES, "out_hidden_size": 128},
+    ),
+    "Ovis2": ({"model_type": "qwen2"}, {**IMAGES, "vocab_size": 128, "num_visual_indicator_tokens": 5}),
     "SmolVLM": ({"model_type": "llama"}, {**IMAGES, "model_type": "smolvlm_vision"}),
 }
 

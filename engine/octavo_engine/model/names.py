@@ -30,6 +30,8 @@ class TensorNames:
     `{layer}`, `{head}` and `{expert}` stand for numbers. Roles that share a name are stored as one tensor, one after
     another: Phi-3's query, key and value are the rows of `qkv_proj`. Experts without `{expert}` in their names are
     bundled: one tensor holds all experts of a layer, laid out as `expert_layout` says; their names are whole names.
+    Where gate and up are bundled apart, each of the three tensors has the rows of one expert after another's, down
+    transposed (DBRX).
     """
 
     qkv_layout: QKVLayout = QKVLayout()

@@ -241,6 +241,19 @@ CASES = {
             "shared_expert_intermediate_size": 44,
         },
     ),
+    "dbrx": Case(
+        "Dbrx",
+        {
+            "d_model": 72,
+            "n_heads": 9,
+            "n_layers": 3,
+            "max_seq_len": 512,
+            "attn_config": {"kv_n_heads": 3, "clip_qkv": 1.5, "rope_theta": 10000.0},
+            "ffn_config": {"ffn_hidden_size": 35, "moe_num_experts": 5, "moe_top_k": 3},
+            "hidden_size": 72,
+            "num_attention_heads": 9,
+        },
+    ),
     "llama4": Case(
         "Llama4",
         {

@@ -12,6 +12,7 @@ from octavo_engine.model.families.cohere import COHERE
 from octavo_engine.model.families.cohere2 import COHERE2
 from octavo_engine.model.families.cohere2_moe import COHERE2_MOE
 from octavo_engine.model.families.cwm import CWM
+from octavo_engine.model.families.dbrx import DBRX
 from octavo_engine.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from octavo_engine.model.families.ernie import ERNIE4_5, HELIUM
 from octavo_engine.model.families.ernie_moe import ERNIE4_5_MOE
@@ -141,6 +142,7 @@ _ALL = (
     MINIMAX_M2,
     PHIMOE,
     HUNYUAN_MOE,
+    DBRX,
     LLAMA4,
     DEEPSEEK_V32,
     GLM_MOE_DSA,

@@ -132,7 +132,7 @@ class MoE(nn.Module):
                 number = str(expert)
                 yield from self._numbered(expert, *(name.replace("{expert}", number) for name in (gate, up, down)))
         else:
-            yield from self._bundled(gate, down)
+            yield from self._stacked(gate, up, down) if gate != up else self._bundled(gate, down)
 
     def _numbered(self, expert: int, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
         size = self.inner.size
@@ -140,6 +140,20 @@ class MoE(nn.Module):
         pairs = pairs if self.spec.activation is None else pairs[1:]
         yield from joined(plain(f"{name}.weight", target, self.inner, self.width) for name, target in pairs)
         yield plain(f"{down}.weight", self.down[expert], self.width, self.inner)
+
+    def _stacked(self, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
+        """Tensors of all experts' rows, as many of each as its intermediate size; down is transposed."""
+        size, inner = self.inner.size, self.inner
+        shape = (self.spec.num_experts * inner.total, self.hidden.total)
+        for name, targets in (
+            (gate, self.gate_up[:, :size]),
+            (up, self.gate_up[:, size:]),
+            (down, self.down.transpose(1, 2)),
+        ):
+            firsts = (expert * inner.total + inner.start for expert in range(len(targets)))
+            parts = [(slice(first, first + size), self.hidden.slice) for first in firsts]
+            pieces = tuple(Piece(target, part) for target, part in zip(targets, parts, strict=True))
+            yield CheckpointTensor(name=name, shape=shape, pieces=pieces)
 
     def _bundled(self, gate_up: str, down: str) -> Iterator[CheckpointTensor]:
         """Tensors of all experts."""
