@@ -1,9 +1,9 @@
 """`python -m bench.before_after --before CHECKOUT`: compares another checkout of this repository with this one.
 
-Both need a `.venv` of their own (`make setup`). In each round each checkout serves SmolLM2 once, and two things are
-measured: the seconds from the start of the process until it is ready, then output tokens/s at each number of users. The
-order alternates from round to round, so that other work on the machine affects both equally; the page has medians and
-their ratio.
+Both need a `.venv` of their own (`make setup`). In each round each checkout serves SmolLM2 once, and three things are
+measured: the seconds from the start of the process until it is ready, how long an answer of one token takes, then
+output tokens/s at each number of users. The order alternates from round to round, so that other work on the machine
+affects both equally; the page has medians and their ratio.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from bench.report import save
 from bench.server import ENGINE, octavo
 
 READY = "seconds to ready"
+FIRST = "ms to the first token, 1 user"
+"""Of answers of one token."""
 
 Figures = dict[str, dict[str, list[float]]]
 """The values of each round, by measurement and by checkout."""
@@ -43,6 +45,8 @@ def measure(engines: dict[str, Path], args: argparse.Namespace, runner: asyncio.
             with octavo("smollm2", "--max-model-len=2048", engine=engines[name]) as serving:
                 note(READY, name, time.monotonic() - started)
                 runner.run(tokens_per_second(serving.port, 8, 2.0, args.words, args.tokens))  # warm-up
+                rate = runner.run(tokens_per_second(serving.port, 1, args.seconds, args.words, 1))
+                note(FIRST, name, 1000 / rate)
                 for users in args.users:
                     speed = runner.run(tokens_per_second(serving.port, users, args.seconds, args.words, args.tokens))
                     note(f"tokens/s, {users} users", name, speed)
