@@ -100,7 +100,8 @@ def _add_settings(parser: argparse.ArgumentParser, title: str, config: type) -> 
         else:
             kwargs["metavar"] = known.metavar or ("|".join(map(str, known.choices)) if known.choices else "N")
             if known.repeated:
-                kwargs["action"] = "append"
+                # vLLM's takes several adapters at a time; other lists stay one by one, as MODEL may follow.
+                kwargs |= {"action": "extend", "nargs": "+"} if field.name == "lora_modules" else {"action": "append"}
         group.add_argument(f"--{flag_name(field.name)}", **kwargs)
 
 

@@ -6,6 +6,7 @@ two classes, so that no limit can exist without a name. Names that mean the same
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -180,10 +181,34 @@ class EngineConfig:
         minimum=0.001,
         maximum=3600,
     )
-    enable_lora: bool = setting(False, "bool", "serve LoRA adapters")
-    lora_modules: list[str] = setting([], "str", "adapters to load at start", metavar="NAME=PATH", repeated=True)
-    max_loras: int = setting(1, "int", "most adapters in one step", minimum=1, maximum=256)
-    max_lora_rank: int = setting(16, "int", "largest rank of an adapter", minimum=1, maximum=512)
+    enable_lora: bool = setting(
+        False, "bool", "serve LoRA adapters, which requests name as their model, beside the base"
+    )
+    lora_modules: list[str] = setting(
+        [],
+        "str",
+        'adapters to load at start: directories, Hugging Face ids or s3://bucket/prefix; also as JSON, {"name": …, '
+        '"path": …}',
+        metavar="NAME=PATH",
+        repeated=True,
+    )
+    max_loras: int = setting(
+        1,
+        "int",
+        "most different adapters in one step: memory is kept for so many on the device",
+        minimum=1,
+        maximum=256,
+    )
+    max_lora_rank: int = setting(
+        16, "int", "largest rank of an adapter, for which memory is kept", minimum=1, maximum=256
+    )
+    max_cpu_loras: int | None = setting(
+        None,
+        "int",
+        "most adapters in CPU memory; others are read again when they are needed; default: 16, or --max-loras",
+        minimum=1,
+        maximum=65_536,
+    )
     speculative_config: str | None = setting(None, "str", "how to guess tokens ahead", metavar="JSON")
     generation_config: str = setting(
         "auto",
@@ -220,19 +245,58 @@ class EngineConfig:
                 f"--quantization {self.quantization} is not supported: nothing is quantized so while it is loaded, and "
                 f"a checkpoint that is needs no flag; take one of {', '.join(ONLINE_SCHEMES)}, or omit it"
             )
+        self._check_adapters()
         for name, default in _NOT_YET.items():
             if getattr(self, name) != default:
                 raise ConfigurationError(
                     f"--{flag_name(name)} is not supported by this version of Octavo yet; leave it out"
                 )
 
+    def _check_adapters(self) -> None:
+        if self.lora_modules and not self.enable_lora:
+            raise ConfigurationError("--lora-modules needs --enable-lora")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise ConfigurationError(
+                f"--max-cpu-loras {self.max_cpu_loras} is below --max-loras {self.max_loras}: what is on the device is "
+                f"in CPU memory, too; raise the first to {self.max_loras} or lower the second"
+            )
+        names = [name for name, _ in self.adapters]
+        if len(set(names)) < len(names):
+            raise ConfigurationError("--lora-modules has a name twice; give each adapter a name of its own")
+
+    @property
+    def adapters(self) -> tuple[tuple[str, str], ...]:
+        """Name and path of each of --lora-modules."""
+        return tuple(map(parse_adapter, self.lora_modules))
+
+    @property
+    def cpu_loras(self) -> int:
+        """Most adapters in CPU memory."""
+        return self.max_cpu_loras or max(_CPU_LORAS, self.max_loras)
+
+
+_CPU_LORAS = 16
+
+
+def parse_adapter(text: str) -> tuple[str, str]:
+    """Name and path of one of --lora-modules, NAME=PATH or vLLM's JSON; ConfigurationError if it is neither."""
+    name, _, path = text.partition("=")
+    if text.lstrip().startswith("{"):
+        try:
+            values = json.loads(text)
+            name, path = values.get("name", ""), values.get("path", "")
+        except (ValueError, RecursionError):
+            raise ConfigurationError(f"--lora-modules: {text[:100]!r} is not valid JSON") from None
+    if not (isinstance(name, str) and isinstance(path, str) and name and path):
+        raise ConfigurationError(
+            f"--lora-modules: {text[:100]!r} is neither NAME=PATH nor JSON with name and path, such as "
+            f'{{"name": "sql", "path": "/adapters/sql"}}'
+        )
+    return name, path
+
 
 # Flags of the contract whose behaviour comes with a later version: said at once rather than ignored.
 _NOT_YET: Mapping[str, Any] = {
-    "enable_lora": False,
-    "lora_modules": [],
-    "max_loras": 1,
-    "max_lora_rank": 16,
     "speculative_config": None,
 }
 
@@ -349,7 +413,7 @@ def read_settings(
         if flags.get(f.name) is not None:
             raw = flags[f.name]
         elif variable in environ:
-            raw = environ[variable].split(",") if known.repeated else environ[variable]
+            raw = _listed(environ[variable]) if known.repeated else environ[variable]
         elif from_file.get(f.name) is not None:
             raw = from_file[f.name]
         else:
@@ -358,8 +422,21 @@ def read_settings(
     return values
 
 
+def _listed(text: str) -> list[str]:
+    """The values of a variable: separated by commas, or one JSON object or list of them."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text.split(",")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return [text]
+    return [
+        each if isinstance(each, str) else json.dumps(each) for each in (found if isinstance(found, list) else [found])
+    ]
+
+
 def _parse_all(known: Setting, name: str, raw: Sequence[Any]) -> Any:
-    parsed = [known.parse(name, str(value)) for value in raw]
+    parsed = [known.parse(name, json.dumps(value) if isinstance(value, dict) else str(value)) for value in raw]
     if known.repeated:
         return parsed
     if len(parsed) != 1:

@@ -24,6 +24,10 @@ class ModelLoadError(OctavoError):
     exit_code = 3
 
 
+class AdapterNotFoundError(ModelLoadError):
+    """There is no adapter at the path that was given."""
+
+
 class DoesNotFitError(OctavoError):
     """Weights, one step and a useful KV cache do not fit into memory together (exit 4)."""
 

@@ -49,6 +49,10 @@ def _table(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig, pl
         ("weights", format_size(need.weights) + quantized),
         ("one step", f"{format_size(need.step)} at --max-num-batched-tokens {config.max_num_batched_tokens}"),
         ("CUDA graphs", f"about {format_size(need.graphs)}" if need.graphs else "none (--enforce-eager)"),
+        *(
+            [("adapters", f"{format_size(need.adapters)} for {config.max_loras} of rank {config.max_lora_rank}")]
+            * bool(need.adapters)
+        ),
         ("KV cache", f"{format_size(plan.kv_bytes)} in {plan.num_kv_blocks:,} blocks of {plan.block_size} tokens"),
         ("KV per token", format_size(need.kv_per_token) + cached),
         *(

@@ -17,9 +17,11 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
 from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import RequestOutput
+from octavo_engine.engine.adapters import Adapters
+from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup import LoadProgress, start_engine
-from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.pooled_vectors import to_vector
 from octavo_engine.request_checks import check_sampling
@@ -88,19 +90,23 @@ class LLM:
         sampling: SamplingParams | Sequence[SamplingParams],
         *,
         stop: Sequence[str] = (),
+        adapter: str | Sequence[str | None] | None = None,
         on_finish: Callable[[int, Completion], None] | None = None,
         pooled: bool = False,
     ) -> list[Completion]:
         """Answer all prompts, batched continuously; the answers in the prompts' order.
 
         `stop` strings end an answer and are not part of it. A prompt that cannot be answered (too long, empty) gets a
-        Completion with `error`; the others are not affected. `on_finish` is called with each complete answer.
+        Completion with `error`; the others are not affected. `adapter` is the name of a loaded LoRA adapter, or one for
+        each prompt, None for the base model; KeyError if there is no such adapter. `on_finish` is called with each
+        complete answer.
         """
         each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
+        digests = [self._digest(name) for name in _each(adapter, len(prompts))]
         running: dict[str, _Running] = {}
         completions: list[Completion] = []
         refused: list[tuple[int, Completion]] = []
-        for index, (prompt, params) in enumerate(zip(prompts, each, strict=True)):
+        for index, (prompt, params, digest) in enumerate(zip(prompts, each, digests, strict=True)):
             request_id = f"llm-{self._count}"
             self._count += 1
             tokens = self.encode(prompt)
@@ -120,6 +126,7 @@ class LLM:
                     prompt_token_ids=tuple(tokens),
                     sampling=self._with_ends(params),
                     pooled=pooled,
+                    adapter=digest,
                 )
             )
         ended = ((each.index, each.completion) for each in self._steps(running))
@@ -143,6 +150,28 @@ class LLM:
             Embedding(each.prompt_token_ids, to_vector(each.pooled, normalize=normalize).tolist(), each.error)
             for each in found
         ]
+
+    def load_adapter(self, name: str, path: str) -> AdapterInfo:
+        """Load a LoRA adapter that PEFT has saved, from a directory, a Hugging Face id or s3://bucket/prefix.
+
+        An adapter that had the name is forgotten. ModelLoadError says what is wrong with it; ConfigurationError without
+        `enable_lora=True`.
+        """
+        return self._adapters.store.load(name, path)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget a LoRA adapter; KeyError if there is none of this name."""
+        self._adapters.store.digest_of(name)
+        self._adapters.store.unload(name)
+
+    @property
+    def _adapters(self) -> Adapters:
+        if self._loop.adapters is None:
+            raise ConfigurationError("adapters need enable_lora=True")
+        return self._loop.adapters
+
+    def _digest(self, adapter: str | None) -> str:
+        return "" if adapter is None else self._adapters.store.digest_of(adapter)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids."""
@@ -198,3 +227,8 @@ class LLM:
     def close(self) -> None:
         """Release the device."""
         self._loop.close()
+
+
+def _each(adapter: str | Sequence[str | None] | None, count: int) -> Sequence[str | None]:
+    """One adapter for each of `count` prompts."""
+    return [adapter] * count if adapter is None or isinstance(adapter, str) else adapter

@@ -16,12 +16,12 @@ from typing import Any
 from octavo_engine.core.request import PromptOutput, Request, TokenLogprobs
 from octavo_engine.core.step import RequestOutput, StepOutputs
 from octavo_engine.engine.client import EngineState, error_of
-from octavo_engine.engine.info import EmbeddingInfo, EngineInfo
+from octavo_engine.engine.info import AdapterInfo, EmbeddingInfo, EngineInfo
 from octavo_engine.engine.messages import Failed, Loading, Outputs
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.watchdog import Watchdog
-from octavo_engine.errors import EngineDeadError
+from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError
 from octavo_engine.request_checks import check_sampling
 
 EOS = 2
@@ -130,6 +130,16 @@ class ScriptedEngine:
             await self.abort(sorted(outputs.unfinished))
             for request in requests:
                 self._playing.pop(request.request_id, None)
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        if path == "missing":
+            raise AdapterNotFoundError("missing: there is no such directory")
+        if path == "broken":
+            raise ModelLoadError("broken: the adapter has rank 99, and --max-lora-rank is 16")
+        self.state.adapters[name] = AdapterInfo(name=name, path=path, digest=f"digest of {path}", rank=8, created=7)
+
+    async def unload_adapter(self, name: str) -> None:
+        del self.state.adapters[name]
 
     async def abort(self, request_ids: Sequence[str]) -> None:
         for request_id in request_ids:

@@ -61,3 +61,17 @@ def test_a_new_request_leaves_some_blocks_for_the_others_to_grow_into() -> None:
     fits = add(scheduler, "fits", 170, max_tokens=2)  # 11
     step(scheduler, device)
     assert (tight.status, fits.status) == (Status.WAITING, Status.RUNNING)
+
+
+def test_requests_whose_adapter_is_not_ready_are_passed_by_without_end() -> None:
+    scheduler, device = make_engine(blocks=64, seqs=16, tokens=256)
+    ready: set[str] = set()
+    scheduler.planner.policy.adapter_is_ready = ready.__contains__
+    late = [add(scheduler, f"late{number}", 10, max_tokens=2, adapter="a") for number in range(8)]
+    base = add(scheduler, "base", 10, max_tokens=2)
+    plan, _ = step(scheduler, device)
+    assert [new.request_id for new in plan.new_rows] == ["base"]
+    assert base.status is Status.RUNNING
+    ready.add("a")
+    plan, _ = step(scheduler, device)
+    assert [(new.request_id, new.adapter) for new in plan.new_rows] == [(each.request_id, "a") for each in late]

@@ -30,7 +30,7 @@ def wait(waiting: WaitingQueue, accounts: Accounts, request: RequestState, weigh
 
 
 def take(waiting: WaitingQueue, now: float = 0.0) -> RequestState:
-    request = waiting.next(waiting.order(now), ())
+    request = waiting.next(waiting.order(now), lambda _: False)
     assert request is not None
     waiting.take(request)
     return request
@@ -123,7 +123,7 @@ def test_a_lane_moves_up_one_level_for_every_ageing_time_its_oldest_has_waited()
     wait(waiting, accounts, make_state("low", 10, priority=3, arrival=0.0))
     wait(waiting, accounts, make_state("high", 10, priority=0, arrival=25.0))
     for now, first in ((25.0, "high"), (29.9, "high"), (30.0, "low"), (35.0, "high"), (40.0, "low")):
-        request = waiting.next(waiting.order(now), ())
+        request = waiting.next(waiting.order(now), lambda _: False)
         assert request is not None
         assert request.request_id == first, now
 

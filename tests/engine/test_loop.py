@@ -432,7 +432,7 @@ def test_the_state_is_told_while_a_long_prompt_gives_no_news(
     interval: float, reports: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "_REPORT_INTERVAL", interval)
-    loop, connection = mock.Mock(has_work=True), mock.Mock()
+    loop, connection = mock.Mock(has_work=True, adapters=None), mock.Mock()
     loop.step.return_value, loop.report.return_value = StepOutputs(), SchedulerStats(running=1)
     connection.receive.side_effect = [*[[]] * 5, [Shutdown()]]
     process.serve_loop(loop, connection)

@@ -6,7 +6,7 @@ mechanism that asks it is `core.planner`. docs/concepts/scheduling.md explains t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from octavo_engine.core.fairness import Accounts
 from octavo_engine.core.request_state import RequestState
@@ -29,6 +29,8 @@ class AdmissionPolicy:
         self._settings = settings
         self._cost = cost
         self._memory_tokens = memory_tokens
+        self.adapter_is_ready: Callable[[str], bool] = lambda _: True
+        """Whether a request with this adapter may begin now; the engine's, where it serves adapters."""
 
     def charge(self, requests: Iterable[RequestState]) -> None:
         """Let tenants pay for what was generated since they last did."""
@@ -126,7 +128,12 @@ class AdmissionRound:
         """The request whose turn it is; None if no more is to be tried in this step."""
         if self._closed or len(self._blocked) >= _LOOK_AHEAD:
             return None
-        return self._policy.waiting.next(self._order, self._blocked, self._over_share)
+        return self._policy.waiting.next(self._order, self._passes_over, self._over_share)
+
+    def _passes_over(self, state: RequestState) -> bool:
+        """Whether a request is passed over: there is no room for it, or its adapter is not ready."""
+        adapter = state.request.adapter
+        return state in self._blocked or (adapter != "" and not self._policy.adapter_is_ready(adapter))
 
     def over_share(self, state: RequestState) -> None:
         """Its tenant has all that it may have of this step."""

@@ -207,10 +207,9 @@ class Planner:
         self.counters.recomputed_tokens += max(0, state.computed_before - state.computed)
         state.computed_before = 0
         self.running.add(state)
-        asked = state.request
-        builder.new_rows[state] = NewRow(
-            state.row, state.request_id, tuple(state.token_ids), state.prompt_len, asked.sampling, asked.pooled
-        )
+        asked, tokens = state.request, tuple(state.token_ids)
+        new = NewRow(state.row, state.request_id, tokens, state.prompt_len, asked.sampling, asked.pooled, asked.adapter)
+        builder.new_rows[state] = new
         self._prefill(state, builder)
         builder.changes = [change for change in builder.changes if change.row != state.row]
         builder.changes += _full_tables(state)

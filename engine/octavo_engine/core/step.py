@@ -25,6 +25,7 @@ class NewRow:
     prompt_len: int
     sampling: SamplingParams
     pooled: bool = False
+    adapter: str = ""  # digest of the LoRA adapter; empty for the model's own
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ that requests which had already run (preempted ones, forks) come first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from octavo_engine.core.fairness import Account, Accounts, next_turn
 from octavo_engine.core.request_state import RequestState
@@ -75,7 +75,7 @@ class WaitingQueue:
         return sorted(self._lanes, key=lambda priority: self._rank(priority, self._lanes[priority], now))
 
     def next(
-        self, order: list[int], blocked: Container[RequestState], over_share: Container[str] = ()
+        self, order: list[int], blocked: Callable[[RequestState], bool], over_share: Container[str] = ()
     ) -> RequestState | None:
         """The request whose turn it is, without those `blocked` and of tenants `over_share`, or still due a token."""
         for priority in order:
@@ -102,10 +102,10 @@ class WaitingQueue:
         return priority - int(max(0.0, now - arrival) / self._settings.ageing_seconds)
 
 
-def _head(requests: deque[RequestState], blocked: Container[RequestState]) -> RequestState | None:
+def _head(requests: deque[RequestState], blocked: Callable[[RequestState], bool]) -> RequestState | None:
     """The tenant's first request, unless its token is still on the way: then the tenant's others wait as well."""
     for state in requests:
-        if state not in blocked:
+        if not blocked(state):
             return state if state.in_flight == 0 else None
     return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -21,12 +22,15 @@ import zmq.asyncio
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
-from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.info import AdapterInfo, EngineInfo
 from octavo_engine.engine.messages import (
     AbortRequests,
+    AdapterFailed,
+    AdapterLoaded,
     AddRequest,
     Failed,
     FromEngine,
+    LoadAdapter,
     Loading,
     Outputs,
     Ping,
@@ -34,13 +38,21 @@ from octavo_engine.engine.messages import (
     Ready,
     Shutdown,
     ToEngine,
+    UnloadAdapter,
     decode_from_engine,
     encode,
 )
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.watchdog import Watchdog
-from octavo_engine.errors import BY_EXIT_CODE, ConfigurationError, EngineDeadError, OctavoError
+from octavo_engine.errors import (
+    BY_EXIT_CODE,
+    AdapterNotFoundError,
+    ConfigurationError,
+    EngineDeadError,
+    ModelLoadError,
+    OctavoError,
+)
 
 _PING_INTERVAL = 1.0
 _STOP_GRACE = 5.0
@@ -59,6 +71,8 @@ class EngineState:
     ready: EngineInfo | None = None
     failed: Failed | None = None
     stats: SchedulerStats = field(default_factory=SchedulerStats)
+    adapters: dict[str, AdapterInfo] = field(default_factory=dict)
+    """The loaded adapters by name."""
 
 
 def error_of(failed: Failed) -> OctavoError:
@@ -80,6 +94,8 @@ class EngineClient:
         self._ended = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._loads: dict[int, asyncio.Future[AdapterInfo]] = {}
+        self._tickets = itertools.count()
 
     async def start(self) -> None:
         """Start the engine process; it loads while this returns."""
@@ -140,6 +156,24 @@ class EngineClient:
         if request_ids and self.state.phase == "ready":
             await self._send(AbortRequests(list(request_ids)))
 
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load a LoRA adapter, in place of one of the same name.
+
+        ModelLoadError says what is wrong with it, AdapterNotFoundError that there is none.
+        """
+        ticket, loading = next(self._tickets), asyncio.get_running_loop().create_future()
+        self._loads[ticket] = loading
+        try:
+            await self._send(LoadAdapter(ticket, name, path))
+            await loading
+        finally:
+            del self._loads[ticket]
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget a LoRA adapter; requests that use it go on to their end."""
+        self.state.adapters.pop(name, None)
+        await self._send(UnloadAdapter(name))
+
     async def closed(self) -> Failed | None:
         """Wait until the engine process has ended; the failure if it was not asked to."""
         await self._ended.wait()
@@ -185,10 +219,13 @@ class EngineClient:
                 self.state.phase, self.state.progress = "loading", message
             case Ready():
                 self.state.ready, self.state.phase = message.info, "ready"
+                self.state.adapters = {adapter.name: adapter for adapter in message.info.adapters}
                 self._settled.set()
                 self._tasks.append(asyncio.create_task(self._ping()))
             case Outputs():
                 self._deliver(message)
+            case AdapterLoaded() | AdapterFailed():
+                self._take_adapter(message)
             case Pong():
                 self.watchdog.answer(message.sequence)
             case Failed():
@@ -201,6 +238,16 @@ class EngineClient:
                 stream.put(output)
         if self.on_step is not None:
             self.on_step(message)
+
+    def _take_adapter(self, message: AdapterLoaded | AdapterFailed) -> None:
+        loading = self._loads.get(message.ticket)
+        if isinstance(message, AdapterLoaded):
+            self.state.adapters[message.info.name] = message.info  # also where its client has gone away
+            if loading is not None and not loading.done():
+                loading.set_result(message.info)
+        elif loading is not None and not loading.done():
+            kind = ModelLoadError if message.found else AdapterNotFoundError
+            loading.set_exception(kind(message.message))
 
     async def _ping(self) -> None:
         while True:
@@ -234,6 +281,9 @@ class EngineClient:
         self.state.phase = "dead"
         for stream in set(self._streams.values()):
             stream.fail(EngineDeadError(self.state.failed.message))
+        for loading in self._loads.values():
+            if not loading.done():
+                loading.set_exception(EngineDeadError(self.state.failed.message))
         self._settled.set()
 
     def _kill(self) -> None:

@@ -53,6 +53,21 @@ class EmbeddingInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterInfo:
+    """A loaded LoRA adapter."""
+
+    name: str
+    """What requests call it."""
+    path: str
+    """Where it was loaded from."""
+    digest: str
+    """Of its weights."""
+    rank: int
+    created: int
+    """When it was loaded, in seconds of Unix time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """What the server and `LLM` need to know of the engine."""
 
@@ -73,5 +88,9 @@ class EngineInfo:
     attention_backend: str
     load_seconds: float
     memory: MemoryInfo | None = None
+    max_loras: int = 0
+    """Most adapters in a step; 0: none are served."""
+    adapters: tuple[AdapterInfo, ...] = ()
+    """Those of --lora-modules."""
     model: ModelInfo | None = None
     embedding: EmbeddingInfo | None = None

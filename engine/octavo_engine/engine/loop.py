@@ -13,6 +13,7 @@ from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput, StepOutputs, StepPlan
+from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.dump import describe
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats, StatsReader
@@ -27,6 +28,8 @@ DEPTH = 2
 LEAD = 0.008
 """Seconds before the device's thread runs out of work in which the next step is planned. Until then requests
 that arrive can still be in it; a guess that is too long costs the time of one plan, as the thread's end is noticed."""
+_READING_PAUSE = 0.002
+"""Seconds between two looks at an adapter that is being read while nothing can run without it."""
 _PATIENCE = 1000
 """Turns in a row in which requests wait, nothing runs and nothing can be planned: that is a defect, not a wait."""
 
@@ -44,6 +47,7 @@ class EngineLoop:
         clock: Callable[[], float] = time.monotonic,
         depth: int = DEPTH,
         mask_provider: MaskProvider | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self.info = info
         self._scheduler = scheduler
@@ -52,6 +56,7 @@ class EngineLoop:
         self._clock = clock
         self._depth = depth
         self.mask_provider = mask_provider
+        self.adapters = adapters
         self._launched: deque[StepPlan] = deque()
         self._waits_for_masks = False
         """Whether the newest step is not sampled yet. No other is launched until it is."""
@@ -66,6 +71,8 @@ class EngineLoop:
         """Accept a request. One that can never run ends at once with an error of its own."""
         try:
             self._check(request)
+            if self.adapters is not None:
+                self.adapters.store.begin(request)
             state = self._scheduler.add(request, self._clock())
             if self.mask_provider is not None:
                 self.mask_provider.add(request)
@@ -85,6 +92,8 @@ class EngineLoop:
         if request.pooled and (embedding is None or embedding.pooling != "last"):
             how = "none" if embedding is None else embedding.pooling
             raise NotAdmissibleError(f"this model makes its embeddings by {how}, and here only the last token's are")
+        if request.adapter and self.adapters is None:
+            raise NotAdmissibleError("this engine serves no adapters: start it with --enable-lora")
         if sampling.grammar is not None and self.mask_provider is None:
             raise NotAdmissibleError("this engine has no guided decoding: leave out the grammar")
 
@@ -115,15 +124,22 @@ class EngineLoop:
         except Exception:
             log.error("the step failed: %s", describe(self._launched, self._stats.read()))
             raise
-        if self.mask_provider is not None:
-            for output in outputs.events:
-                if output.finish_reason is not None:
-                    self.mask_provider.remove(output.request_id)
+        for output in outputs.events:
+            if output.finish_reason is not None:
+                self._ended_for_good(output.request_id)
         return outputs
+
+    def _ended_for_good(self, request_id: str) -> None:
+        if self.mask_provider is not None:
+            self.mask_provider.remove(request_id)
+        if self.adapters is not None:
+            self.adapters.store.end(request_id)
 
     def _step(self) -> StepOutputs:
         events, self._ended = self._ended, []
         events += self._expire()
+        if self.adapters is not None:
+            events += self._without_adapter(self.adapters)
         if self._early():
             self._executor.wait(self._busy_until - LEAD - self._clock())
             return StepOutputs(events=events)
@@ -154,6 +170,8 @@ class EngineLoop:
         """Plan and launch, as many steps as may be under way now."""
         while len(self._launched) < self._depth and not self._waits_for_masks and not self._early():
             now = self._clock()
+            if self.adapters is not None:
+                self.adapters.before_plan(self._scheduler.running, device_is_idle=not self._launched)
             if (plan := self._scheduler.plan(now)) is None:
                 return
             self._launched.append(plan)
@@ -208,7 +226,18 @@ class EngineLoop:
             self._end_guided(state, mask)
         return masks
 
+    def _without_adapter(self, adapters: Adapters) -> list[RequestOutput]:
+        """The ends of requests whose adapter could not be read again."""
+        ends = (
+            self._scheduler.abort(request_id, FinishReason.ERROR, error=f"the adapter is lost: {reason}")
+            for request_id, reason in adapters.store.failed()
+        )
+        return [end for end in ends if end is not None]
+
     def _check_patience(self) -> None:
+        if self.adapters is not None and self.adapters.store.is_reading:
+            time.sleep(_READING_PAUSE)
+            return
         self._empty_turns = self._empty_turns + 1 if self._scheduler.has_work else 0
         if self._empty_turns > _PATIENCE:
             raise RuntimeError("requests wait, nothing runs, and no step can be planned")
@@ -233,7 +262,10 @@ class EngineLoop:
 
     def report(self) -> SchedulerStats:
         """The scheduler's state."""
-        return self._stats.read()
+        stats = self._stats.read()
+        if self.adapters is not None:
+            stats.running_adapters, stats.waiting_adapters = self.adapters.in_requests(self._scheduler.running)
+        return stats
 
     def check_integrity(self) -> None:
         """RuntimeError unless every request, row and block is accounted for."""
@@ -245,4 +277,6 @@ class EngineLoop:
 
     def close(self) -> None:
         """Release device and processes."""
+        if self.adapters is not None:
+            self.adapters.store.close()
         self._executor.close()

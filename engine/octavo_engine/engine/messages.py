@@ -6,7 +6,7 @@ import msgspec
 
 from octavo_engine.core.request import Request
 from octavo_engine.core.step import StepOutputs
-from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.info import AdapterInfo, EngineInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 
 
@@ -22,6 +22,20 @@ class AbortRequests(msgspec.Struct, tag="abort", frozen=True):
     request_ids: list[str]
 
 
+class LoadAdapter(msgspec.Struct, tag="load_adapter", frozen=True):
+    """Asks for a LoRA adapter; an AdapterLoaded or AdapterFailed with the same ticket follows."""
+
+    ticket: int
+    name: str
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, tag="unload_adapter", frozen=True):
+    """Forgets the adapter of this name, if there is one. Requests that use it go on to their end."""
+
+    name: str
+
+
 class Ping(msgspec.Struct, tag="ping", frozen=True):
     """Asks the loop itself, between two steps, to answer with a Pong."""
 
@@ -32,7 +46,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     """End now; what runs is answered with finish_reason `abort`. The HTTP process has drained before."""
 
 
-ToEngine = AddRequest | AbortRequests | Ping | Shutdown
+ToEngine = AddRequest | AbortRequests | LoadAdapter | UnloadAdapter | Ping | Shutdown
 
 
 class Loading(msgspec.Struct, tag="loading", frozen=True):
@@ -58,6 +72,22 @@ class Outputs(msgspec.Struct, tag="outputs", frozen=True):
     stats: SchedulerStats
 
 
+class AdapterLoaded(msgspec.Struct, tag="adapter_loaded", frozen=True):
+    """Requests may name the adapter from now on."""
+
+    ticket: int
+    info: AdapterInfo
+
+
+class AdapterFailed(msgspec.Struct, tag="adapter_failed", frozen=True):
+    """An adapter cannot be used."""
+
+    ticket: int
+    message: str
+    found: bool
+    """Whether there is one at its path."""
+
+
 class Pong(msgspec.Struct, tag="pong", frozen=True):
     """The loop's answer to a Ping."""
 
@@ -71,7 +101,7 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     message: str
 
 
-FromEngine = Loading | Ready | Outputs | Pong | Failed
+FromEngine = Loading | Ready | Outputs | AdapterLoaded | AdapterFailed | Pong | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

@@ -19,12 +19,16 @@ import zmq
 
 from octavo_engine import logs
 from octavo_engine.config import EngineConfig
+from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.messages import (
     AbortRequests,
+    AdapterFailed,
+    AdapterLoaded,
     AddRequest,
     Failed,
     FromEngine,
+    LoadAdapter,
     Loading,
     Outputs,
     Ping,
@@ -32,13 +36,16 @@ from octavo_engine.engine.messages import (
     Ready,
     Shutdown,
     ToEngine,
+    UnloadAdapter,
     decode_to_engine,
     encode,
 )
 from octavo_engine.engine.startup import start_engine
-from octavo_engine.errors import EngineDeadError, OctavoError
+from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoadError, OctavoError
 
 _IDLE_POLL_MS = 1000
+_READING_POLL_MS = 10
+"""The same while an adapter is being read."""
 _LOADING_INTERVAL = 0.1
 _REPORT_INTERVAL = 0.5
 """Seconds after which the state is sent although there are no outputs, as during the steps of a long prompt."""
@@ -84,12 +91,16 @@ def serve_loop(loop: EngineLoop, connection: Connection) -> None:
     """Run until a Shutdown message."""
     checked, reported = True, 0.0
     while True:
-        wait = 0 if loop.has_work else _IDLE_POLL_MS
+        reading = loop.adapters is not None and loop.adapters.store.is_reading
+        wait = 0 if loop.has_work else _READING_POLL_MS if reading else _IDLE_POLL_MS
         for message in connection.receive(wait):
             if isinstance(message, Shutdown):
                 connection.send(Outputs(loop.abort_all(), loop.report()))
                 return
             handle(message, loop, connection)
+        if loop.adapters is not None:
+            for ticket, outcome in loop.adapters.store.loaded():
+                connection.send(_outcome_message(ticket, outcome))
         if loop.has_work:
             outputs = loop.step()
             if outputs.any or time.monotonic() - reported > _REPORT_INTERVAL:
@@ -104,6 +115,12 @@ def serve_loop(loop: EngineLoop, connection: Connection) -> None:
             checked = True
 
 
+def _outcome_message(ticket: int, outcome: AdapterInfo | ModelLoadError) -> AdapterLoaded | AdapterFailed:
+    if isinstance(outcome, ModelLoadError):
+        return AdapterFailed(ticket, str(outcome), found=not isinstance(outcome, AdapterNotFoundError))
+    return AdapterLoaded(ticket, outcome)
+
+
 def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
     """One message's effect. A Ping is answered here, between two steps, so a Pong proves that the loop turns."""
     match message:
@@ -111,6 +128,10 @@ def handle(message: ToEngine, loop: EngineLoop, connection: Connection) -> None:
             loop.add(message.request)
         case AbortRequests():
             loop.abort(message.request_ids)
+        case LoadAdapter() if loop.adapters is not None:
+            loop.adapters.store.begin_load(message.ticket, message.name, message.path)
+        case UnloadAdapter() if loop.adapters is not None:
+            loop.adapters.store.unload(message.name)
         case Ping():
             connection.send(Pong(message.sequence))
 

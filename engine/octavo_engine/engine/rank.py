@@ -1,7 +1,8 @@
 """The process of one rank but the first: loads its shard, then computes every plan that the first one sends.
 
 Started by `runner.ranks.Ranks` alone, with its job (config, files, log format) as a line of standard input. It reports
-how much memory its device has; the first message to come is the memory plan, all others are steps.
+how much memory its device has; the first message to come is the memory plan, all others are steps
+and parts of adapters.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.engine.resolved_config import choose_device, resolve_config
 from octavo_engine.engine.worker_setup import WorkerSetup, set_up_worker
 from octavo_engine.errors import EngineDeadError, OctavoError
+from octavo_engine.model.lora.adapter import decode_write
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.runner.cores import use_cores
@@ -74,7 +76,10 @@ def _run(queue: SharedMemoryQueue, shard: Shard, meeting: str) -> None:
 
     worker = set_up_worker(WorkerSetup(config, files, resolved, plan, shard, meeting), report).worker
     while message := queue.receive(shard.rank):
-        worker.launch(decode_plan(message))
+        if message.startswith(b"{"):
+            worker.write_adapter(decode_write(message))
+        else:
+            worker.launch(decode_plan(message))
 
 
 def main() -> int:

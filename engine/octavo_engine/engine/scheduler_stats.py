@@ -42,6 +42,10 @@ class SchedulerStats:
     """Prefill tokens that a step may hold now; likewise."""
     target_met: bool = True
     """False while the controller cannot hold --target-ttft-p90 or --target-itl-p90 even at its lowest limits."""
+    running_adapters: list[str] = field(default_factory=list)
+    """Names of adapters that requests run with."""
+    waiting_adapters: list[str] = field(default_factory=list)
+    """Names of adapters that requests wait for."""
     step_seconds: list[float] = field(default_factory=list)
     """Durations of the steps since the last report."""
 

@@ -15,16 +15,19 @@ from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
+from octavo_engine.engine.adapter_store import AdapterStore
+from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.adaptive import AdaptiveLimits
-from octavo_engine.engine.info import EmbeddingInfo, EngineInfo, MemoryInfo, ModelInfo
+from octavo_engine.engine.info import AdapterInfo, EmbeddingInfo, EngineInfo, MemoryInfo, ModelInfo
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
 from octavo_engine.engine.resolved_config import ResolvedConfig, long_context, resolve_config
 from octavo_engine.engine.worker_setup import ReadyWorker, WorkerSetup, set_up_worker
-from octavo_engine.errors import ConfigurationError
+from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
 from octavo_engine.model.generation_config import read_sampling_defaults
+from octavo_engine.model.lora.slots import lora_bytes, lora_step_bytes, lora_targets
 from octavo_engine.model.origin import commit_of, size_of
 from octavo_engine.model.pooling import read_pooling
 from octavo_engine.model.shard import Shard
@@ -83,6 +86,8 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
         sizing = replace(sizing, plan=loaded.plan)
         log.info("memory plan, graphs measured: %s", sizing.plan.describe())
     resolved, plan = sizing.resolved, sizing.plan
+    scheduler = _scheduler(config, resolved, plan, loaded.swap_seconds)
+    adapters = _adapters(config, loaded, scheduler, executor)
     info = EngineInfo(
         max_model_len=plan.max_model_len,
         vocab_size=resolved.spec.vocab_size,
@@ -99,10 +104,31 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
         memory=sizing.memory_info(),
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
         embedding=EmbeddingInfo(size=resolved.spec.hidden_size, pooling=pooling.kind, normalize=pooling.normalize),
+        max_loras=config.max_loras if config.enable_lora else 0,
+        adapters=_load_adapters(config, adapters),
     )
     report("warmup", 1.0, "")
-    scheduler = _scheduler(config, resolved, plan, loaded.swap_seconds)
-    return EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info))
+    return EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info), adapters=adapters)
+
+
+def _adapters(config: EngineConfig, loaded: ReadyWorker, scheduler: Scheduler, executor: Executor) -> Adapters | None:
+    if loaded.adapters is None:
+        return None
+    store = AdapterStore(loaded.adapters, config.cpu_loras)
+    return Adapters(store, config.max_loras, scheduler, executor)
+
+
+def _load_adapters(config: EngineConfig, adapters: Adapters | None) -> tuple[AdapterInfo, ...]:
+    """Those of --lora-modules; ModelLoadError names the first that cannot be used."""
+    found = []
+    if adapters is None:
+        return ()
+    for name, path in config.adapters:
+        try:
+            found.append(adapters.store.load(name, path))
+        except ModelLoadError as error:
+            raise ModelLoadError(f"--lora-modules {name}: {error}") from None
+    return tuple(found)
 
 
 def _mask_provider(files: ModelFiles, info: EngineInfo) -> MaskProvider | None:
@@ -244,6 +270,8 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     sampling = footprint.logits_bytes(spec.hidden_size, spec.vocab_size, dtype, seqs)
     sampling += footprint.sampler_bytes(spec.vocab_size, seqs)
     peak = max(footprint.step_bytes(blueprint, tokens, seqs, scratch(tokens, seqs)) + widened, sampling)
+    slots, added = _adapter_bytes(resolved, config)
+    peak += added
     state = footprint.state_table_bytes(seqs, length, config.block_size, len(groups))
     graphs = 0
     if uses_graphs(config, resolved.device, resolved.backend):
@@ -260,7 +288,19 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
             if group.window is not None
         ),
         sum(group.state_bytes(dtype) for group in groups),
+        slots,
     )
+
+
+def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int, int]:
+    """What adapters take for good, and in a step. On a CPU the files of all that are in CPU memory count as well."""
+    if not config.enable_lora:
+        return 0, 0
+    device, rank = resolved.device, config.max_lora_rank
+    targets = lora_targets(resolved.blueprint, device)
+    count = config.max_loras + (config.cpu_loras if device.type == "cpu" else 0)
+    step = lora_step_bytes(targets, config.max_num_batched_tokens, rank, device)
+    return lora_bytes(targets, count, rank, device), step
 
 
 def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimits:

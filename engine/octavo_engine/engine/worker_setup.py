@@ -17,6 +17,9 @@ from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.collectives import ALONE, Collectives, connect
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.loader import load_model
+from octavo_engine.model.lora.adapter import AdapterLimits
+from octavo_engine.model.lora.slots import LoraSlots, lora_targets
+from octavo_engine.model.lora.targets import module_names
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, Progress
@@ -24,6 +27,7 @@ from octavo_engine.runner.block_ops import measure_swap
 from octavo_engine.runner.graphs import Captured, ladder, uses_graphs
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
 from octavo_engine.runner.memory import MemoryPlan, device_memory
+from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
 from octavo_engine.sizes import format_size
@@ -69,6 +73,8 @@ class ReadyWorker:
     worker: Worker
     plan: MemoryPlan
     """The one it was made by."""
+    adapters: AdapterLimits | None
+    """What adapters may be, where they are served."""
     swap_seconds: float
     """To swap a block of every group out and in."""
 
@@ -85,9 +91,10 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
     capture = _capture(setup)
     try:
         decoder = load_model(setup.files, resolved.spec, resolved.device, resolved.dtype, report, ranks)
+        slots = _make_slots(setup, decoder)
         if capture is not None:
-            plan = _agreed(setup, _measure_graphs(setup, decoder, capture, report), ranks)
-        worker, cache = _make_worker(setup, decoder, plan)
+            plan = _agreed(setup, _measure_graphs(setup, decoder, slots, capture, report), ranks)
+        worker, cache = _make_worker(setup, decoder, slots, plan)
         report("warmup", 0.5, "first steps")
         _warm_up(worker, setup, plan)
         if capture is not None:
@@ -98,7 +105,22 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
             f"memory ran out while loading, though the plan was {plan.describe()}; {format_size(have.free)} are free "
             f"on {have.name} now: lower --gpu-memory-utilization from {share:g} ({error})"
         ) from None
-    return ReadyWorker(worker, plan, measure_swap(cache))
+    limits = None if slots is None else _adapter_limits(setup, decoder, slots)
+    return ReadyWorker(worker, plan, limits, measure_swap(cache))
+
+
+def _make_slots(setup: WorkerSetup, decoder: Decoder) -> LoraSlots | None:
+    """Memory for adapters on the device; None where they are not served."""
+    config = setup.config
+    if not config.enable_lora:
+        return None
+    targets = lora_targets(decoder, setup.resolved.device, gguf=setup.files.gguf is not None)
+    return LoraSlots(decoder, targets, config.max_loras, config.max_lora_rank)
+
+
+def _adapter_limits(setup: WorkerSetup, decoder: Decoder, slots: LoraSlots) -> AdapterLimits:
+    names = module_names(decoder, slots.targets)
+    return AdapterLimits(names, setup.config.max_lora_rank, half=setup.resolved.dtype == torch.float16)
 
 
 def _capture(setup: WorkerSetup) -> Capture | None:
@@ -111,10 +133,12 @@ def _capture(setup: WorkerSetup) -> Capture | None:
     return None
 
 
-def _measure_graphs(setup: WorkerSetup, decoder: Decoder, capture: Capture, report: Progress) -> int:
+def _measure_graphs(
+    setup: WorkerSetup, decoder: Decoder, slots: LoraSlots | None, capture: Capture, report: Progress
+) -> int:
     """Bytes that stay taken once first steps were done, which is libraries' own memory, and all graphs are captured."""
     pilot = replace(setup.plan, num_kv_blocks=_PILOT_BLOCKS, swap_blocks=0)
-    worker, _ = _make_worker(setup, decoder, pilot)
+    worker, _ = _make_worker(setup, decoder, slots, pilot)
     before = capture.taken()
     _warm_up(worker, setup, pilot)
     worker.capture(capture, ladder(setup.resolved.max_num_seqs), _half(report, 0))
@@ -143,7 +167,9 @@ def _agreed(setup: WorkerSetup, graphs: int, ranks: Collectives) -> MemoryPlan:
     return replace(plan, num_kv_blocks=blocks, max_model_len=length, window_seqs=window_seqs, swap_blocks=swap)
 
 
-def _make_worker(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> tuple[Worker, KVCache]:
+def _make_worker(
+    setup: WorkerSetup, decoder: Decoder, slots: LoraSlots | None, plan: MemoryPlan
+) -> tuple[Worker, KVCache]:
     resolved, config = setup.resolved, setup.config
     cache = _allocate(setup, decoder, plan)
     groups = len(resolved.kv_groups)
@@ -156,7 +182,8 @@ def _make_worker(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> tupl
         config.seed,
         long_context(resolved.spec),
     )
-    return Worker(decoder, resolved.backend, cache, table), cache
+    adapters = None if slots is None else RowAdapters(slots, config.max_num_seqs, resolved.device)
+    return Worker(decoder, resolved.backend, cache, table, adapters), cache
 
 
 def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache:

@@ -22,11 +22,13 @@ from octavo_engine.model.layers.decoder_layer import DecoderLayer
 from octavo_engine.model.layers.embedding import Head, Input
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.lora import LoraBatch
 from octavo_engine.model.layers.moe import MoE
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.per_layer_input import PerLayerEmbedding
 from octavo_engine.model.layers.rope import RotaryEmbedding
+from octavo_engine.model.layers.run_layers import one_by_one
 from octavo_engine.model.quantization.e4m3 import multiplies_fp8
 from octavo_engine.model.shard import check_size
 from octavo_engine.model.spec import AttentionMixer, ModelSpec, QueryScaling, RopeSpec
@@ -49,6 +51,8 @@ class Decoder(nn.Module):
         super().__init__()
         check_size(spec, ranks.shard.size)
         self.spec, self.ranks, self.dtype = spec, ranks, dtype
+        self.lora: LoraBatch | None = None
+        """Which adapters a step's tokens have, where adapters are served."""
         self.compute = choose_compute(spec, dtype, device, ranks.shard)
         fp8_products = multiplies_fp8(device) if fp8_products is None else fp8_products
         options = LayerOptions(ranks, self.compute, dtype, device, spec.names, fp8_products)
@@ -82,7 +86,9 @@ class Decoder(nn.Module):
         ropes = [different[index] for index in self._rope_of_layer]
         if self.per_layer_embedding is not None:
             attention = replace(attention, per_layer_inputs=self.per_layer_embedding(inputs.token_ids, x))
-        x = self.compute.run(self.decoder_layers, x, ropes, attention)
+        # What computes all layers in one call knows no adapters.
+        run = one_by_one if self.lora is not None and self.lora.any else self.compute.run
+        x = run(self.decoder_layers, x, ropes, attention)
         hidden = x[inputs.token_indices]
         return hidden if self.norm is None else cast("Tensor", self.norm(hidden)[0])
 

@@ -145,7 +145,7 @@ def _listing(store: S3Store, url: str, prefix: str) -> list[Entry]:
 def _of_a_model(url: str, entries: Sequence[Entry]) -> list[Entry]:
     names = {entry.name for entry in entries}
     ggufs = [entry for entry in entries if entry.name.endswith(".gguf")]
-    if "config.json" in names:
+    if names & {"config.json", "adapter_config.json"}:
         patterns = (*SMALL, *WEIGHTS)
         return [entry for entry in entries if _matches(entry.name, patterns) and not _matches(entry.name, IGNORED)]
     if len(ggufs) == 1:

@@ -34,6 +34,8 @@ class TensorHeader:
     """safetensors' name, such as `BF16`."""
     shape: tuple[int, ...]
     num_bytes: int
+    begin: int = 0
+    """Where in the file its numbers begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +126,10 @@ def read_header(path: Path) -> SafetensorsHeader:
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path}: the header is a JSON {type(values).__name__}, not an object")
     values.pop("__metadata__", None)
-    return SafetensorsHeader(path, _check_tensors(path, values, size - 8 - length))
+    return SafetensorsHeader(path, _check_tensors(path, values, 8 + length, size - 8 - length))
 
 
-def _check_tensors(path: Path, values: dict[str, Any], data_bytes: int) -> dict[str, TensorHeader]:
+def _check_tensors(path: Path, values: dict[str, Any], data: int, data_bytes: int) -> dict[str, TensorHeader]:
     tensors: dict[str, TensorHeader] = {}
     ranges: list[tuple[int, int, str]] = []
     for name, value in values.items():
@@ -153,7 +155,7 @@ def _check_tensors(path: Path, values: dict[str, Any], data_bytes: int) -> dict[
             raise ModelLoadError(
                 f"{path}: tensor {name!r} of {dtype} {list(shape)} needs {needed} bytes but has {end - begin}"
             )
-        tensors[name] = TensorHeader(dtype, shape, needed)
+        tensors[name] = TensorHeader(dtype, shape, needed, data + begin)
         ranges.append((begin, end, name))
     position = 0
     for begin, end, name in sorted(ranges):

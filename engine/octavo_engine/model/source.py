@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-from octavo_engine.errors import ModelLoadError
+from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.download import DownloadProgress, Report, one_at_a_time
 
 Progress = Callable[[str, float, str], None]
@@ -68,6 +69,43 @@ def pull_model(model: str, revision: str | None, report: Report, *, weights: boo
         f"{model}: there is no such file or directory, and it is no Hugging Face id either (those look like "
         f"owner/name); give a path, an id, s3://bucket/prefix, or {DEMO_MODEL} for the demo model"
     )
+
+
+def resolve_adapter(path: str) -> Path:
+    """The directory of a LoRA adapter, fetched first if it is elsewhere; AdapterNotFoundError if none is there."""
+
+    def report(_: DownloadProgress) -> None:
+        pass
+
+    if path.startswith(S3_SCHEME):
+        from octavo_engine.model import s3
+
+        with _or_not_found(), one_at_a_time(path, report):
+            return s3.pull(path, report, weights=True)
+    try:
+        directory = Path(path).expanduser()
+        if path and directory.is_dir():
+            return directory
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise AdapterNotFoundError(f"{path[:200]}: cannot be read: {reason}") from None
+    if _HUB_ID.fullmatch(path):
+        from octavo_engine.model import hub
+
+        with _or_not_found(), one_at_a_time(path, report):
+            return hub.pull(path, None, report, weights=True).directory
+    raise AdapterNotFoundError(
+        f"{path[:200]}: there is no such directory, and it is no Hugging Face id either (those look like owner/name); "
+        "give a directory, an id, or s3://bucket/prefix"
+    )
+
+
+@contextmanager
+def _or_not_found() -> Iterator[None]:
+    try:
+        yield
+    except ModelLoadError as error:
+        raise AdapterNotFoundError(str(error)) from error
 
 
 def _local(model: str) -> ModelFiles | None:

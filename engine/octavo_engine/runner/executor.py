@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.errors import OctavoError
+from octavo_engine.model.lora.adapter import AdapterWrite, encode_write
 from octavo_engine.runner.device_thread import CLOSE_SECONDS, DeviceThread
 from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.runner.plan_codec import encode_plan
@@ -28,6 +29,9 @@ class Executor(Protocol):
 
     def sample(self, masks: Masks = NO_MASKS) -> None:
         """Have the step sampled whose forward pass was asked for last; returns at once."""
+
+    def write_adapter(self, write: AdapterWrite) -> None:
+        """Have a part of an adapter put into its slot behind the steps that were launched; returns at once."""
 
     @property
     def idle(self) -> bool:
@@ -59,6 +63,7 @@ class ThreadExecutor:
         self._forwarded: Future[ForwardedStep] = Future()
         self._launched: deque[Future[LaunchedStep]] = deque()
         self._newest: Future[Any] | None = None
+        self._writes: deque[Future[None]] = deque()
 
     def forward(self, plan: StepPlan) -> None:
         """Launch a step's forward pass behind what was launched before; returns at once."""
@@ -68,6 +73,11 @@ class ThreadExecutor:
         """Launch the sampling of the step whose forward pass was launched last; returns at once."""
         self._newest = future = self._thread.submit(self._sample, self._forwarded, masks)
         self._launched.append(future)
+
+    def write_adapter(self, write: AdapterWrite) -> None:
+        """Have a part of an adapter put into its slot behind the steps that were launched; returns at once."""
+        self._newest = future = self._thread.submit(self._worker.write_adapter, write)
+        self._writes.append(future)
 
     def _sample(self, forwarded: Future[ForwardedStep], masks: Masks) -> LaunchedStep:
         return self._worker.sample(forwarded.result(), masks)
@@ -84,7 +94,14 @@ class ThreadExecutor:
 
     def result(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it is raised here."""
-        return self._worker.finish(self._launched.popleft().result())
+        result = self._worker.finish(self._launched.popleft().result())
+        self._check_writes()
+        return result
+
+    def _check_writes(self) -> None:
+        """Raise what went wrong in writes that are done."""
+        while self._writes and self._writes[0].done():
+            self._writes.popleft().result()
 
     def check(self) -> None:
         """It lives as long as this process."""
@@ -115,6 +132,11 @@ class GroupExecutor:
     def sample(self, masks: Masks = NO_MASKS) -> None:
         """Launch the sampling of the newest step, whose tokens the other ranks wait for; returns at once."""
         self._first.sample(masks)
+
+    def write_adapter(self, write: AdapterWrite) -> None:
+        """Have a part of an adapter put into its slot on all ranks; returns at once."""
+        self._ranks.send(encode_write(write))
+        self._first.write_adapter(write)
 
     @property
     def idle(self) -> bool:

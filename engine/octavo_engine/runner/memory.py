@@ -52,11 +52,13 @@ class MemoryNeed:
     """Of each group with a sliding window."""
     state: int = 0
     """Of one sequence in all layers that keep a state of it."""
+    adapters: int = 0
+    """Slots of LoRA adapters."""
 
     @property
     def fixed(self) -> int:
         """All but the KV cache."""
-        return self.weights + self.step + self.graphs
+        return self.weights + self.step + self.graphs + self.adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +133,14 @@ class MemoryPlan:
         """One line for the log."""
         full = self.kv_tokens / self.max_model_len
         swap = f", {format_size(self.swap_bytes)} of CPU memory to swap to" if self.swap_blocks else ""
-        graphs = f" + CUDA graphs {format_size(self.need.graphs)}" if self.need.graphs else ""
+        rest = f" + CUDA graphs {format_size(self.need.graphs)}" if self.need.graphs else ""
+        rest += f" + adapters {format_size(self.need.adapters)}" if self.need.adapters else ""
         tokens = ((need.window, self.blocks_of(need.window) * self.block_size) for need in self.need.windows)
         windows = "".join(f" and {count:,} in windows of {window:,}" for window, count in tokens)
         if self.need.state:
             windows += f" and {self.blocks_of(None, states=True):,} states of {format_size(self.need.state)}"
         return (
-            f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)}{graphs} + KV cache "
+            f"weights {format_size(self.need.weights)} + step {format_size(self.need.step)}{rest} + KV cache "
             f"{format_size(self.kv_bytes)} of {format_size(self.budget)}: {self.kv_tokens:,} tokens of KV{windows}, "
             f"{full:.1f} sequences of {self.max_model_len:,} tokens{swap}"
         )
@@ -242,11 +245,12 @@ def _explain(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budge
     swap = _swap_on_device(limits)
     total = need.fixed + kv + swap
     graphs = f" + CUDA graphs {format_size(need.graphs)}" if need.graphs else ""
+    adapters = f" + adapters {format_size(need.adapters)}" if need.adapters else ""
     swapped = f" + swap space {format_size(swap)}" if swap else ""
     return (
         f"does not fit into {memory.name}: needs {format_size(total)} (weights {format_size(need.weights)} + one step "
-        f"{format_size(need.step)}{graphs} + KV cache {format_size(kv)} for {length} tokens{swapped}); there are "
-        f"{format_size(budget)} "
+        f"{format_size(need.step)}{graphs}{adapters} + KV cache {format_size(kv)} for {length} tokens{swapped}); there "
+        f"are {format_size(budget)} "
         f"(--gpu-memory-utilization {limits.utilization:g} of {format_size(memory.total)}, "
         f"{format_size(memory.total - memory.free)} of it taken by others). "
         + _advice(need, memory, limits, budget, left, total)
@@ -257,6 +261,8 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget
     tips = []
     if need.graphs and total - budget <= need.graphs:
         tips.append("--enforce-eager (fits)")
+    if need.adapters and total - budget <= need.adapters:
+        tips.append("a smaller --max-loras or --max-lora-rank")
     if (swap := _swap_on_device(limits)) and total - budget <= swap:
         tips.append(f"--swap-space {(swap - (total - budget)) >> 20}MiB (fits)")
     blocks = limits.shares(need).most(left, limits.num_kv_blocks or -(-limits.model_max_len // limits.block_size))

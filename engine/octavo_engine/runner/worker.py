@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from octavo_engine.capture import Capture
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.core.step import StepPlan, StepResult
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.lora.adapter import AdapterWrite
 from octavo_engine.runner.block_ops import run_block_ops
 from octavo_engine.runner.graphs import Captured, DecodeGraphs, padding_inputs
 from octavo_engine.runner.inputs import GatheredStep, gather_inputs
@@ -22,6 +24,7 @@ from octavo_engine.runner.kv_cache import KVCache
 from octavo_engine.runner.masks import NO_MASKS, Masks, by_place
 from octavo_engine.runner.prompt_outputs import PromptOutputs, PromptReadback, with_places
 from octavo_engine.runner.readback import Readback
+from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.sampler import Sampled, sample
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable
@@ -68,13 +71,24 @@ class Worker:
     launched, so nothing of that step has to wait for `finish`.
     """
 
-    def __init__(self, decoder: Decoder, backend: AttentionBackend, cache: KVCache, table: StateTable) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        backend: AttentionBackend,
+        cache: KVCache,
+        table: StateTable,
+        adapters: RowAdapters | None = None,
+    ) -> None:
+        """`adapters`: where they are served."""
         self._decoder = decoder
         self._backend = backend
         self._cache = cache
         self._table = table
         self._group_of_layer, self._state_groups = cache.group_of_layer, cache.state_groups
+        self._adapters = adapters
         self._graphs: DecodeGraphs | None = None
+        self._adapter_graphs: DecodeGraphs | None = None
+        """Those of steps in which a token has an adapter."""
         self._prompts = PromptOutputs(decoder, table)
 
     @torch.inference_mode()
@@ -87,6 +101,16 @@ class Worker:
         logits = torch.zeros(most, decoder.spec.vocab_size, dtype=decoder.logits_dtype, device=self._table.device)
         inputs = padding_inputs(self._table, most)
         self._graphs = DecodeGraphs(capture, sizes, inputs, logits, self._forward, captured)
+        if self._adapters is not None:
+            forward = partial(self._forward_with_adapters, self._adapters)
+            self._adapter_graphs = DecodeGraphs(capture, sizes, inputs, logits, forward, captured)
+            self._adapters.use(())
+
+    def write_adapter(self, write: AdapterWrite) -> None:
+        """Put a part of an adapter into its slot on the device, behind the steps that were launched."""
+        if self._adapters is None:
+            raise RuntimeError("there are no slots for adapters")
+        self._adapters.write(write)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute one step and wait for it."""
@@ -105,8 +129,11 @@ class Worker:
         run_block_ops(self._cache, plan.block_ops)
         if not plan.num_tokens:
             return ForwardedStep(plan, timer)
-        graphs, decodes = self._graphs_for(plan), plan.num_decode_tokens
+        slots = [] if self._adapters is None else self._adapters.begin(plan)
+        graphs, decodes = self._graphs_for(plan, with_adapters=bool(slots)), plan.num_decode_tokens
         step = gather_inputs(plan, self._table, None if graphs is None else graphs.inputs(decodes))
+        if self._adapters is not None:
+            self._adapters.use(slots) if graphs is None else self._adapters.fill_graph(slots)
         if graphs is not None:
             return ForwardedStep(plan, timer, step.sampled, graphs.replay(decodes))
         return self._forwarded(plan, timer, step)
@@ -144,9 +171,9 @@ class Worker:
         prompts = {index: readback.read() for index, readback in launched.prompts.items()}
         return replace(result, prompts=prompts) if prompts else result
 
-    def _graphs_for(self, plan: StepPlan) -> DecodeGraphs | None:
+    def _graphs_for(self, plan: StepPlan, *, with_adapters: bool) -> DecodeGraphs | None:
         """The graphs that compute it; None if its forward pass runs eagerly."""
-        graphs = self._graphs
+        graphs = self._adapter_graphs if with_adapters else self._graphs
         return graphs if graphs is not None and not plan.chunks and graphs.covers(plan.num_decode_tokens) else None
 
     def _forwarded(self, plan: StepPlan, timer: StepTimer, step: GatheredStep) -> ForwardedStep:
@@ -162,6 +189,10 @@ class Worker:
 
     def _forward(self, inputs: StepInputs, logits: Tensor) -> None:
         self._decoder.logits(self._decoder(inputs, self._attention(inputs)), logits)
+
+    def _forward_with_adapters(self, adapters: RowAdapters, inputs: StepInputs, logits: Tensor) -> None:
+        adapters.use_in_graph(len(inputs.token_ids))
+        self._forward(inputs, logits)
 
     def _attention(self, inputs: StepInputs) -> AttentionContext:
         cache = self._cache

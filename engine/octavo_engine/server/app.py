@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from octavo_engine import __version__
-from octavo_engine.server import health, tokenize
+from octavo_engine.server import adapters, health, tokenize
 from octavo_engine.server.anthropic import messages
 from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
 from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
@@ -24,7 +24,7 @@ from octavo_engine.server.serving import Serving
 def create_app(serving: Serving) -> ASGIApp:
     """The whole application. It can be served before the model is loaded."""
     app = FastAPI(title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (tokenize, chat, completions, responses, messages, models, embeddings, scores):
+    for module in (adapters, tokenize, chat, completions, responses, messages, models, embeddings, scores):
         app.include_router(module.routes(serving))
     _add_probes(app, serving, metrics=serving.config.metrics_port is None)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from starlette.types import Scope
@@ -41,6 +41,8 @@ class Key:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_concurrent_requests: int | None = None
+    adapters: bool = False
+    """Whether it may load and unload LoRA adapters."""
 
     def priority_of(self, asked: int | None) -> int:
         """The number that a request of this key gets."""
@@ -49,7 +51,7 @@ class Key:
         return self.priority if asked is None else max(asked, self.priority)
 
 
-ANYONE = Key("", priority=None)
+ANYONE = Key("", priority=None, adapters=True)
 """The key of every request to an API without keys."""
 
 
@@ -66,6 +68,8 @@ class KeyEntry(BaseModel):
     maxConcurrentRequests: Annotated[int, Field(ge=1, le=1 << 40)] | None = None  # noqa: N815
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     weight: Annotated[float, Field(ge=0.001, le=1000)] | None = None
+    rights: list[Literal["adapters"]] | None = None
+    """What it may do besides asking for answers: `adapters` loads and unloads LoRA adapters."""
 
     @model_validator(mode="after")
     def _one_secret(self) -> KeyEntry:
@@ -88,6 +92,7 @@ class KeyEntry(BaseModel):
             self.requestsPerMinute,
             self.tokensPerMinute,
             self.maxConcurrentRequests,
+            "adapters" in (self.rights or ()),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -33,6 +34,13 @@ class _Row:
 
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 _ROWS = (
+    _Row(
+        _GAUGE,
+        "octavo_adapters_loaded",
+        (),
+        "LoRA adapters that requests may name",
+        lambda state, _: len(state.adapters),
+    ),
     _Row(
         _GAUGE,
         "octavo_load_progress_ratio",
@@ -145,6 +153,8 @@ class EngineCollector(Collector):
         for row in _ROWS:
             yield from self._families(row, row.value(state, self._waiting()))
         yield self._swapped(state)
+        if self._vllm and state.ready is not None and state.ready.max_loras:
+            yield self._adapters(state, state.ready.max_loras)
         if self._vllm and state.ready is not None:
             yield self._cache_config(state.ready)
 
@@ -162,6 +172,14 @@ class EngineCollector(Collector):
         family = CounterMetricFamily("octavo_swapped_blocks", text, labels=["model_name", "direction"])
         family.add_metric([self._model_name, "in"], state.stats.swapped_in_blocks)
         family.add_metric([self._model_name, "out"], state.stats.swapped_out_blocks)
+        return family
+
+    def _adapters(self, state: EngineState, max_loras: int) -> Metric:
+        labels = ["max_lora", "waiting_lora_adapters", "running_lora_adapters"]
+        text = "LoRA adapters that requests wait for and run with; the value is the time of the scrape"
+        family = GaugeMetricFamily("vllm:lora_requests_info", text, labels=labels)
+        names = ",".join(state.stats.waiting_adapters), ",".join(state.stats.running_adapters)
+        family.add_metric([str(max_loras), *names], time.time())
         return family
 
     def _cache_config(self, info: EngineInfo) -> Metric:

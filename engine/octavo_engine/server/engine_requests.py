@@ -7,12 +7,15 @@ from dataclasses import replace
 
 from octavo_engine.core.request import Request
 from octavo_engine.core.sampling_params import SamplingParams
+from octavo_engine.engine.info import AdapterInfo
 from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.prepared import PreparedRequest
 
 
-def engine_requests(asked: PreparedRequest, admitted: AdmittedRequest, seconds_left: float) -> tuple[Request, ...]:
-    """Each prompt's choices one after another, the later ones forks of the first."""
+def engine_requests(
+    asked: PreparedRequest, admitted: AdmittedRequest, seconds_left: float, adapter: AdapterInfo | None = None
+) -> tuple[Request, ...]:
+    """Each prompt's choices one after another, the later ones forks of the first; by an adapter or the base."""
     name = uuid.uuid4().hex
     found: list[Request] = []
     for prompt in asked.prompts:
@@ -26,6 +29,7 @@ def engine_requests(asked: PreparedRequest, admitted: AdmittedRequest, seconds_l
             weight=admitted.key.weight,
             # Keeps tenants' cached prefixes apart, and within a tenant those that a request wants apart.
             cache_salt=f"{admitted.key.name}\n{asked.cache_salt}",
+            adapter="" if adapter is None else adapter.digest,
             timeout=seconds_left,
         )
         found.append(first)

@@ -15,7 +15,7 @@ from starlette.types import Scope
 from octavo_engine.config import ServerConfig
 from octavo_engine.core.request import Request
 from octavo_engine.engine.client import EngineState
-from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.info import AdapterInfo, EngineInfo
 from octavo_engine.engine.messages import Failed, Outputs
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
@@ -33,6 +33,8 @@ GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages
 """Where requests wait for the engine."""
 _MAX_UPLOADS = 96 << 20
 """Bytes of bodies that have come and are not prepared yet."""
+_SHOWN = 20
+"""Models that an error names."""
 _MAX_UNREAD = 96 << 20
 """Bytes of whole answers that their clients have not read."""
 
@@ -48,6 +50,8 @@ class Engine(Protocol):
     async def wait_ready(self) -> EngineInfo: ...
     def generate(self, requests: Sequence[Request], outputs: OutputStream) -> AbstractAsyncContextManager[None]: ...
     async def abort(self, request_ids: Sequence[str]) -> None: ...
+    async def load_adapter(self, name: str, path: str) -> None: ...
+    async def unload_adapter(self, name: str) -> None: ...
     async def closed(self) -> Failed | None: ...
     async def stop(self) -> None: ...
 
@@ -190,13 +194,19 @@ class Serving:
         generates = scope["method"] == "POST" and scope["path"] in GENERATING
         return self.admission.arrive(key_of(scope), generates=generates)
 
-    def check_model(self, name: str | None) -> None:
-        """APIError 404 unless the model is served here; a request that names none means the one there is."""
-        if name is not None and name not in self.names:
-            served = ", ".join(self.names)
+    def check_model(self, name: str | None) -> AdapterInfo | None:
+        """The adapter that a request names as its model, None for the base; APIError 404 for what is not served here.
+
+        A request that names none means the base.
+        """
+        if name is None or name in self.names:
+            return None
+        if (adapter := self.engine.state.adapters.get(name)) is None:
+            served = ", ".join([*self.names, *self.engine.state.adapters][:_SHOWN])
             raise APIError(
                 404,
                 f"the model {name[:200]!r} is not served here; there is {served}",
                 code="model_not_found",
                 param="model",
             )
+        return adapter

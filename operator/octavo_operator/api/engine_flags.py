@@ -12,7 +12,8 @@ RENDERED = frozenset({
 """Set from fields of the spec: giving them twice would make the spec lie."""
 
 RESERVED = frozenset({
-    "config", "enable-lora", "no-enable-lora", "lora-modules", "max-loras", "max-lora-rank", "help", "model",
+    "config", "enable-lora", "no-enable-lora", "lora-modules", "max-loras", "max-lora-rank", "max-cpu-loras", "help",
+    "model",
     "metrics-port",
 })  # fmt: skip
 """Not for extraArgs: a file that would hide flags, what spec.adapters decides, and a port that nothing would scrape."""

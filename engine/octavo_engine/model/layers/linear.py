@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import cast
 
 from torch import Tensor, nn
 
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, plain, transposed
+from octavo_engine.model.layers.lora import LoraLayer
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.names import QKVLayout
@@ -45,6 +47,10 @@ class Linear(nn.Module):
         self.method = method or UNQUANTIZED
         self.orders = orders or (None,) * len(parts)
         self.layout = layout
+        self.names: tuple[str, ...] = ()
+        """What a checkpoint calls its projections; known once `tensors` was read."""
+        self.lora: LoraLayer | None = None
+        """What adapters add, where they are served."""
         shape, dtype, device = LinearShape(self.parts, columns), options.dtype, options.device
         self.weights = self.method.create(shape, dtype, device, fp8_products=options.fp8_products)
         self.has_bias = bias
@@ -63,7 +69,7 @@ class Linear(nn.Module):
     @property
     def input_scaling(self) -> Scaling | None:
         """How its input is quantized, by what makes it or by this layer; None: not at all."""
-        return self.method.input_scaling(self.weights)
+        return None if self.lora is not None else self.method.input_scaling(self.weights)  # adapters read it as it is
 
     @property
     def scratch_bytes(self) -> int:
@@ -72,7 +78,11 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor | Quantized) -> Tensor:
         """[T, in] to [T, sum of parts]; x is quantized at most as `input_scaling` says."""
-        return self.method.apply(self.weights, x, self.bias, None, self.options.compute)
+        return self._multiply(x, None)
+
+    def _multiply(self, x: Tensor | Quantized, addend: Tensor | None) -> Tensor:
+        product = self.method.apply(self.weights, x, self.bias, addend, self.options.compute)
+        return product if self.lora is None else self.lora.add_to(product, cast("Tensor", x))
 
     def add_to(self, residual: Tensor | None, x: Tensor | Quantized) -> ResidualStream:
         """`residual` [T, sum of parts], which may be overwritten, and all ranks' products with their x [T, in].
@@ -86,16 +96,17 @@ class Linear(nn.Module):
         if self.weights.in_8_bits or self.weights.leaves_residual:
             return ResidualSum(ranks.all_reduce(self(x)), residual)
         addend = ranks.on_first_rank(residual)
-        return ranks.all_reduce(self.method.apply(self.weights, x, self.bias, addend, self.options.compute))
+        return ranks.all_reduce(self._multiply(x, addend))
 
     def tensors(self, *names: str) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it; for each part the name of its projection. Parts of one name are one tensor."""
+        self.names = names
         for tensor in joined(self._tensors(names)):
             as_columns = self.options.names.transposed and tensor.name.endswith(".weight")
             yield transposed(tensor) if as_columns or tensor.as_columns else tensor
 
     def _tensors(self, names: Sequence[str]) -> Iterator[CheckpointTensor]:
-        for projection in self._projections(names):
+        for projection in self.projections(names):
             yield from self.method.tensors(self.weights, projection)
             name, stored = projection.name, projection.stored_rows
             if self.bias is not None:
@@ -103,8 +114,8 @@ class Linear(nn.Module):
             elif self.has_bias:
                 yield CheckpointTensor(name=f"{name}.bias", shape=(stored.total,), pieces=())
 
-    def _projections(self, names: Sequence[str]) -> Iterator[Projection]:
-        """In the order in which their rows are stored."""
+    def projections(self, names: Sequence[str]) -> Iterator[Projection]:
+        """The projections, or parts of them, in the order in which their rows are stored."""
         ends = accumulate(self.parts)
         parts = [
             Projection(name, slice(end - span.size, end), span, self.columns, order, index, self.has_bias)

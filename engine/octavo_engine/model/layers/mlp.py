@@ -82,7 +82,7 @@ class MLP(nn.Module):
         if self.spec.gate_scale != 1:
             gate, up = torch.chunk(gate_up(x), 2, dim=-1)
             return compute.activate(gate * self.spec.gate_scale, activation) * up
-        if gate_up.method is UNQUANTIZED:
+        if gate_up.method is UNQUANTIZED and gate_up.lora is None:
             return compute.gated(cast("Tensor", x), gate_up.weight, gate_up.bias, activation)
         return compute.gate_for(gate_up(x), activation, self.down.input_scaling)
 

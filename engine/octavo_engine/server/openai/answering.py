@@ -102,11 +102,14 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
         if prepared is None:
             return None
         asked = prepared.request
-        serving.check_model(asked.model)
+        adapter = serving.check_model(asked.model)
         times.shorten(asked.timeout)
         admitted = _enter(serving, request, asked, times)
         requests = GenerationRequest(
-            requests=engine_requests(asked, admitted, times.left), n=asked.n, text=asked.text, arrival=times.arrival
+            requests=engine_requests(asked, admitted, times.left, adapter),
+            n=asked.n,
+            text=asked.text,
+            arrival=times.arrival,
         )
         generation = Generation(serving, model.tokenizer, requests, admitted, request.state.request_id)
     return Begun(asked, generation, times.deadline, model.tokenizer)

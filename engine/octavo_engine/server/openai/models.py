@@ -14,10 +14,12 @@ def routes(serving: Serving) -> APIRouter:
     router = APIRouter()
 
     def models() -> list[Model]:
-        ready = serving.model().ready
-        return [
-            Model(id=name, created=serving.started_at, root=serving.names[0], max_model_len=ready.max_model_len)
-            for name in serving.names
+        length, base = serving.model().ready.max_model_len, serving.names[0]
+        own = [Model(id=name, created=serving.started_at, root=base, max_model_len=length) for name in serving.names]
+        adapters = serving.engine.state.adapters.values()
+        return own + [
+            Model(id=each.name, created=each.created, root=each.path, parent=base, max_model_len=length)
+            for each in adapters
         ]
 
     @router.get("/v1/models")

@@ -1,0 +1,102 @@
+"""Which adapters are in the device's slots: what waiting requests need is put there, in parts between steps.
+
+A request begins to run when its adapter is in a slot, and a slot that running requests use keeps what it has. So no
+step has more adapters than there are slots (--max-loras).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from octavo_engine.engine.adapter_store import AdapterStore
+from octavo_engine.model.lora.adapter import Adapter, AdapterWrite
+from octavo_engine.runner.executor import Executor
+
+_PATIENCE = 64
+"""Steps that an adapter waits for a slot while others' requests are admitted. Then these wait until a slot is free."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    adapter: Adapter | None = None
+    """Kept for as long as it may have to be read, by other ranks too."""
+    writes: deque[AdapterWrite] = field(default_factory=deque)
+    """What is not put there yet."""
+    begun: bool = False
+    """Whether a request has begun to run with it since it was put there."""
+    used: int = 0
+    """The last step in which one did or ran."""
+
+
+class AdapterSlots:
+    """The slots as the scheduler's side sees them; `executor` puts adapters there."""
+
+    def __init__(self, count: int, store: AdapterStore, executor: Executor) -> None:
+        self._slots = [_Slot() for _ in range(count)]
+        self._store, self._executor = store, executor
+        self._refused: dict[str, int] = {}
+        """For each adapter that found no slot the first step in which it did not."""
+        self._in_use: set[int] = set()
+        self._step = 0
+        self._replaced: deque[Adapter] = deque(maxlen=2 * count + 2)
+        """Adapters whose last parts may still be on their way to a device."""
+
+    def before_plan(self, running: Iterable[str], *, all_parts: bool) -> None:
+        """A step is planned beside requests that run with these adapters; one part more is put there, or all."""
+        self._step += 1
+        digests = set(running)
+        self._in_use = {
+            index for index, slot in enumerate(self._slots) if slot.adapter and slot.adapter.digest in digests
+        }
+        for index in self._in_use:
+            self._slots[index].used = self._step
+        for slot in self._slots:
+            while slot.writes:
+                self._executor.write_adapter(slot.writes.popleft())
+                if not all_parts:
+                    return
+
+    def is_ready(self, digest: str) -> bool:
+        """Whether a waiting request with this adapter may begin in the step that is being planned.
+
+        If not, its adapter gets a slot as soon as one can be had.
+        """
+        found = next((i for i, slot in enumerate(self._slots) if slot.adapter and slot.adapter.digest == digest), None)
+        if found is None:
+            self._find_slot(digest)
+            return False
+        slot = self._slots[found]
+        if slot.writes or (slot.begun and self._others_wait_too_long(digest)):
+            return False
+        self._in_use.add(found)
+        slot.begun, slot.used = True, self._step
+        return True
+
+    def forget(self, digest: str) -> None:
+        """No request has this adapter any more: its slot is as good as empty, and it does not wait for one."""
+        self._refused.pop(digest, None)
+
+    def _others_wait_too_long(self, digest: str) -> bool:
+        return any(self._step - since > _PATIENCE for other, since in self._refused.items() if other != digest)
+
+    def _find_slot(self, digest: str) -> None:
+        adapter = self._store.get(digest)
+        if adapter is None:
+            return
+        free = [slot for index, slot in enumerate(self._slots) if index not in self._in_use and not self._is_kept(slot)]
+        if not free:
+            self._refused.setdefault(digest, self._step)
+            return
+        self._refused.pop(digest, None)
+        slot = min(free, key=lambda slot: slot.used)
+        if slot.adapter is not None:
+            self._replaced.append(slot.adapter)
+        slot.adapter, slot.begun, slot.used = adapter, False, self._step
+        slot.writes.extend(adapter.writes(self._slots.index(slot)))
+
+    def _is_kept(self, slot: _Slot) -> bool:
+        """Whether a slot is on its way to a request that waits for it."""
+        waited_for = slot.adapter is not None and self._store.is_used(slot.adapter.digest)
+        return waited_for and (bool(slot.writes) or not slot.begun)

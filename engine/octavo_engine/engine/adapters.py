@@ -1,0 +1,29 @@
+"""LoRA adapters in a running engine: those that are loaded, and those that are on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from octavo_engine.core.request_state import RequestState
+from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.engine.adapter_slots import AdapterSlots
+from octavo_engine.engine.adapter_store import AdapterStore
+from octavo_engine.runner.executor import Executor
+
+
+class Adapters:
+    """Both together, for the loop. The scheduler asks it which waiting requests may begin."""
+
+    def __init__(self, store: AdapterStore, max_loras: int, scheduler: Scheduler, executor: Executor) -> None:
+        self.store, self.max_loras = store, max_loras
+        self._slots = AdapterSlots(max_loras, store, executor)
+        store.on_unused = self._slots.forget
+        scheduler.planner.policy.adapter_is_ready = self._slots.is_ready
+
+    def before_plan(self, running: Iterable[RequestState], *, device_is_idle: bool) -> None:
+        """A step is planned next. Adapters on their way to the device get on, by as much as delays no step for long."""
+        self._slots.before_plan((state.request.adapter for state in running), all_parts=device_is_idle)
+
+    def in_requests(self, running: Iterable[RequestState]) -> tuple[list[str], list[str]]:
+        """The names of adapters that requests run with, and of those that requests wait for."""
+        return self.store.names_of_requests({state.request_id for state in running})

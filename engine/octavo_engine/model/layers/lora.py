@@ -1,0 +1,138 @@
+"""What adapters add to one linear layer, many of them in one batch: y[t] += B A x[t] of each token's own adapter.
+
+Adapters stand beside the method by which a layer's weights are multiplied (quantization/linear_method.py): they read
+the same input, and add to its result. A slot holds one adapter; a scale is multiplied into B when it is put there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.where import triton_runs_on
+
+NO_SLOT = -1
+"""Of tokens without an adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTokens:
+    """The tokens of a step that have one adapter."""
+
+    slot: int
+    tokens: Tensor | None
+    """[N] int64; None: all of the step's."""
+
+
+@dataclass(slots=True)
+class LoraBatch:
+    """Which adapters the tokens of the current step have; the same for all layers."""
+
+    by_slot: Sequence[SlotTokens] = ()
+    """Where PyTorch computes."""
+    groups: Any = None
+    """kernels.grouping.RowGroups where Triton's kernels do; None: no token has an adapter."""
+
+    @property
+    def any(self) -> bool:
+        """Whether any token has an adapter, or may have one in a graph that is recorded."""
+        return bool(self.by_slot) or self.groups is not None
+
+
+def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:
+    """The tokens of each slot, from each token's slot."""
+    found: dict[int, list[int]] = {}
+    for token, slot in enumerate(slots):
+        if slot != NO_SLOT:
+            found.setdefault(slot, []).append(token)
+    if len(found) == 1 and len(next(iter(found.values()))) == len(slots):
+        return [SlotTokens(next(iter(found)), None)]
+    return [SlotTokens(slot, torch.tensor(tokens)) for slot, tokens in sorted(found.items())]
+
+
+class LoraLayer:
+    """The slots of one linear layer."""
+
+    def __init__(
+        self,
+        batch: LoraBatch,
+        parts: Sequence[int],
+        columns: int,
+        *,
+        slots: int,
+        rank: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """For a rank's rows of each projection and its columns; `rank` is `slot_rank` of the largest one."""
+        self.batch, self.parts, self.rank = batch, tuple(parts), rank
+        self.a = torch.zeros(slots, len(parts) * rank, columns, dtype=dtype, device=device)
+        """[slots, parts * rank, columns]: part after part; smaller ranks are padded by zeros."""
+        self.b = torch.zeros(slots, sum(parts), rank, dtype=dtype, device=device)
+        """[slots, rows, rank]"""
+        self.ranks = [[0] * len(parts) for _ in range(slots)]
+        """The rank of each part of what is in a slot; 0: nothing."""
+        self._weights: Any = None
+        if triton_runs_on(device):
+            from octavo_engine.kernels.lora import LoraWeights
+
+            ones = torch.ones(slots, dtype=torch.float32, device=device)
+            self._weights = LoraWeights(self.a, self.b, ones, self.parts)
+
+    def clear(self, slot: int) -> None:
+        """Empty a slot."""
+        if any(self.ranks[slot]):
+            self.a[slot].zero_()
+            self.b[slot].zero_()
+            self.ranks[slot] = [0] * len(self.parts)
+
+    def put_a(self, slot: int, part: int, a: Tensor) -> None:
+        """`a` [r, columns] of one part; its rows beyond r are zeros since the slot was emptied."""
+        first = part * self.rank
+        self.a[slot, first : first + len(a)].copy_(a)
+        self.ranks[slot][part] = len(a)
+
+    def put_b(self, slot: int, rows: slice | Tensor, b: Tensor) -> None:
+        """`b` [N, r], scaled, for these rows of the layer's."""
+        self.b[slot][rows, : b.shape[1]] = b.to(self.b.device, self.b.dtype)
+
+    def add_to(self, y: Tensor, x: Tensor) -> Tensor:
+        """y [T, rows] with what each token's adapter makes of x [T, columns] added to it, in place."""
+        batch = self.batch
+        if batch.groups is not None:
+            from octavo_engine.kernels.lora import add_lora
+
+            add_lora(y, x, self._weights, batch.groups)
+            return y
+        for each in batch.by_slot:
+            self._add_slot(y, x, each)
+        return y
+
+    def _add_slot(self, y: Tensor, x: Tensor, each: SlotTokens) -> None:
+        ranks, tokens = self.ranks[each.slot], each.tokens
+        if not any(ranks):
+            return
+        rows = x if tokens is None else x.index_select(0, tokens)
+        hidden = rows @ self.a[each.slot].t()
+        end = 0
+        for part, (width, rank) in enumerate(zip(self.parts, ranks, strict=True)):
+            start, end = end, end + width
+            if not rank:
+                continue
+            first = part * self.rank
+            added = hidden[:, first : first + rank] @ self.b[each.slot, start:end, :rank].t()
+            if tokens is None:
+                y[:, start:end].add_(added)
+            else:
+                y[:, start:end].index_add_(0, tokens, added)
+
+
+def slot_rank(max_rank: int, device: torch.device) -> int:
+    """The rank that slots are padded to: kernels on a GPU want a power of two from 16 on."""
+    return (
+        max_rank if device.type == "cpu" and not triton_runs_on(device) else max(16, 1 << (max_rank - 1).bit_length())
+    )

@@ -1,0 +1,255 @@
+"""An adapter on the host: its file checked and kept in memory, and the pieces in which it is put onto a device.
+
+The file is copied first and checked then, so that what was checked is what is used, in every rank. The checks use numpy
+alone: a second thread that computes with PyTorch would slow steps on a CPU (runner/device_thread.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.model.checkpoint import FLOATS
+from octavo_engine.model.lora.peft_config import PeftConfig, read_peft_config
+from octavo_engine.model.lora.targets import ModuleNames, ModuleShape
+from octavo_engine.model.safetensors_file import TensorHeader, read_header
+
+WEIGHTS_FILE = "adapter_model.safetensors"
+_PICKLE = "adapter_model.bin"
+_COPY_BYTES = 8 << 20
+_WRITE_BYTES = 8 << 20
+"""A write onto a device is of about so many bytes, which delays a step by a few milliseconds."""
+_HEADER_BYTES = 16 << 20
+_FLOAT16_MAX = 65504.0
+_SIDES = {"lora_A": 0, "lora_B": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterModule:
+    """What an adapter adds to one linear layer: `scale` times b [rows, rank] a [rank, columns] x."""
+
+    name: str
+    """The linear layer's, in the base's checkpoint."""
+    a: str
+    """Name of the tensor in the file."""
+    b: str
+    rank: int
+    scale: float
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterWrite:
+    """A part of an adapter that is put into a slot. The `first` part empties the slot before."""
+
+    slot: int
+    digest: str
+    path: str
+    """Of the adapter's file in memory, for processes of the same user."""
+    modules: tuple[AdapterModule, ...]
+    first: bool
+
+
+def encode_write(write: AdapterWrite) -> bytes:
+    """For ranks in other processes: JSON, which begins with a brace."""
+    return json.dumps(asdict(write)).encode()
+
+
+def decode_write(data: bytes) -> AdapterWrite:
+    """What `encode_write` was given."""
+    values = json.loads(data)
+    modules = tuple(AdapterModule(**module) for module in values["modules"])
+    return AdapterWrite(**{**values, "modules": modules})
+
+
+class MemoryFile:
+    """A file without a name, in memory, for as long as this object lives."""
+
+    def __init__(self, label: str) -> None:
+        self.fd = os.memfd_create(label)
+
+    @property
+    def path(self) -> str:
+        """By which every process of the same user can open it."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}"
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A checked adapter."""
+
+    digest: str
+    """Of its weights and their scaling: adapters with the same one are the same."""
+    rank: int
+    """The largest of its modules'."""
+    modules: tuple[AdapterModule, ...]
+    num_bytes: int
+    file: MemoryFile
+
+    def writes(self, slot: int) -> Iterator[AdapterWrite]:
+        """Bounded parts that together put it into a slot."""
+        start, size = 0, 0
+        for end, module in enumerate(self.modules, 1):
+            size += module.num_bytes
+            if size >= _WRITE_BYTES or end == len(self.modules):
+                yield AdapterWrite(slot, self.digest, self.file.path, self.modules[start:end], first=start == 0)
+                start, size = end, 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLimits:
+    """What adapters the engine can take."""
+
+    names: ModuleNames
+    max_rank: int
+    half: bool
+    """Whether they are computed in float16, in which large numbers are infinite."""
+
+
+def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
+    """The adapter in a directory as PEFT saves it; ModelLoadError says what is wrong with it."""
+    config = read_peft_config(directory)
+    if config.rank > limits.max_rank and not config.rank_pattern:
+        raise _too_large(directory, config.rank, limits.max_rank)
+    file, digest, size = _copy(directory, _most_bytes(limits))
+    path = Path(file.path)
+    try:
+        headers = read_header(path).tensors
+        modules = _modules(headers, config, limits)
+        _check_numbers(file, headers, half=limits.half)
+    except ModelLoadError as error:
+        text = str(error).removeprefix(f"{path}: ")
+        raise ModelLoadError(f"{directory / WEIGHTS_FILE}: {text}") from None
+    digest.update(json.dumps([[module.name, module.scale] for module in modules]).encode())
+    return Adapter(digest.hexdigest(), max(module.rank for module in modules), tuple(modules), size, file)
+
+
+def _too_large(where: Path, rank: int, most: int) -> ModelLoadError:
+    advice = f"raise --max-lora-rank to {rank}" if rank <= 256 else "no more than 256 is supported"
+    return ModelLoadError(f"{where}: the adapter has rank {rank}, and --max-lora-rank is {most}; {advice}")
+
+
+def _most_bytes(limits: AdapterLimits) -> int:
+    """Of a file whose tensors are all of the largest rank, in float64."""
+    numbers = sum(limits.max_rank * (shape.rows + shape.columns) for shape in limits.names.shapes.values())
+    return _HEADER_BYTES + 8 * numbers
+
+
+def _copy(directory: Path, most: int) -> tuple[MemoryFile, Any, int]:
+    """The file of weights in memory, its digest and its size."""
+    path = directory / WEIGHTS_FILE
+    if not path.is_file():
+        pickled = f"only {_PICKLE}, a pickle, which can run code and is never loaded; save it as safetensors"
+        reason = pickled if (directory / _PICKLE).exists() else f"no {WEIGHTS_FILE}"
+        raise AdapterNotFoundError(f"{directory}: no weights: there is {reason}")
+    file, digest, size = MemoryFile("octavo-adapter"), hashlib.sha256(), 0
+    try:
+        with path.open("rb") as source:
+            while part := source.read(_COPY_BYTES):
+                size += len(part)
+                if size > most:
+                    raise ModelLoadError(
+                        f"{path}: more than {most} bytes, which an adapter of this model has at most with the largest "
+                        "rank that --max-lora-rank allows"
+                    )
+                digest.update(part)
+                view = memoryview(part)
+                while view:
+                    view = view[os.write(file.fd, view) :]
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
+    return file, digest, size
+
+
+def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: AdapterLimits) -> list[AdapterModule]:
+    """What the file's tensors are, by the names of the model; each has its shape and its other half."""
+    pairs: dict[str, list[str]] = {}
+    for name in headers:
+        module, side = _split(name)
+        pairs.setdefault(module, ["", ""])[side] = name
+    found: dict[str, AdapterModule] = {}
+    for module, (a, b) in pairs.items():
+        own = limits.names.find(module)
+        if not a or not b:
+            raise ModelLoadError(f"{module}: lora_{'A' if a else 'B'} is there without lora_{'B' if a else 'A'}")
+        if own in found:
+            raise ModelLoadError(f"{module}: another module of the file is {own}, too")
+        found[own] = _module(own, module, (a, b), headers, config, limits)
+    if not found:
+        raise ModelLoadError("the file holds no tensors")
+    return list(found.values())
+
+
+def _split(name: str) -> tuple[str, int]:
+    """A tensor's module and whether it is A (0) or B (1); ModelLoadError for tensors of another kind."""
+    parts = name.split(".")
+    if parts[-1] == "weight" and len(parts) > 2:
+        for back in (2, 3):  # with an adapter's name between in what old versions saved
+            if len(parts) > back and parts[-back] in _SIDES:
+                return ".".join(parts[:-back]), _SIDES[parts[-back]]
+    reasons = {
+        "lora_embedding": "adapters of embeddings are not supported",
+        "lora_magnitude": "DoRA is not supported",
+        ".bias": "biases of adapters are not supported",
+    }
+    reason = next((reason for part, reason in reasons.items() if part in name), "it is no lora_A or lora_B")
+    raise ModelLoadError(f"tensor {name[:200]!r} cannot be used: {reason}")
+
+
+def _module(
+    own: str,
+    module: str,
+    pair: tuple[str, str],
+    headers: Mapping[str, TensorHeader],
+    config: PeftConfig,
+    limits: AdapterLimits,
+) -> AdapterModule:
+    shape: ModuleShape = limits.names.shapes[own]
+    bare = module.removeprefix("base_model.model.")
+    rank = config.rank_of(bare)
+    if rank > limits.max_rank:
+        raise _too_large(Path(bare), rank, limits.max_rank)
+    for name, wanted in zip(pair, ((rank, shape.columns), (shape.rows, rank)), strict=True):
+        header = headers[name]
+        if header.dtype not in FLOATS:
+            raise ModelLoadError(f"tensor {name!r} is {header.dtype}, not floating point of 16 bits or more")
+        if header.shape != wanted:
+            raise ModelLoadError(
+                f"tensor {name!r} is {list(header.shape)}, expected {list(wanted)}: the configuration says rank {rank},"
+                f" and the model's layer is {shape.columns} to {shape.rows}"
+            )
+    return AdapterModule(own, *pair, rank, config.scale(bare), sum(headers[name].num_bytes for name in pair))
+
+
+def _check_numbers(file: MemoryFile, headers: Mapping[str, TensorHeader], *, half: bool) -> None:
+    """ModelLoadError unless all numbers are finite, also in the type that is computed in."""
+    with mmap.mmap(file.fd, 0, prot=mmap.PROT_READ) as memory:
+        for name, header in headers.items():
+            for start in range(0, header.num_bytes, _COPY_BYTES):
+                first = header.begin + start
+                part = memory[first : first + min(_COPY_BYTES, header.num_bytes - start)]
+                if not _finite(part, header.dtype, half=half):
+                    limit = f" or is larger than {_FLOAT16_MAX:g}, float16's largest," if half else ""
+                    raise ModelLoadError(f"tensor {name!r} holds a number that is not finite{limit}: it is of no use")
+
+
+def _finite(data: bytes, dtype: str, *, half: bool) -> bool:
+    if dtype == "BF16":
+        values = (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = np.frombuffer(data, {"F16": np.float16, "F32": np.float32, "F64": np.float64}[dtype])
+    with np.errstate(over="ignore"):
+        most = float(np.abs(values.astype(np.float32)).max(initial=0.0))
+    return most <= (_FLOAT16_MAX if half else float(np.finfo(np.float32).max))

@@ -1,0 +1,166 @@
+"""adapter_config.json as PEFT writes it, checked: an adapter that would be computed differently is refused by name.
+
+Which layers an adapter changes is not read here: the file of its weights has exactly those, however they were chosen
+(`target_modules`, `layers_to_transform`, `exclude_modules`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+
+CONFIG_FILE = "adapter_config.json"
+_MAX_CONFIG_BYTES = 1 << 20
+_MAX_PATTERNS = 512
+_MAX_PATTERN_LENGTH = 200
+_WITHOUT_EFFECT = frozenset(
+    {
+        "alpha_pattern", "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config",
+        "exclude_modules", "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha",
+        "lora_dropout", "megatron_core", "modules_to_save", "parent_library", "peft_type", "peft_version",
+        "qalora_group_size", "r", "rank_pattern", "revision", "runtime_config", "target_modules", "task_type",
+        "use_rslora", "init_lora_weights", "bias",
+    }
+)  # fmt: skip
+"""Fields that are read below, or that say only how an adapter was trained."""
+_REASONS: Mapping[str, str] = {
+    "use_dora": "DoRA scales the columns of the merged weight, which is not computed beside the base",
+    "layer_replication": "it makes a model of other layers",
+    "lora_bias": "biases of adapters are not supported",
+    "trainable_token_indices": "it changes embeddings",
+    "target_parameters": "experts that are parameters cannot have adapters yet",
+}
+_KEEPS_THE_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the base model's weights as they are."""
+_PLAIN = re.compile(r"[\w.-]+")
+_UNSAFE = re.compile(r"\(\?|\\\d|[)}*+?]\s*[*+?{]|\|\||\\[^dws.]")
+
+
+@dataclass(frozen=True, slots=True)
+class PeftConfig:
+    """How an adapter's products are scaled."""
+
+    rank: int
+    alpha: float
+    rslora: bool = False
+    """Whether products are scaled by alpha / sqrt(rank) (arXiv 2312.03732) instead of alpha / rank."""
+    rank_pattern: tuple[tuple[str, float], ...] = ()
+    """Regular expressions of modules' names, and their rank instead of `rank`; the first that fits counts."""
+    alpha_pattern: tuple[tuple[str, float], ...] = ()
+
+    def rank_of(self, module: str) -> int:
+        """The rank that a module's tensors should have."""
+        return int(_first(self.rank_pattern, module, self.rank))
+
+    def scale(self, module: str) -> float:
+        """What a module's product is multiplied with."""
+        rank = self.rank_of(module)
+        return _first(self.alpha_pattern, module, self.alpha) / (math.sqrt(rank) if self.rslora else rank)
+
+
+def read_peft_config(directory: Path) -> PeftConfig:
+    """The checked configuration; ModelLoadError names the field that is not supported, or is wrong."""
+    path = directory / CONFIG_FILE
+    values = _read(path)
+    kind = values.get("peft_type", "LORA")
+    if kind != "LORA":
+        raise _wrong(path, "peft_type", kind, "is not supported: adapters are LORA")
+    if values.get("bias", "none") != "none":
+        raise _wrong(path, "bias", values["bias"], "is not supported: only none is")
+    if values.get("modules_to_save"):
+        reason = "is not supported: an adapter may change linear layers alone, and these are saved in full"
+        raise _wrong(path, "modules_to_save", values["modules_to_save"], reason)
+    if (start := values.get("init_lora_weights")) not in _KEEPS_THE_BASE:
+        reason = "changes the base's weights; convert it to plain LoRA (save_pretrained's "
+        raise _wrong(path, "init_lora_weights", start, reason + "path_initial_model_for_weight_conversion)")
+    for name, value in values.items():
+        if value and name not in _WITHOUT_EFFECT and not _is_default(name, value):
+            raise _wrong(path, name, value, f"is not supported: {_REASONS.get(name, 'what it changes is not known')}")
+    rank, alpha = values.get("r", 8), values.get("lora_alpha", 8)
+    if type(rank) is not int or rank < 1:
+        raise _wrong(path, "r", rank, "is no rank: a whole number from 1 on is")
+    return PeftConfig(
+        rank,
+        _number(path, "lora_alpha", alpha),
+        bool(values.get("use_rslora")),
+        _patterns(path, "rank_pattern", values),
+        _patterns(path, "alpha_pattern", values),
+    )
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Whether a configuration of another method of training is empty, as PEFT writes it beside every adapter."""
+    return name.endswith("_config") and not any(value.values() if isinstance(value, dict) else [value])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_CONFIG_BYTES + 1)
+        values = json.loads(data) if len(data) <= _MAX_CONFIG_BYTES else None
+    except FileNotFoundError:
+        raise AdapterNotFoundError(
+            f"{path}: there is no such file: is {path.parent} an adapter that PEFT saved?"
+        ) from None
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path}: not valid JSON: {error}") from None
+    if values is None:
+        raise ModelLoadError(f"{path}: more than {_MAX_CONFIG_BYTES} bytes is too much for a configuration")
+    if not isinstance(values, dict):
+        raise ModelLoadError(f"{path}: holds a JSON {type(values).__name__}, not an object")
+    return values
+
+
+def _number(path: Path, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < abs(value) < 1e6:
+        raise _wrong(path, name, value, "is no number that products could be scaled with")
+    return float(value)
+
+
+def _patterns(path: Path, name: str, values: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Patterns of names with their numbers; such as could take long to match are refused."""
+    found = values.get(name) or {}
+    if not isinstance(found, dict) or len(found) > _MAX_PATTERNS:
+        raise _wrong(path, name, found, f"is no object of at most {_MAX_PATTERNS} patterns")
+    for pattern, value in found.items():
+        _check_pattern(path, name, pattern)
+        if name == "rank_pattern" and (type(value) is not int or value < 1):
+            raise _wrong(path, f"{name}[{pattern}]", value, "is no rank: a whole number from 1 on is")
+    return tuple((pattern, _number(path, f"{name}[{pattern}]", value)) for pattern, value in found.items())
+
+
+def _check_pattern(path: Path, name: str, pattern: str) -> None:
+    """ModelLoadError unless a pattern takes a short time to match, whatever it is matched with.
+
+    Python's matching tries every way to share a name between repetitions: two of single characters are few enough.
+    """
+    repetitions = sum(map(pattern.count, "*+?{"))
+    too_much = len(pattern) > _MAX_PATTERN_LENGTH or repetitions > 2 or _UNSAFE.search(pattern) is not None
+    try:
+        if not _PLAIN.fullmatch(pattern):
+            re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        too_much = True
+    if too_much:
+        raise _wrong(path, name, pattern, "is too complicated: name modules, or repeat single characters at most twice")
+
+
+def _first(patterns: tuple[tuple[str, float], ...], module: str, default: float) -> float:
+    """As PEFT finds it: a pattern fits a whole name, or what follows one of its dots."""
+    for pattern, value in patterns:
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return value
+    return default
+
+
+def _wrong(path: Path, name: str, value: Any, reason: str) -> ModelLoadError:
+    return ModelLoadError(f"{path}: {name} {str(value)[:100]!r} {reason}")

@@ -1,0 +1,61 @@
+"""Which adapter each row of the state table has, and so each token of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from octavo_engine.core.step import StepPlan
+from octavo_engine.model.layers.lora import NO_SLOT
+from octavo_engine.model.lora.adapter import AdapterWrite
+from octavo_engine.model.lora.slots import LoraSlots
+
+
+class RowAdapters:
+    """The adapters on the device by their digests, and the slots of rows. Used by the device's thread alone."""
+
+    def __init__(self, slots: LoraSlots, rows: int, device: torch.device) -> None:
+        self._slots = slots
+        self._digests = [""] * slots.num_slots
+        self._slot_of_row = [NO_SLOT] * rows
+        self._graph_slots = torch.full((rows,), NO_SLOT, dtype=torch.int32, device=device)
+        """Of the tokens of a step that is a CUDA graph's."""
+
+    def write(self, write: AdapterWrite) -> None:
+        """Put a part of an adapter into its slot."""
+        self._slots.write(write)
+        self._digests[write.slot] = write.digest
+
+    def begin(self, plan: StepPlan) -> list[int]:
+        """Take in a plan's new rows; the slot of each token of the step, or nothing if none has an adapter.
+
+        KeyError if an adapter is not on the device: its request was planned too early.
+        """
+        for new in plan.new_rows:
+            self._slot_of_row[new.row] = self._slot(new.adapter) if new.adapter else NO_SLOT
+        of_row, slots = self._slot_of_row, list[int]()
+        for index, row in enumerate(plan.decode_rows):
+            slots += [of_row[row]] * (1 + len(plan.drafts.get(index, ())))
+        for chunk in plan.chunks:
+            slots += [of_row[chunk.row]] * chunk.num_tokens
+        return slots if slots and max(slots) != NO_SLOT else []
+
+    def _slot(self, digest: str) -> int:
+        if digest not in self._digests:
+            raise KeyError(f"the adapter {digest} is not on the device")
+        return self._digests.index(digest)
+
+    def use(self, slots: Sequence[int]) -> None:
+        """The next forward pass, which is no graph's, is of tokens with these slots."""
+        self._slots.use(slots)
+
+    def use_in_graph(self, tokens: int) -> None:
+        """The forward pass that is recorded next reads its first `tokens` slots from memory in each replay."""
+        self._slots.use_device(self._graph_slots[:tokens])
+
+    def fill_graph(self, slots: Sequence[int]) -> None:
+        """The next replay is of tokens with these slots, the others being padding."""
+        values = torch.tensor(slots, dtype=torch.int32)
+        self._graph_slots[: len(slots)].copy_(values, non_blocking=True)
+        self._graph_slots[len(slots) :].fill_(NO_SLOT)

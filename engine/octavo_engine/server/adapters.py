@@ -1,0 +1,106 @@
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, with vLLM's bodies and answers.
+
+An adapter is read and checked in the engine's own threads; requests go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+from weakref import WeakValueDictionary
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.server.auth import key_of
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.middleware import upload_of
+from octavo_engine.server.openai.body import parse
+from octavo_engine.server.openai.protocol import Body
+from octavo_engine.server.serving import Serving
+
+_MOST_BYTES = 64 << 10
+"""Of a body, which has a name and a path."""
+
+AdapterName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\s,]+$")]
+
+
+class LoadBody(Body):
+    """POST /v1/load_lora_adapter."""
+
+    lora_name: AdapterName
+    lora_path: Annotated[str, Field(min_length=1, max_length=4096)]
+    """A directory, a Hugging Face id, or s3://bucket/prefix."""
+    load_inplace: bool | None = None
+    """Whether a loaded adapter of this name is replaced; without it that is an error."""
+
+
+class UnloadBody(Body):
+    """POST /v1/unload_lora_adapter."""
+
+    lora_name: AdapterName
+    lora_int_id: int | None = None
+    """Has no effect: adapters are known by their names."""
+
+
+def routes(serving: Serving) -> APIRouter:
+    """Both endpoints."""
+    router = APIRouter()
+    locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @router.post("/v1/load_lora_adapter", response_model=None)
+    async def load(request: Request) -> Response:
+        body = parse(LoadBody, _body(serving, request))
+        async with locks.setdefault(body.lora_name, asyncio.Lock()):
+            await _load(serving, body)
+        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+    @router.post("/v1/unload_lora_adapter", response_model=None)
+    async def unload(request: Request) -> Response:
+        body = parse(UnloadBody, _body(serving, request))
+        async with locks.setdefault(body.lora_name, asyncio.Lock()):
+            if body.lora_name not in serving.engine.state.adapters:
+                raise _not_found(f"The lora adapter '{body.lora_name}' cannot be found.", "lora_name")
+            await serving.engine.unload_adapter(body.lora_name)
+        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+    return router
+
+
+def _body(serving: Serving, request: Request) -> bytes:
+    """The body of a request that may change adapters; APIError 400 or 403 for others."""
+    upload = upload_of(request.scope)
+    try:
+        if not key_of(request.scope).adapters:
+            message = "this API key may not change adapters: give it `rights: [adapters]` in --api-key-file"
+            raise APIError(403, message, code="permission_denied")
+        if not serving.model().ready.max_loras:
+            message = "this server serves no adapters: start it with --enable-lora"
+            raise APIError(400, message, code="adapters_not_enabled")
+        if len(upload.data) > _MOST_BYTES:
+            raise APIError(413, f"the body has more than {_MOST_BYTES} bytes", code="request_too_large")
+        return bytes(upload.data)
+    finally:
+        upload.release()
+
+
+async def _load(serving: Serving, body: LoadBody) -> None:
+    name = body.lora_name
+    if name in serving.names:
+        raise APIError(400, f"lora_name: {name!r} is the base model's own name", param="lora_name")
+    if name in serving.engine.state.adapters and not body.load_inplace:
+        message = f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, set "
+        raise APIError(400, f"{message}'load_inplace' to True.", param="lora_name")
+    try:
+        await serving.engine.load_adapter(name, body.lora_path)
+    except AdapterNotFoundError as error:
+        raise _not_found(f"No adapter found: {error}", "lora_path") from None
+    except ModelLoadError as error:
+        raise APIError(400, str(error), param="lora_path", code="invalid_adapter") from None
+
+
+def _not_found(message: str, param: str) -> APIError:
+    return APIError(404, message, param=param, code="not_found")

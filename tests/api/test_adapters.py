@@ -1,0 +1,118 @@
+"""Adapters over HTTP: vLLM's routes, a key's right to them, and models that requests name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo_engine.text.tokenizer import Tokenizer
+from tests.api.scripted_engine import READY
+from tests.api.served import Served, serve
+
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+
+
+@pytest.fixture
+def served(tokenizer: Tokenizer) -> Iterator[Served]:
+    with serve(tokenizer) as served:
+        served.engine.state.ready = replace(READY, max_loras=2)
+        served.play("Hello")
+        yield served
+
+
+def error_of(answer: Any) -> dict[str, Any]:
+    found: dict[str, Any] = answer.json()["error"]
+    return found
+
+
+def test_a_loaded_adapter_is_a_model_until_it_is_unloaded(served: Served) -> None:
+    answer = served.http.post(LOAD, json={"lora_name": "sql", "lora_path": "/adapters/sql"})
+    assert (answer.status_code, answer.text) == (200, "Success: LoRA adapter 'sql' added successfully.")
+    base, adapter = served.http.get("/v1/models").json()["data"]
+    assert (base["id"], base["parent"]) == ("smollm2", None)
+    wanted = {"id": "sql", "object": "model", "root": "/adapters/sql", "parent": "smollm2", "max_model_len": 512}
+    assert {**adapter, **wanted} == adapter
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    for path, body in (("/v1/completions", {"prompt": "Hi"}), ("/v1/chat/completions", chat)):
+        assert served.http.post(path, json={**body, "model": "sql"}).json()["model"] == "sql"
+        assert served.http.post(path, json={**body, "model": "smollm2"}).status_code == 200
+    assert [each.adapter for each in served.engine.requests] == ["digest of /adapters/sql", ""] * 2
+    assert served.http.post("/tokenize", json={"model": "sql", "prompt": "Hi"}).status_code == 200
+
+    answer = served.http.post(UNLOAD, json={"lora_name": "sql"})
+    assert (answer.status_code, answer.text) == (200, "Success: LoRA adapter 'sql' removed successfully.")
+    gone = served.http.post("/v1/completions", json={"model": "sql", "prompt": "Hi"})
+    assert (gone.status_code, error_of(gone)["code"]) == (404, "model_not_found")
+    again = served.http.post(UNLOAD, json={"lora_name": "sql"})
+    assert (again.status_code, error_of(again)["param"]) == (404, "lora_name")
+
+
+def test_a_name_is_replaced_only_if_the_request_says_so(served: Served) -> None:
+    body = {"lora_name": "sql", "lora_path": "first"}
+    assert served.http.post(LOAD, json=body).status_code == 200
+    again = served.http.post(LOAD, json={**body, "lora_path": "second"})
+    assert again.status_code == 400
+    assert "'sql' has already been loaded" in error_of(again)["message"]
+    assert served.http.post(LOAD, json={**body, "lora_path": "second", "load_inplace": True}).status_code == 200
+    served.http.post("/v1/completions", json={"model": "sql", "prompt": "Hi"})
+    assert served.engine.requests[-1].adapter == "digest of second"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"lora_name": "x", "lora_path": "missing"}, 404, "No adapter found"),
+        ({"lora_name": "x", "lora_path": "broken"}, 400, "rank 99"),
+        ({"lora_name": "smollm2", "lora_path": "fine"}, 400, "base model's own name"),
+        ({"lora_name": "x"}, 400, "lora_path is required"),
+        ({"lora_path": "fine"}, 400, "lora_name is required"),
+        ({"lora_name": "", "lora_path": "fine"}, 400, "lora_name"),
+        ({"lora_name": "a,b", "lora_path": "fine"}, 400, "lora_name"),
+        ({"lora_name": 5, "lora_path": "fine"}, 400, "lora_name"),
+        ({"lora_name": "x", "lora_path": "p" * 70_000}, 413, "65536"),
+        ([1], 400, "JSON object"),
+    ],
+)
+def test_a_load_that_cannot_be_is_refused_and_harms_no_other(
+    served: Served, body: object, status: int, words: str
+) -> None:
+    answer = served.http.post(LOAD, json=body)
+    assert answer.status_code == status
+    assert words in error_of(answer)["message"]
+    assert len(served.http.get("/v1/models").json()["data"]) == 1
+    assert served.http.post("/v1/completions", json={"prompt": "Hi"}).status_code == 200
+
+
+def test_a_server_without_enable_lora_says_so(tokenizer: Tokenizer) -> None:
+    with serve(tokenizer) as served:
+        answer = served.http.post(LOAD, json={"lora_name": "x", "lora_path": "fine"})
+        assert answer.status_code == 400
+        assert "--enable-lora" in error_of(answer)["message"]
+
+
+def test_a_key_needs_the_right_to_change_adapters(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    keys = [{"name": "alice", "key": "sk-alice"}, {"name": "root", "key": "sk-root", "rights": ["adapters"]}]
+    path = tmp_path / "keys.yaml"
+    path.write_text(json.dumps({"keys": keys}))
+    with serve(tokenizer, api_key_file=path) as served:
+        served.engine.state.ready = replace(READY, max_loras=2)
+        load, unload = (LOAD, {"lora_name": "x", "lora_path": "fine"}), (UNLOAD, {"lora_name": "x"})
+        statuses = [
+            served.http.post(route, json=body, headers={"Authorization": f"Bearer {key}"}).status_code
+            for key in ("sk-alice", "sk-root", "sk-nobody")
+            for route, body in (load, unload)
+        ]
+    assert statuses == [403, 403, 200, 200, 401, 401]
+
+
+def test_metrics_name_the_adapters_that_run_and_wait(served: Served) -> None:
+    served.engine.report(running_adapters=["a", "b"], waiting_adapters=["c"])
+    text = served.http.get("/metrics").text
+    labels = 'max_lora="2",running_lora_adapters="a,b",waiting_lora_adapters="c"'
+    assert f"vllm:lora_requests_info{{{labels}}}" in text
+    assert 'octavo_adapters_loaded{model_name="smollm2"} 0.0' in text

@@ -1,0 +1,192 @@
+"""Adapter files that strangers made: what is wrong with one is said by name, and nothing of it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapters import PREFIX, write_adapter
+
+from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.model.lora.adapter import Adapter, AdapterLimits, read_adapter
+from octavo_engine.model.lora.peft_config import PeftConfig
+from octavo_engine.model.lora.targets import ModuleNames, ModuleShape
+from octavo_engine.model.names import StoredNames
+from octavo_engine.model.source import resolve_adapter
+
+Q, V = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"
+NAMES = ModuleNames(
+    {Q: ModuleShape(32, 16), V: ModuleShape(8, 16)},
+    StoredNames(renamed=(("model.language_model.", "model."),)),
+    {"lm_head": "adapters of the head are not supported", "experts": "experts cannot have adapters yet"},
+)
+LIMITS = AdapterLimits(NAMES, max_rank=8, half=False)
+CONFIG = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+
+
+def tensors(module: str = Q, rank: int = 4, rows: int = 32, columns: int = 16) -> dict[str, torch.Tensor]:
+    name = f"{PREFIX}{module}"
+    return {
+        f"{name}.lora_A.weight": torch.full((rank, columns), 0.5),
+        f"{name}.lora_B.weight": torch.full((rows, rank), 0.25),
+    }
+
+
+def read(
+    folder: Path, found: dict[str, torch.Tensor] | None = None, limits: AdapterLimits = LIMITS, **config: Any
+) -> Adapter:
+    return read_adapter(write_adapter(folder, tensors() if found is None else found, {**CONFIG, **config}), limits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"peft_type": "IA3"}, ["peft_type", "IA3"]),
+        ({"use_dora": True}, ["use_dora", "DoRA"]),
+        ({"bias": "lora_only"}, ["bias", "lora_only"]),
+        ({"lora_bias": True}, ["lora_bias"]),
+        ({"modules_to_save": ["lm_head"]}, ["modules_to_save", "lm_head"]),
+        ({"layer_replication": [[0, 1], [0, 1]]}, ["layer_replication"]),
+        ({"init_lora_weights": "pissa"}, ["init_lora_weights", "pissa"]),
+        ({"trainable_token_indices": [1]}, ["trainable_token_indices"]),
+        ({"target_parameters": ["experts.down_proj"]}, ["target_parameters"]),
+        ({"alora_invocation_tokens": [5]}, ["alora_invocation_tokens"]),
+        ({"r": 16}, ["rank 16", "--max-lora-rank is 8", "raise --max-lora-rank to 16"]),
+        ({"r": 0}, ["r '0'"]),
+        ({"r": "4"}, ["r '4'"]),
+        ({"lora_alpha": 1e300}, ["lora_alpha"]),
+        ({"lora_alpha": float("nan")}, ["lora_alpha"]),
+        ({"rank_pattern": {"(a+)+$": 4}}, ["rank_pattern", "too complicated"]),
+        ({"alpha_pattern": {".*.*.*q": 4}}, ["alpha_pattern", "too complicated"]),
+        ({"alpha_pattern": {"(": 4}}, ["alpha_pattern", "too complicated"]),
+        ({"rank_pattern": {"q_proj": 2}}, ["expected [2, 16]", "rank 2"]),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_would_be_computed_otherwise_is_refused_by_name(
+    changes: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(ModelLoadError) as error:
+        read(tmp_path, **changes)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+BAD: dict[str, tuple[dict[str, torch.Tensor], list[str]]] = {
+    "other model": (tensors(Q.replace("0", "9")), ["layers.9", "no such linear layer", Q]),
+    "shape": (tensors(columns=17), ["[4, 17]", "expected [4, 16]", "16 to 32"]),
+    "rank": (tensors(rank=3), ["[3, 16]", "rank 4"]),
+    "half": (dict([next(iter(tensors().items()))]), ["lora_A is there without lora_B"]),
+    "nothing": ({}, ["no tensors"]),
+    "integers": ({name: tensor.int() for name, tensor in tensors().items()}, ["I32", "floating point"]),
+    "nan": ({name: tensor * float("nan") for name, tensor in tensors().items()}, ["not finite"]),
+    "infinite": ({name: (tensor / 0).half() for name, tensor in tensors().items()}, ["not finite"]),
+    "infinite bfloat16": ({name: (tensor / 0).bfloat16() for name, tensor in tensors().items()}, ["not finite"]),
+    "head": (tensors("lm_head"), ["adapters of the head"]),
+    "experts": (tensors("model.layers.0.mlp.experts.3.up_proj"), ["experts cannot have adapters"]),
+    "embedding": ({f"{PREFIX}model.embed_tokens.lora_embedding_A": torch.ones(4, 9)}, ["embeddings"]),
+    "magnitude": ({f"{PREFIX}{Q}.lora_magnitude_vector": torch.ones(32)}, ["DoRA"]),
+    "saved": ({**tensors(), f"{PREFIX}model.norm.weight": torch.ones(16)}, ["model.norm.weight", "no lora_A"]),
+    "twice": ({**tensors(), **tensors(f"model.language_model.{Q.removeprefix('model.')}")}, ["another module"]),
+    "huge": ({**tensors(), "x": torch.zeros(5_000_000)}, ["more than", "--max-lora-rank"]),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_file_of_bad_tensors_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    found, words = BAD[kind]
+    with pytest.raises(ModelLoadError) as error:
+        read(tmp_path, found)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_numbers_that_float16_does_not_have_are_refused_where_it_is_computed_in(tmp_path: Path) -> None:
+    large = {name: tensor * 1e6 for name, tensor in tensors().items()}
+    assert read(tmp_path, large).rank == 4
+    with pytest.raises(ModelLoadError, match="float16's largest"):
+        read(tmp_path, large, AdapterLimits(NAMES, 8, half=True))
+
+
+def _cut(folder: Path) -> None:
+    path = folder / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def _pickle(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "missing"),
+    [
+        (_cut, ["adapter_model.safetensors", "cut short"], False),
+        (_pickle, ["adapter_model.bin, a pickle"], True),
+        (lambda folder: (folder / "adapter_config.json").unlink(), ["adapter_config.json", "no such file"], True),
+        (lambda folder: (folder / "adapter_config.json").write_text("{"), ["not valid JSON"], False),
+        (lambda folder: (folder / "adapter_config.json").write_text("[" * 100_000), ["not valid JSON"], False),
+        (lambda folder: (folder / "adapter_config.json").write_text(" " * (2 << 20)), ["too much"], False),
+        (lambda folder: (folder / "adapter_config.json").write_text("[]"), ["not an object"], False),
+    ],
+)
+def test_a_spoilt_directory_is_refused(
+    spoil: Callable[[Path], object], words: list[str], missing: bool, tmp_path: Path
+) -> None:
+    folder = write_adapter(tmp_path, tensors(), CONFIG)
+    spoil(folder)
+    with pytest.raises(ModelLoadError) as error:
+        read_adapter(folder, LIMITS)
+    assert all(word in str(error.value) for word in words), error.value
+    assert str(tmp_path) in str(error.value)
+    assert isinstance(error.value, AdapterNotFoundError) == missing
+
+
+@pytest.mark.parametrize("path", ["", "/no/such/place", "three/parts/here", "x" * 5000, "a\0b"])
+def test_what_is_no_place_of_an_adapter_is_not_found(path: str) -> None:
+    with pytest.raises(AdapterNotFoundError):
+        resolve_adapter(path)
+
+
+def test_names_and_types_that_peft_has_written_are_read(tmp_path: Path) -> None:
+    old = {name.replace(".weight", ".default.weight"): tensor.bfloat16() for name, tensor in tensors().items()}
+    wrapped = tensors(f"model.language_model.{V.removeprefix('model.')}", rank=2, rows=8)
+    adapter = read(tmp_path, {**old, **wrapped}, rank_pattern={"v_proj": 2}, alpha_pattern={"layers.[0-3].*v_proj": 6})
+    assert {module.name: (module.rank, module.scale) for module in adapter.modules} == {Q: (4, 2.0), V: (2, 3.0)}
+    assert adapter.rank == 4
+
+
+def test_the_digest_is_of_weights_and_scales(tmp_path: Path) -> None:
+    digests = [
+        read(tmp_path / "a").digest,
+        read(tmp_path / "b").digest,
+        read(tmp_path / "c", lora_alpha=9).digest,
+        read(tmp_path / "d", {name: tensor + 1 for name, tensor in tensors().items()}).digest,
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+
+
+def test_an_adapter_is_written_in_bounded_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo_engine.model.lora.adapter._WRITE_BYTES", 1)
+    found = {**tensors(), **tensors(V, rows=8)}
+    parts = list(read(tmp_path, found).writes(3))
+    assert [(part.slot, part.first, [module.name for module in part.modules]) for part in parts] == [
+        (3, True, [Q]),
+        (3, False, [V]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "module", "fits"),
+    [
+        ("q_proj", Q, True),
+        ("proj", Q, False),
+        ("layers.0.self_attn.q_proj", Q, True),
+        ("^q_proj", Q, False),
+        (r"layers\.\d+\.self_attn\.q_proj", Q, True),
+        ("layers.[1-9].self_attn.q_proj", Q, False),
+        ("k_proj|q_proj", Q, True),
+    ],
+)
+def test_patterns_fit_as_in_peft(pattern: str, module: str, fits: bool) -> None:
+    assert PeftConfig(4, 8, alpha_pattern=((pattern, 4.0),)).scale(module) == (1.0 if fits else 2.0)
