@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 
+from octavo_engine.server.adapters import LoadBody, UnloadBody
 from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody
 from octavo_engine.server.openai.protocol import (
     Body,
@@ -33,6 +34,8 @@ BODIES: Mapping[str, type[Body]] = {
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RerankBody),
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
+    "/v1/load_lora_adapter": LoadBody,
+    "/v1/unload_lora_adapter": UnloadBody,
 }
 """What is posted to each path. A text worker reads bodies, so their classes are not in the routes' signatures."""
 
