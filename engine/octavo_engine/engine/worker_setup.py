@@ -182,7 +182,7 @@ def _make_worker(
         config.seed,
         long_context(resolved.spec),
     )
-    adapters = None if slots is None else RowAdapters(slots, config.max_num_seqs, resolved.device)
+    adapters = None if slots is None else RowAdapters(slots, len(table.tokens), resolved.device)
     return Worker(decoder, resolved.backend, cache, table, adapters), cache
 
 
