@@ -194,7 +194,11 @@ def slope(life: Life, what: str) -> float:
 
 
 def verdict(records: Sequence[Record], lives: Sequence[Life]) -> dict[str, Any]:
-    """What became of the requests. Equal greedy requests have equal answers, whatever happened beside them."""
+    """What became of the requests.
+
+    Different answers to equal greedy requests are counted but not judged: in bfloat16 they may come from the sizes of
+    the batches in which they were computed.
+    """
     ends = Counter(record.end for record in records)
     answers: dict[tuple[int, int], Counter[str]] = {}
     for record in records:
