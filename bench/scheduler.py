@@ -22,10 +22,10 @@ from bench.simulation.cost_model import COSTS
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import Request
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import StepPlan, StepResult
+from octavo_engine.sampling_params import SamplingParams
 
 BLOCK = 16
 _TARGETS = {256: 0.3, 1024: 1.0}

@@ -17,10 +17,10 @@ import torch
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import StepOutputs
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.startup import start_engine
+from octavo_engine.sampling_params import SamplingParams
 
 _FULL = 0.94
 """The largest share of the KV cache for one case: the scheduler reserves some for running requests to grow."""

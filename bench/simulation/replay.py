@@ -17,10 +17,10 @@ from bench.simulation.cost_model import CostModel
 from bench.simulation.traces import END, Ask
 from octavo_engine.core.request import Request
 from octavo_engine.core.request_state import RequestState
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import StepOutputs, StepPlan, StepResult
 from octavo_engine.engine.scheduler_stats import SchedulerStats, StatsReader, wasted_slots
+from octavo_engine.sampling_params import SamplingParams
 
 DEPTH = 2
 _SAMPLES = 600

@@ -7,8 +7,8 @@ needs no torch (the HTTP process) does not load it.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from octavo_engine.core.sampling_params import SamplingParams
     from octavo_engine.llm import LLM
+    from octavo_engine.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return LLM
     if name == "SamplingParams":
-        from octavo_engine.core.sampling_params import SamplingParams
+        from octavo_engine.sampling_params import SamplingParams
 
         return SamplingParams
     raise AttributeError(name)

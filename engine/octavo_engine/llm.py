@@ -15,7 +15,6 @@ from typing import Any
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import FinishReason, Request, TokenLogprobs
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.info import AdapterInfo
@@ -25,6 +24,7 @@ from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.pooled_vectors import to_vector
 from octavo_engine.request_checks import check_sampling
+from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 

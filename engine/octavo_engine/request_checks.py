@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
-from octavo_engine.core.sampling_params import Range, SamplingParams
 from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.sampling_params import Range, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

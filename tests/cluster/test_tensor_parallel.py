@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.llm import LLM, Completion
+from octavo_engine.sampling_params import SamplingParams
 from tests.operator.bad_llmservices import merged
 
 from .client import Client

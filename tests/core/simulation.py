@@ -11,10 +11,10 @@ from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import Request
 from octavo_engine.core.request_state import RequestState
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import BlockOpKind, RequestOutput, StepOutputs, StepPlan, StepResult
+from octavo_engine.sampling_params import SamplingParams
 
 
 def make_scheduler(

@@ -21,10 +21,10 @@ from worlds import WORLDS, World
 
 from octavo_engine.core.request import FinishReason, Request
 from octavo_engine.core.request_state import RequestState, Status
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import RequestOutput, StepPlan, StepResult
 from octavo_engine.engine.scheduler_stats import StatsReader
 from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.sampling_params import SamplingParams
 
 LONGEST = 160
 """Tokens of the longest sequence: the histories are to have many, not long ones."""

@@ -12,7 +12,7 @@ import octavo_engine.core
 
 ROOT = Path(octavo_engine.core.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-MOST_LINES = 2_560
+MOST_LINES = 2_500
 """Of all files together, comments and blank lines included."""
 MOST_METHODS = 20
 MOST_LINES_OF_A_FUNCTION = 40

@@ -10,10 +10,10 @@ from adapters import RandomAdapter
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.sampling_params import SamplingParams
 
 TOKENS = 60
 

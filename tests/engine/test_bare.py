@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.llm import LLM
+from octavo_engine.sampling_params import SamplingParams
 
 ENGINE = Path(__file__).parents[2] / "engine"
 ALLOWED = ("torch", "triton", "numpy", "safetensors", "tokenizers", "jinja2")

@@ -16,12 +16,12 @@ import pytest_asyncio
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine import client as client_module
 from octavo_engine.engine.client import EngineClient
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError, ModelLoadError
+from octavo_engine.sampling_params import SamplingParams
 
 PROMPT = list(range(40))
 PATIENCE = 120

@@ -13,7 +13,6 @@ from test_footprint import make_decoder
 from test_graphs import setup_of
 
 from octavo_engine.attention.triton import TritonAttention
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
 from octavo_engine.engine import worker_setup
 from octavo_engine.model import decoder as decoder_module
@@ -26,6 +25,7 @@ from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.memory import MemoryNeed, MemoryPlan
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
+from octavo_engine.sampling_params import SamplingParams
 from tests.kernels.launches import Launch, watch_launches
 
 CPU = torch.device("cpu")

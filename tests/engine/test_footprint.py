@@ -9,7 +9,6 @@ import torch
 from peak_memory import peak_memory
 from stepper import Sequence, Stepper
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import NewRow, StepPlan, TableChange
 from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.model import decoder as decoder_module
@@ -32,6 +31,7 @@ from octavo_engine.model.spec import (
 from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.sampler import sample
 from octavo_engine.runner.state_table import StateTable
+from octavo_engine.sampling_params import SamplingParams
 from tests.sampling import SampleRow, prepared
 
 WIDE = {"hidden_size": 256, "intermediate_size": 1024, "num_heads": 8, "num_kv_heads": 2, "head_dim": 32}

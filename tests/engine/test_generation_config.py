@@ -12,11 +12,11 @@ import pytest
 
 from octavo_engine import LLM
 from octavo_engine.cli import main
-from octavo_engine.core.sampling_params import LEAST_TOP_P
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.generation_config import read_sampling_defaults
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.sampling_defaults import SamplingDefaults
+from octavo_engine.sampling_params import LEAST_TOP_P
 
 NEUTRAL = SamplingDefaults()
 QWEN3 = {

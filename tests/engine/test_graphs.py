@@ -21,7 +21,6 @@ from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.capture import Capture
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, StepResult, TableChange
 from octavo_engine.engine import resolved_config, startup, worker_setup
 from octavo_engine.engine.resolved_config import ResolvedConfig, make_blueprint
@@ -43,6 +42,7 @@ from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, 
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
+from octavo_engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
 SIZE, ROWS, LENGTH, BLOCKS = 8, 12, 96, 160

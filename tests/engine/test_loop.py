@@ -18,7 +18,6 @@ from octavo_engine.config import EngineConfig
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import Request
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import StepOutputs, StepPlan, StepResult
@@ -30,6 +29,7 @@ from octavo_engine.engine.messages import Shutdown
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.engine.startup import start_engine
 from octavo_engine.runner.masks import NO_MASKS, Masks
+from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.structured.mask_provider import MaskRow
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0)

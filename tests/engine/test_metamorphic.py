@@ -25,7 +25,6 @@ from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.core.kv_groups import KVGroup
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request import Request
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.core.step import Chunk, NewRow, RequestOutput, StepPlan, StepResult, TableChange
@@ -44,6 +43,7 @@ from octavo_engine.runner.kv_cache import allocate_cache
 from octavo_engine.runner.masks import NO_MASKS, Masks
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
+from octavo_engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
 SCHEDULES = 240

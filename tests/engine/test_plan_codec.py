@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, TableChange
 from octavo_engine.runner.plan_codec import decode_plan, encode_plan
+from octavo_engine.sampling_params import SamplingParams
 
 
 def test_every_part_of_a_plan_arrives():

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.runner import logits_processors, sampler, sampling_table, state_table
 from octavo_engine.runner.inverse_cdf import uniform
 from octavo_engine.runner.logits_processors import process_logits
 from octavo_engine.runner.readback import Readback
 from octavo_engine.runner.sampling_table import PENALIZES, needs_of
+from octavo_engine.sampling_params import SamplingParams
 from tests.engine.pretended import bits
 from tests.sampling import SampleRow, prepared
 from tests.sampling import sample_rows as sample

@@ -27,8 +27,8 @@ import pytest
 from checkpoints import CONFIGURATIONS, SIZES, UNEVEN, reference_model, save, save_words
 from test_exit_codes import assert_fails, free_port
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.llm import LLM
+from octavo_engine.sampling_params import SamplingParams
 from tests.engine.pretended import PretendedMasks, PretendedProposer
 from tests.processes import alive, command
 

@@ -13,7 +13,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from octavo_engine.attention.torch_reference import TorchAttention
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, StepResult, TableChange
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
@@ -23,6 +22,7 @@ from octavo_engine.runner.inputs import gather_inputs
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
+from octavo_engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
 BLOCKS, SWAP_BLOCKS, SIZE, ROWS, LENGTH = 48, 16, 16, 6, 160

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.kernels.sampling import (
     SamplingColumns,
     draw_kernel,
@@ -23,6 +22,7 @@ from octavo_engine.kernels.sampling import (
     threshold_kernel,
     uniform,
 )
+from octavo_engine.sampling_params import SamplingParams
 from tests.kernels.check import Build, Check
 from tests.sampling import SampleRow, sample_rows
 

@@ -16,7 +16,6 @@ from octavo_engine.attention.context import write_heads
 from octavo_engine.attention.qk_norm import QKNorm
 from octavo_engine.attention.rope import Rope
 from octavo_engine.attention.triton import TritonAttention
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan
 from octavo_engine.kernels.causal_conv import causal_conv
 from octavo_engine.kernels.experts import Experts
@@ -31,6 +30,7 @@ from octavo_engine.model.layers.residual import ResidualSum
 from octavo_engine.model.layers.triton_compute import triton_compute
 from octavo_engine.runner import inputs, sampler
 from octavo_engine.runner.state_table import StateTable
+from octavo_engine.sampling_params import SamplingParams
 from tests.kernels.launches import watch_launches
 from tests.sampling import SampleRow, prepared
 

@@ -16,7 +16,7 @@ import torch
 from llguidance import LLTokenizer
 
 from octavo_engine.core.request import Request
-from octavo_engine.core.sampling_params import SamplingParams
+from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.structured.grammar import (
     choice_grammar,
     json_object_grammar,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from octavo_engine.core.sampling_params import SamplingParams
+from octavo_engine.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

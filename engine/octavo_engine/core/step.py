@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from octavo_engine.core.request import PromptOutput, TokenLogprobs
-from octavo_engine.core.sampling_params import SamplingParams
+from octavo_engine.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import torch
 
 from octavo_engine.capture import Capture, CUDAGraphs
 from octavo_engine.config import EngineConfig
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import Chunk, NewRow, StepPlan, TableChange
 from octavo_engine.engine.resolved_config import ResolvedConfig, long_context
 from octavo_engine.errors import DoesNotFitError
@@ -30,6 +29,7 @@ from octavo_engine.runner.memory import MemoryPlan, device_memory
 from octavo_engine.runner.row_adapters import RowAdapters
 from octavo_engine.runner.state_table import StateTable
 from octavo_engine.runner.worker import Worker
+from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.sizes import format_size
 
 log = logging.getLogger(__name__)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from octavo_engine.core.sampling_params import LEAST_TOP_P, SamplingParams
 from octavo_engine.errors import ModelLoadError, NotAdmissibleError
 from octavo_engine.model.configuration import read_json
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.sampling_defaults import SamplingDefaults
+from octavo_engine.sampling_params import LEAST_TOP_P, SamplingParams
 
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
 _LARGEST = 1e9

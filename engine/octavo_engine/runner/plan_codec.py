@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import BlockOp, BlockOpKind, Chunk, NewRow, StepPlan, TableChange
+from octavo_engine.sampling_params import SamplingParams
 
 
 def encode_plan(plan: StepPlan) -> bytes:

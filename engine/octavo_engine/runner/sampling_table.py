@@ -14,9 +14,9 @@ from operator import or_
 import torch
 from torch import Tensor
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.core.step import NewRow
 from octavo_engine.runner.device_copies import to_device
+from octavo_engine.sampling_params import SamplingParams
 
 _GREEDY_BELOW = 1e-5
 """Dividing by a temperature smaller than this would leave float32's range; it means greedy, as in vLLM."""

@@ -6,8 +6,8 @@ import uuid
 from dataclasses import replace
 
 from octavo_engine.core.request import Request
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.engine.info import AdapterInfo
+from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.prepared import PreparedRequest
 

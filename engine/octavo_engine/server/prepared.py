@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

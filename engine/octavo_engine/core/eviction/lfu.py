@@ -4,8 +4,6 @@ A block's rank is how often it was found, plus the rank of the last one that wen
 behind what is popular now, and cannot fill the cache for ever.
 """
 
-from __future__ import annotations
-
 from octavo_engine.core.eviction.policy import EvictionPolicy
 
 

@@ -1,7 +1,5 @@
 """Least recently used: the block that has been unused for longest goes first."""
 
-from __future__ import annotations
-
 from octavo_engine.core.eviction.policy import EvictionPolicy
 
 

@@ -3,8 +3,6 @@
 Nothing ages: a priority is an order, no amount that time could be weighed against. --prefix-cache-ttl ends what is old.
 """
 
-from __future__ import annotations
-
 from octavo_engine.core.eviction.policy import EvictionPolicy
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from octavo_engine.core.sampling_params import LEAST_TOP_P, SamplingParams
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.sampling_params import LEAST_TOP_P, SamplingParams
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.protocol import GenerationBody

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo_engine.core.sampling_params import SamplingParams
 from octavo_engine.engine.info import EmbeddingInfo
 from octavo_engine.output_parsing.answer_form import AnswerForm
+from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
