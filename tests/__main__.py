@@ -30,17 +30,20 @@ FIRST_CLUSTER = [
     )
 ]
 """In these modules real engines load a model."""
+AFTER_CLUSTER = ["tests/operator"]
+"""Need no cluster; in the first cluster's process, after its modules."""
 BEFORE_CLUSTER = ["tests/kernels", "tests/bench", "tests/demo", "tests/monitoring"]
 """Need no cluster; in the second cluster's process, before its cluster starts, so that all take about as long."""
 
 
 def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
     """What each process is to run, by its name. A cluster of the user's is not for two at once."""
-    rest = {"without a cluster": ["tests", *(f"--ignore={folder}" for folder in (*BEFORE_CLUSTER, CLUSTER))]}
+    elsewhere = (*BEFORE_CLUSTER, CLUSTER, *AFTER_CLUSTER)
+    rest = {"without a cluster": ["tests", *(f"--ignore={folder}" for folder in elsewhere)]}
     if environment.get("TEST_KUBECONFIG"):
-        return {**rest, "with the cluster": [*BEFORE_CLUSTER, CLUSTER]}
+        return {**rest, "with the cluster": [*elsewhere]}
     second = [*BEFORE_CLUSTER, CLUSTER, *(f"--ignore={module}" for module in FIRST_CLUSTER)]
-    return {**rest, "with the first cluster": FIRST_CLUSTER, "with the second cluster": second}
+    return {**rest, "with the first cluster": [*FIRST_CLUSTER, *AFTER_CLUSTER], "with the second cluster": second}
 
 
 def main(arguments: list[str]) -> int:

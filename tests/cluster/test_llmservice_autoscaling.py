@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -119,19 +120,32 @@ def stop_load(client: Client) -> list[dict[str, Any]]:
 
 def nothing_flaps_without_metrics(operator: Client, client: Client, replicas: Seen) -> None:
     """Most users leave while nobody can tell: replicas stay as they are, and it is said why; then they are given up."""
-    before = list(replicas.values)
+    with without_metrics(operator):
+        stays_as_it_is(operator, client, replicas)
+
+
+@contextlib.contextmanager
+def without_metrics(operator: Client) -> Iterator[None]:
+    """The metrics API has no pods meanwhile; later tests need it again, however this one ends."""
     operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=0")
+    try:
+        yield
+    finally:
+        operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=1")
+
+
+def stays_as_it_is(operator: Client, client: Client, replicas: Seen) -> None:
+    before = list(replicas.values)
     wait_for_message(client, "held at 3: the load is not known", 60)
     service = client.get("llms", NAME)
     assert condition(service, "ScalingActive")["reason"] == "FailedGetExternalMetric"
     told = time.time()
     touch(client, "stop-long")
-    client.wait_until(lambda: long_answers_since(client, told) >= LONG_ANSWERS[-1], 120, "each has its last answer")
+    client.wait_until(lambda: long_answers_since(client, told) >= LONG_ANSWERS[-1], 400, "each has its last answer")
     assert condition(client.get("llms", NAME), "Ready")["status"] == "True"
     operator.kubectl("wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=octavo-metrics-api", "--timeout=180s")
     time.sleep(15)  # the autoscaler looks every second here, and its window is ten
     assert replicas.values == before
-    operator.kubectl("scale", f"deployment/{METRICS}", "--replicas=1")
 
 
 def long_answers_since(client: Client, moment: float) -> int:

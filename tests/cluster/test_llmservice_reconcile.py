@@ -313,6 +313,7 @@ def test_an_object_made_under_an_older_crd_is_told_that_it_is_invalid(operator: 
 def test_a_restart_of_the_operator_writes_nothing(operator: Client, namespace: Client) -> None:
     namespace.apply(llmservice(suspend=True))  # a pod without a node would count as stalled some time later
     wait_for_condition(namespace, "model", "Ready", "Suspended")
+    namespace.wait_until(lambda: all(namespace.exists(kind, "model") for kind in CHILDREN), 60, "it has its children")
     before = _settled(namespace)
     restart(operator)
     namespace.apply(llmservice("witness"))
