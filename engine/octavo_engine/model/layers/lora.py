@@ -17,6 +17,8 @@ from octavo_engine.kernels.where import triton_runs_on
 
 NO_SLOT = -1
 """Of tokens without an adapter."""
+_FEW_TOKENS = 64
+"""So many tokens of several adapters are multiplied at once, each by a copy of its adapter's A and B."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +30,41 @@ class SlotTokens:
     """[N] int64; None: all of the step's."""
 
 
+@dataclass(frozen=True, slots=True)
+class TokenSlots:
+    """A few tokens of a step, each with the slot of its adapter."""
+
+    slots: Tensor
+    """[N] int64."""
+    distinct: tuple[int, ...]
+    tokens: Tensor | None
+    """[N] int64; None: all of the step's."""
+
+
 @dataclass(slots=True)
 class LoraBatch:
     """Which adapters the tokens of the current step have; the same for all layers."""
 
     by_slot: Sequence[SlotTokens] = ()
-    """Where PyTorch computes."""
+    """Where PyTorch computes one adapter after another."""
+    few: TokenSlots | None = None
+    """Where it computes all of them at once."""
     groups: Any = None
     """kernels.grouping.RowGroups where Triton's kernels do; None: no token has an adapter."""
 
     @property
     def any(self) -> bool:
         """Whether any token has an adapter, or may have one in a graph that is recorded."""
-        return bool(self.by_slot) or self.groups is not None
+        return bool(self.by_slot) or self.few is not None or self.groups is not None
+
+    def use(self, slots: Sequence[int]) -> None:
+        """The tokens of the next step have adapters in these slots, and PyTorch computes."""
+        self.groups, self.few, self.by_slot = None, None, ()
+        distinct = {slot for slot in slots if slot != NO_SLOT}
+        if len(slots) > _FEW_TOKENS or len(distinct) == 1:
+            self.by_slot = tokens_by_slot(slots)
+        elif distinct:
+            self.few = _token_slots(slots, distinct)
 
 
 def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:
@@ -52,6 +76,12 @@ def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:
     if len(found) == 1 and len(next(iter(found.values()))) == len(slots):
         return [SlotTokens(next(iter(found)), None)]
     return [SlotTokens(slot, torch.tensor(tokens)) for slot, tokens in sorted(found.items())]
+
+
+def _token_slots(slots: Sequence[int], distinct: set[int]) -> TokenSlots:
+    tokens = [token for token, slot in enumerate(slots) if slot != NO_SLOT]
+    own = torch.tensor([slots[token] for token in tokens])
+    return TokenSlots(own, tuple(sorted(distinct)), None if len(tokens) == len(slots) else torch.tensor(tokens))
 
 
 class LoraLayer:
@@ -108,9 +138,28 @@ class LoraLayer:
 
             add_lora(y, x, self._weights, batch.groups)
             return y
+        if batch.few is not None:
+            self._add_few(y, x, batch.few)
         for each in batch.by_slot:
             self._add_slot(y, x, each)
         return y
+
+    def _add_few(self, y: Tensor, x: Tensor, few: TokenSlots) -> None:
+        rank = max(max(self.ranks[slot]) for slot in few.distinct)
+        if not rank:
+            return
+        rows = x if few.tokens is None else x.index_select(0, few.tokens)
+        a = self.a.unflatten(1, (len(self.parts), self.rank))[:, :, :rank].index_select(0, few.slots)
+        hidden = torch.bmm(a.flatten(1, 2), rows.unsqueeze(-1))  # [N, parts * rank, 1]
+        end = 0
+        for part, width in enumerate(self.parts):
+            start, end = end, end + width
+            b = self.b[:, start:end, :rank].index_select(0, few.slots)
+            added = torch.bmm(b, hidden[:, part * rank : (part + 1) * rank]).squeeze(-1)
+            if few.tokens is None:
+                y[:, start:end].add_(added)
+            else:
+                y[:, start:end].index_add_(0, few.tokens, added)
 
     def _add_slot(self, y: Tensor, x: Tensor, each: SlotTokens) -> None:
         ranks, tokens = self.ranks[each.slot], each.tokens

@@ -11,7 +11,7 @@ from octavo_engine.kernels.where import triton_runs_on
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.layers.linear import Linear
-from octavo_engine.model.layers.lora import LoraBatch, LoraLayer, slot_rank, tokens_by_slot
+from octavo_engine.model.layers.lora import LoraBatch, LoraLayer, slot_rank
 from octavo_engine.model.lora.adapter import AdapterModule, AdapterWrite
 from octavo_engine.model.lora.targets import Target, find_targets
 
@@ -71,14 +71,11 @@ class LoraSlots:
 
     def use(self, slots: Sequence[int]) -> None:
         """The next forward pass is of tokens with these slots, NO_SLOT for none."""
-        self.batch.by_slot, self.batch.groups = (), None
-        if not slots or max(slots) < 0:
-            return
         device = next(iter(self.targets.values())).linear.options.device
-        if triton_runs_on(device):
+        if triton_runs_on(device) and slots and max(slots) >= 0:
             self.use_device(torch.tensor(slots, dtype=torch.int32).to(device, non_blocking=True))
         else:
-            self.batch.by_slot = tokens_by_slot(slots)
+            self.batch.use(slots)
 
     def use_device(self, slots: Tensor) -> None:
         """The same for slots [T] on the device, which a graph reads anew in each replay."""
