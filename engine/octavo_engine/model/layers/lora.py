@@ -149,7 +149,7 @@ class LoraLayer:
         if not rank:
             return
         rows = x if few.tokens is None else x.index_select(0, few.tokens)
-        a = self.a.unflatten(1, (len(self.parts), self.rank))[:, :, :rank].index_select(0, few.slots)
+        a = self.a.view(len(self.a), len(self.parts), self.rank, -1)[:, :, :rank].index_select(0, few.slots)
         hidden = torch.bmm(a.flatten(1, 2), rows.unsqueeze(-1))  # [N, parts * rank, 1]
         end = 0
         for part, width in enumerate(self.parts):
