@@ -1,7 +1,8 @@
 """Users of a model, run in a pod: each streams one answer after the other until /tmp/stop or /tmp/stop-<kind> appears.
 
-Prints one JSON line for each answer: who asked (`short` or `long`), when it began and ended (seconds of the clock), and
-what went wrong if it was lost. Nothing is tried again: a request that is not answered to its end is lost.
+Prints one JSON line for each answer: who asked (`short` or `long`), when it began and ended (seconds of the clock),
+what went wrong if it was lost, and whether its user leaves with it. Nothing is tried again: what is not answered to its
+end is lost.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ PRINTING = threading.Lock()
 
 def user(client: openai.OpenAI, model: str, kind: str, tokens: int, first: int, seconds: float = 60) -> None:
     """Asks for `first` tokens, then for `tokens` each time, or for as many as come in `seconds` at the last pace."""
-    wanted = first
-    while not STOP.exists() and not STOP.with_name(f"stop-{kind}").exists():
+    wanted, leaves = first, False
+    while not leaves:
         began, lost = time.time(), None
         try:
             stream_answer(client, model, wanted)
@@ -29,8 +30,9 @@ def user(client: openai.OpenAI, model: str, kind: str, tokens: int, first: int, 
             lost = f"{type(error).__name__}: {error}"
             time.sleep(0.1)
         ended = time.time()
+        leaves = STOP.exists() or STOP.with_name(f"stop-{kind}").exists()
         with PRINTING:
-            print(json.dumps({"user": kind, "began": began, "ended": ended, "lost": lost}), flush=True)
+            print(json.dumps({"user": kind, "began": began, "ended": ended, "lost": lost, "last": leaves}), flush=True)
         wanted = min(tokens, max(1, int(wanted * seconds / (ended - began))))
 
 
@@ -58,7 +60,7 @@ def stream_answer(client: openai.OpenAI, model: str, tokens: int) -> None:
 def main(base_url: str, model: str, long_tokens: int, long_seconds: int, long_users: int) -> None:
     """Two users of short answers and some of long ones, so many tokens or seconds, who do not end at the same time."""
     client = openai.OpenAI(base_url=base_url, api_key="none", timeout=300, max_retries=0)
-    firsts = [200 * part // long_users for part in range(1, long_users + 1)]
+    firsts = [long_tokens * part // (4 * long_users) for part in range(1, long_users + 1)]
     users = [("short", 4, 4, 60)] * 2 + [("long", long_tokens, first, long_seconds) for first in firsts]
     threads = [threading.Thread(target=user, args=[client, model, *each]) for each in users]
     for thread in threads:

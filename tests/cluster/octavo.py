@@ -12,6 +12,7 @@ from typing import Any
 import openai
 import pytest
 
+from . import load
 from .client import Client, Manifest, as_yaml
 from .layout import CHECKOUT
 
@@ -109,3 +110,26 @@ def wait_for_condition(client: Client, name: str, kind: str, reason: str, timeou
     return client.wait_until(
         reached, timeout, lambda: f"{kind} of {name} becomes {reason}:\n{client.kubectl('describe', 'llms', name)}"
     )
+
+
+def start_load(client: Client, url: str, model: str, long_answers: tuple[int, int, int]) -> None:
+    """Users of the model in the pod `load`, as load.py says; `long_answers`: tokens or seconds, and users of them.
+
+    The pod asks for CPU: users who get none while engines load do not ask, and there is not the load that a test needs.
+    """
+    pod = {
+        "restartPolicy": "Never",
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001},
+        "containers": [
+            {
+                "name": "main",
+                "image": "octavo-engine:dev",
+                "command": ["python", "-c", Path(load.__file__).read_text(), url, model, *map(str, long_answers)],
+                "resources": {"requests": {"cpu": "500m"}},
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+            }
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "load"}, "spec": pod})
+    client.kubectl("wait", "--for=condition=Ready", "pod/load", "--timeout=180s")

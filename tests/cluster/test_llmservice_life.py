@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ import yaml
 
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
-from . import load
 from .client import Client
-from .octavo import OPERATOR, SAMPLES, condition, installed_operator, sdk, wait_for_condition
+from .octavo import OPERATOR, SAMPLES, condition, installed_operator, sdk, start_load, wait_for_condition
 
 SAMPLE: dict[str, Any] = yaml.safe_load((SAMPLES / "smollm2.yaml").read_text())
 NAME = SAMPLE["metadata"]["name"]
@@ -70,7 +68,7 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
     assert "Paris" in ask(namespace)
     assert [model.id for model in sdk(namespace, NAME).models.list()] == [NAME]
 
-    start_load(namespace, url)
+    start_load(namespace, url, NAME, LONG_ANSWERS)
     spanning: list[dict[str, Any]] = []
     for length in range(1800, 2040, 40):
         wait_for_long_answers(namespace)
@@ -105,25 +103,6 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
     finally:
         operator.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=1")
         operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=180s")
-
-
-def start_load(client: Client, url: str) -> None:
-    script = Path(load.__file__).read_text()
-    pod = {
-        "restartPolicy": "Never",
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001},
-        "containers": [
-            {
-                "name": "main",
-                "image": "octavo-engine:dev",
-                "command": ["python", "-c", script, url, NAME, *map(str, LONG_ANSWERS)],
-                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-            }
-        ],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
-    }
-    client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "load"}, "spec": pod})
-    client.kubectl("wait", "--for=condition=Ready", "pod/load", "--timeout=180s")
 
 
 def answers_so_far(client: Client) -> list[dict[str, Any]]:
