@@ -28,6 +28,8 @@ from tests.api.served import Served
 HI = {"role": "user", "content": "Hi"}
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+RESPONSES = "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
 
 
 def check_shape(answer: Any) -> dict[str, Any]:
@@ -95,6 +97,21 @@ CASES: list[tuple[str, Any, str | None, str]] = [
         ({str(i): i for i in range(200)}, "holds 401 values"), ({"x": "y" * 17_000}, "17001 characters"),
         ({"x" * 17_000: 1}, "17000 characters"), ({"x": 1 << 70}, "too large"),
     ]],
+    (CHAT, {"messages": [HI], "tool_choice": {"type": "function"}}, "tool_choice", 'must be "none", "auto"'),
+    (CHAT, {"messages": [HI], "tool_choice": "any"}, "tool_choice", 'must be "none", "auto"'),
+    (CHAT, {"messages": [HI], "tool_choice": {"type": "function", "function": {"name": ""}}},
+     "tool_choice.function.name", "pattern"),
+    (CHAT, {"messages": [HI], "tool_choice": {"type": "allowed_tools"}}, "tool_choice", "name one function"),
+    (RESPONSES, {"input": "x " * 90_000}, "input", "context"),
+    (RESPONSES, {"input": "x", "max_output_tokens": 9_999_999}, "input", "context"),
+    (RESPONSES, {"input": "\ud800"}, "input", "surrogate"),
+    (RESPONSES, {"input": [{"role": "robot", "content": "x"}]}, "input[0].role", "'user'"),
+    (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input[0].arguments", "required"),
+    (RESPONSES, {"input": "x", "text": {"format": {"type": "json_schema", "schema": {}}}},
+     "text.format.name", "required"),
+    (RESPONSES, {"input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "odd"}}}},
+     "text.format", "text.format: Invalid type"),
+    (EMBEDDINGS, {"input": [[5] * 20_000]}, "input", "20000 in the prompt and 0 for the answer"),
     (TEXT, {}, "prompt", "required"),
     (TEXT, {"prompt": ""}, "prompt", "empty"),
     (TEXT, {"prompt": []}, "prompt", "must be a text"),

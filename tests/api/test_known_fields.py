@@ -40,9 +40,9 @@ ASKING: dict[str, list[Any]] = {
 ASKING_CHAT: dict[str, list[Any]] = {
     "functions": [[{"name": "f"}]], "function_call": [{"name": "f"}], "documents": [[{"text": "x"}]],
     "chat_template": ["{{ x }}"], "audio": [{}], "modalities": [["text", "audio"], ["audio"]], "echo": [True],
-    "web_search_options": [{}], "reasoning_effort": ["enormous", 5],
+    "web_search_options": [{}], "reasoning_effort": ["enormous", 5], "suffix": ["x"],
 }  # fmt: skip
-ASKING_TEXT: dict[str, list[Any]] = {"suffix": ["x"]}
+ASKING_TEXT: dict[str, list[Any]] = {"suffix": ["x"], "max_completion_tokens": [5]}
 
 HARMLESS: dict[str, list[Any]] = {
     "use_beam_search": [False], "length_penalty": [1, 1.0], "best_of": [1], "bad_words": [[]], "vllm_xargs": [{}],

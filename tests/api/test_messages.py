@@ -218,14 +218,18 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "thinking without room": ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "less than max_tokens"),
     "thinking that this model has not": ({"thinking": {"type": "enabled"}}, "no reasoning apart"),
     "a temperature of another API": ({"temperature": 1.5}, "temperature"),
-    "a wrong schema": ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "x"}}}}, "type"),
+    "a wrong schema": ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "x"}}}},
+                       "output_config.format: Invalid type"),
+    "half a character": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud800"}]}]},
+                         "messages[0].content[0].text: "),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_said_in_anthropics_shape(server: Served, name: str) -> None:
     fields, message = WRONG[name]
-    answer = server.http.post(PATH, json={"model": "smollm2", "max_tokens": 100, "messages": ASK, **fields})
+    asked = json.dumps({"model": "smollm2", "max_tokens": 100, "messages": ASK, **fields})
+    answer = server.http.post(PATH, content=asked, headers={"Content-Type": "application/json"})
     body = answer.json()
     assert (answer.status_code, set(body), body["type"]) == (400, {"type", "error", "request_id"}, "error")
     assert body["error"]["type"] == "invalid_request_error" and message in body["error"]["message"]

@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "the background": ({"background": True}, "background"),
     "a tool of OpenAI's": ({"tools": [{"type": "web_search"}]}, "tools"),
     "an image": ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-                 "input[0].message.content"),
+                 "input[0].content"),
     "an item of a tool": ({"input": [{"type": "web_search_call", "id": "x"}]}, "input"),
     "no input": ({"input": []}, "input"),
     "input of no kind": ({"input": 5}, "input"),
@@ -201,8 +201,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a cut": ({"truncation": "auto"}, "truncation"),
     "a summary": ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
     "a wrong schema": ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "x"}}}},
-                       "response_format"),
-    "too long": ({"max_output_tokens": 5000}, "messages"),
+                       "text.format"),
+    "too long": ({"max_output_tokens": 5000}, "input"),
 }  # fmt: skip
 
 

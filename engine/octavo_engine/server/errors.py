@@ -5,7 +5,9 @@ Under /v1/messages they have the shape of Anthropic's API: `{"type": "error", "e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from pydantic import ValidationError
@@ -128,11 +130,29 @@ def param_of(location: Sequence[str | int]) -> str | None:
     return path or None
 
 
-def from_validation(error: ValidationError) -> APIError:
-    """400 with the first thing that is wrong; the input itself is not repeated."""
+def sent_location(location: Sequence[str | int], sent: Any, *, missing: bool = False) -> list[str | int]:
+    """A validation error's location as the client knows it: without what pydantic calls the parts of a union.
+
+    A name stays that `sent` has at that place, and the last one if it is `missing` there. Numbers stay.
+    """
+    shown: list[str | int] = []
+    for place, part in enumerate(location):
+        last = place == len(location) - 1
+        if isinstance(part, int):
+            sent = sent[part] if isinstance(sent, list) and part < len(sent) else None
+        elif isinstance(sent, dict) and part in sent:
+            sent = sent[part]
+        elif not (missing and last):
+            continue
+        shown.append(part)
+    return shown
+
+
+def from_validation(error: ValidationError, sent: Any) -> APIError:
+    """400 with the first thing that is wrong in `sent`; the input itself is not repeated."""
     first = error.errors(include_input=False, include_url=False)[0]
-    location = [part for part in first.get("loc", ()) if part != "[key]"]  # pydantic's word for a name
     kind = str(first.get("type", ""))
+    location = sent_location(first.get("loc", ()), sent, missing=kind == "missing")
     if not location:
         return not_an_object()
     param = param_of(location)
@@ -144,6 +164,21 @@ def from_validation(error: ValidationError) -> APIError:
     if kind == "missing":
         return APIError(400, f"{param} is required", param=param, code="missing_required_parameter")
     return APIError(400, f"{param}: {message}", param=param, code=code)
+
+
+def renamed(error: APIError, names: Mapping[str, str]) -> APIError:
+    """The error of a translated request with the field's name in the client's own API.
+
+    `names` maps fields of the translation, whose parts have no counterparts, to fields of the request.
+    """
+    param = error.detail.param or ""
+    own = names.get(re.split(r"[.\[]", param)[0])
+    if own is None:
+        return error
+    message = error.detail.message
+    if message.startswith(param):
+        message = own + message.removeprefix(param)
+    return APIError(error.status, message, code=error.detail.code, param=own, headers=error.headers)
 
 
 def not_an_object() -> APIError:

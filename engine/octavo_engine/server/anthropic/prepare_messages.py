@@ -8,13 +8,16 @@ from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody
 from octavo_engine.server.anthropic.translation import chat_body
-from octavo_engine.server.errors import APIError
+from octavo_engine.server.errors import APIError, renamed
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import prepare_chat
 from octavo_engine.server.openai.answers import encode
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.prompts import encode_text, render_chat
 from octavo_engine.server.prepared import JSONAnswer, PreparedRequest
+
+_NAMES = {"response_format": "output_config.format"}
+"""Fields of a chat completion, and what a client of this API calls them."""
 
 
 class TokenCount(msgspec.Struct):
@@ -27,7 +30,10 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """What is asked for; APIError 400."""
     body = parse(MessagesBody, raw)
     _check(body)
-    prepared = prepare_chat.prepare_body(model, chat_body(body))
+    try:
+        prepared = prepare_chat.prepare_body(model, chat_body(body))
+    except APIError as error:
+        raise renamed(error, _NAMES) from None
     if body.thinking is not None and body.thinking.type == "enabled" and not _reasons(prepared.form):
         message = "thinking: answers of this model have no reasoning apart from their text; leave thinking out"
         raise APIError(400, message, param="thinking", code="unsupported_parameter")

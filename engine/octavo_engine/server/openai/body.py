@@ -29,4 +29,4 @@ def checked(kind: type[AnyBody], fields: Any) -> AnyBody:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise from_validation(error, fields) from None

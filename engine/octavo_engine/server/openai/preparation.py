@@ -187,18 +187,22 @@ def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:
     return () if body.ignore_eos else tuple(model.ready.eos_token_ids)
 
 
-def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: EngineInfo) -> int:
-    """max_tokens: what was asked for, or `default`, or all the room there is; APIError 400 if it does not fit."""
+def answer_length(asked: int | None, default: int | None, longest_prompt: int, ready: EngineInfo, param: str) -> int:
+    """max_tokens: what was asked for, or `default`, or all the room there is; APIError 400 if it does not fit.
+
+    `param` is the request's field with the prompt.
+    """
     room = ready.max_model_len - longest_prompt
     wanted = asked if asked is not None else min(default, room) if default is not None else room
     if wanted > room or (room < 1 and asked != 0):
-        need = longest_prompt + max(wanted, 1)
+        least = 0 if asked == 0 else max(wanted, 1)
+        need = longest_prompt + least
         raise APIError(
             400,
             f"this model's context is {ready.max_model_len} tokens; {longest_prompt} in the prompt and "
-            f"{max(wanted, 1)} for the answer make {need}. Shorten the prompt or ask for fewer tokens by "
+            f"{least} for the answer make {need}. Shorten the prompt or ask for fewer tokens by "
             f"{need - ready.max_model_len} (or serve with a larger --max-model-len)",
-            param="messages" if default is None else "prompt",
+            param=param,
             code="context_length_exceeded",
         )
     return wanted

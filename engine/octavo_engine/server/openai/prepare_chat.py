@@ -35,7 +35,7 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
     keep = truncated_length(body, asked or 1, model.ready)
     ids = encode_text(model, text, bool(body.add_special_tokens), "messages", keep)
     prompt = check_prompt(ids, model.ready, "messages")
-    max_tokens = answer_length(asked, None, len(prompt), model.ready)
+    max_tokens = answer_length(asked, None, len(prompt), model.ready, "messages")
     form = _form(model, body, text, guided=grammar is not None, demanded=demanded is not None)
     return prepared_request(body, model, [prompt], max_tokens, logprobs, grammar=grammar or demanded, form=form)
 

@@ -21,7 +21,8 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     body = parse(CompletionBody, raw)
     check_sequences(body, len(body.prompt), body.logprobs)
     prompts = _encode_prompts(model, body)
-    max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, max(map(len, prompts)), model.ready)
+    longest = max(map(len, prompts))
+    max_tokens = answer_length(body.max_tokens, _DEFAULT_MAX_TOKENS, longest, model.ready, "prompt")
     echoes = _echoes(body, model.tokenizer, prompts)
     grammar = grammar_of(body)
     scores_echo = bool(body.echo) and body.logprobs is not None

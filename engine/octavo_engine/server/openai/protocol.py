@@ -207,6 +207,7 @@ class ChatCompletionBody(GenerationBody, TemplateOptions):
     modalities: TextModality = None
     web_search_options: NotYet = None
     echo: OnlyFalse = None
+    suffix: OnlyEmpty = None
 
 
 class CompletionBody(GenerationBody):
@@ -218,6 +219,8 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
     suffix: OnlyEmpty = None
+    max_completion_tokens: NotYet = None
+    """A field of chats, which limits an answer as max_tokens does here."""
 
 
 class TokenizeBody(TemplateOptions):

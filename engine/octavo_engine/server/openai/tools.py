@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from octavo_engine.output_parsing.formats.forced import forced_schema
 from octavo_engine.output_parsing.formats.tool import Tool
@@ -54,6 +55,29 @@ class NamedTool(_Body):
     function: FunctionName
 
 
+def _known_choice(value: Any) -> Any:
+    """Refuse what is neither a word nor a function, in one sentence about both."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind in ("allowed_tools", "custom"):
+        message = "a choice of type {kind} is not supported by this version; name one function"
+        raise PydanticCustomError("unsupported_parameter", message, {"kind": kind})
+    named = kind == "function" and isinstance(value.get("function"), dict)
+    if value not in ("none", "auto", "required") and not named:
+        raise ValueError('must be "none", "auto", "required" or {"type": "function", "function": {"name": "..."}}')
+    return value
+
+
+def _branch(value: Any) -> str:
+    return "word" if isinstance(value, str) else "function"
+
+
+Choice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")] | Annotated[NamedTool, Tag("function")],
+    Discriminator(_branch),
+    BeforeValidator(_known_choice),
+]
+
+
 class CalledFunction(_Body):
     """What a call in an earlier answer called."""
 
@@ -76,7 +100,7 @@ class ToolFields(BaseModel):
     """The fields of a request's body."""
 
     tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
 
     @property

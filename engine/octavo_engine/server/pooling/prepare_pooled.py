@@ -79,7 +79,7 @@ def _prepared(
     model: LoadedModel, body: PooledBody, texts: Sequence[str] | Sequence[list[int]], param: str, options: PooledOptions
 ) -> PreparedRequest:
     prompts = tuple(tuple(_encode(model, body, text, param)) for text in texts)
-    answer_length(0, 0, max(map(len, prompts)), model.ready)
+    answer_length(0, 0, max(map(len, prompts)), model.ready, param)
     return PreparedRequest(
         prompts=prompts,
         echoes=("",) * len(prompts),

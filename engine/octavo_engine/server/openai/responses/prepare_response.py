@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from octavo_engine.server.errors import APIError, renamed
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import prepare_chat
 from octavo_engine.server.openai.body import parse
@@ -11,9 +12,15 @@ from octavo_engine.server.openai.responses.protocol import ResponsesBody
 from octavo_engine.server.openai.responses.translation import chat_body, repeated_fields
 from octavo_engine.server.prepared import PreparedRequest
 
+_NAMES = {"messages": "input", "response_format": "text.format"}
+"""Fields of a chat completion, and what a client of this API calls them."""
+
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """What is asked for; APIError 400."""
     body = parse(ResponsesBody, raw)
-    prepared = prepare_chat.prepare_body(model, chat_body(body))
+    try:
+        prepared = prepare_chat.prepare_body(model, chat_body(body))
+    except APIError as error:
+        raise renamed(error, _NAMES) from None
     return msgspec.structs.replace(prepared, repeated=repeated_fields(body, prepared))
