@@ -20,6 +20,7 @@ from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.attention.select import select_backend
 from octavo_engine.kernels.cpu import build, library
+from octavo_engine.kernels.cpu.adapters import CPUAdapters
 from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.model.layers.pointwise import CPUPointwise, TorchPointwise
@@ -174,3 +175,25 @@ def test_the_compiled_file_is_kept(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(build, "_COMPILER", "no-such-compiler")
     assert build.built_library() == first
     assert ctypes.CDLL(str(first)).attend
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("columns", "parts"), [(64, (48,)), (130, (32, 7, 40)), (33, (5, 16))])
+def test_adapters_of_several_ranks_in_one_batch(
+    kernels: CPUKernels, dtype: torch.dtype, columns: int, parts: tuple[int, ...]
+) -> None:
+    """Slots with other ranks, parts that an adapter leaves alone, an empty slot, and tokens without an adapter."""
+    rank, ranks = 19, [[19, 4, 0], [1, 9, 11], [0, 0, 0]]
+    a, b = random(3, len(parts) * rank, columns, dtype=dtype), random(3, rank, sum(parts), dtype=dtype, seed=1)
+    adapters = CPUAdapters(kernels, a, b, parts)
+    adapters.ranks.copy_(torch.tensor(ranks)[:, : len(parts)])
+    slots = torch.tensor([1, -1, 0, 0, 2, 1, 0], dtype=torch.int32)
+    x, y = random(len(slots), columns, dtype=dtype, seed=2), random(len(slots), sum(parts), dtype=dtype, seed=3)
+    exact = y.double()
+    for token, slot in enumerate(slots.tolist()):
+        for part, rows in enumerate(exact[token].split(parts) if slot >= 0 else ()):
+            start, own = sum(parts[:part]), ranks[slot][part]
+            hidden = a[slot, part * rank : part * rank + own].double() @ x[token].double()
+            rows.add_(hidden @ b[slot, :own, start : start + parts[part]].double())
+    adapters.add_to(y, x, slots)
+    torch.testing.assert_close(y.double(), exact, rtol=2**-8 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)

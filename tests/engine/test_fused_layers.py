@@ -24,6 +24,7 @@ from octavo_engine.model.layers.choose_compute import Path, kernel_compute
 from octavo_engine.model.layers.fused import FusedLayers, kernels_know
 from octavo_engine.model.layers.products import PackedWeights, weights_can_be_packed
 from octavo_engine.model.layers.run_layers import one_by_one
+from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.quantization.fp8 import FP8Scheme
 from octavo_engine.model.spec import (
     AttentionSpec,
@@ -77,6 +78,34 @@ def test_the_same_bits(decoder, step, monkeypatch):
     monkeypatch.setattr(decoder, "compute", replace(decoder.compute, runner=one_by_one))
     assert torch.equal(together, logits(decoder, step))
     assert not calls
+
+
+@needs_kernels
+def test_the_same_bits_with_adapters(decoder, monkeypatch):
+    """Each token has its own adapter, or none; they were given their slots after a step without any."""
+    step, generator = STEPS["chunks and decodes"], torch.Generator().manual_seed(0)
+    alone = logits(decoder, step)
+    for linear in decoder.linears():
+        monkeypatch.setattr(linear, "lora", None)  # again after this test
+    monkeypatch.setattr(decoder, "lora", None)
+    lora = LoraSlots(decoder, lora_targets(decoder, torch.device("cpu")), 3, 8)
+    for linear in decoder.linears():
+        for slot, part in ((slot, part) for slot in (0, 2) for part in range(len(linear.parts))):
+            linear.lora.put_a(slot, part, torch.randn(2 + slot, linear.columns.size, generator=generator))
+            start = sum(linear.parts[:part])
+            b = torch.randn(linear.parts[part], 2 + slot, generator=generator) * 0.1
+            linear.lora.put_b(slot, slice(start, start + linear.parts[part]), b)
+    forward = Decoder.forward
+
+    def with_slots(self, inputs, attention):
+        lora.use([token % 4 - 1 for token in range(len(inputs.token_ids))])
+        return forward(self, inputs, attention)
+
+    monkeypatch.setattr(Decoder, "forward", with_slots)
+    together = logits(decoder, step)
+    assert not torch.equal(together, alone)
+    monkeypatch.setattr(decoder, "compute", replace(decoder.compute, runner=one_by_one))
+    assert torch.equal(together, logits(decoder, step))
 
 
 def load_by(path: Path, checkpoint: Any) -> Decoder:

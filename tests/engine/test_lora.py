@@ -11,12 +11,15 @@ import torch
 from adapters import RandomAdapter
 from checkpoints import SIZES, reference_model, save, save_words
 from gguf_writer import write_gguf
+from test_cpu_kernels import needs_kernels
 
 from octavo_engine import LLM, SamplingParams
 from octavo_engine.core.request import Request
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.kernels.cpu.library import cpu_kernels
 from octavo_engine.llm import Completion
 from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.layers.lora import NO_SLOT, LoraBatch, LoraLayer
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.adapter import AdapterLimits, read_adapter
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
@@ -282,3 +285,23 @@ def test_slots_are_in_the_memory_plan(base: Path) -> None:
     b = hidden + 2 * kv + hidden + 2 * inner + hidden
     assert need() == 0
     assert need(enable_lora=True, max_loras=3, max_lora_rank=20) == 3 * 32 * 3 * (a + b) * torch.float32.itemsize
+
+
+@needs_kernels
+@pytest.mark.parametrize("slots", [[1] * 70, [0, NO_SLOT, 1, 0] * 18], ids=["many tokens of one", "several"])
+def test_pytorch_and_the_c_kernels_add_the_same(slots: list[int]) -> None:
+    """PyTorch computes many tokens of one adapter, and everything on a CPU without the kernels."""
+    x, added = torch.randn(len(slots), 40), []
+    for kernels in (None, cpu_kernels()):
+        batch, generator = LoraBatch(kernels), torch.Generator().manual_seed(0)
+        layer = LoraLayer(batch, (24, 8), 40, slots=2, rank=9, dtype=torch.float32, device=torch.device("cpu"))
+        for slot in range(2):
+            layer.put_a(slot, 0, torch.randn(9, 40, generator=generator))
+            layer.put_a(slot, 1, torch.randn(3 + slot, 40, generator=generator))
+            layer.put_b(slot, slice(24), torch.randn(24, 9, generator=generator))
+            layer.put_b(slot, slice(24, 32), torch.randn(8, 3 + slot, generator=generator))
+        batch.use(slots)
+        assert bool(batch.by_slot) == (kernels is None or len(set(slots)) == 1)
+        added.append(layer.add_to(torch.zeros(len(slots), 32), x))
+    torch.testing.assert_close(*added, rtol=1e-4, atol=1e-4)
+    assert added[0].abs().max() > 1

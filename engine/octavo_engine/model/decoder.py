@@ -86,8 +86,11 @@ class Decoder(nn.Module):
         ropes = [different[index] for index in self._rope_of_layer]
         if self.per_layer_embedding is not None:
             attention = replace(attention, per_layer_inputs=self.per_layer_embedding(inputs.token_ids, x))
-        # What computes all layers in one call knows no adapters.
-        run = one_by_one if self.lora is not None and self.lora.any else self.compute.run
+        run = self.compute.run
+        if self.lora is not None:
+            attention = replace(attention, adapter_slots=self.lora.slots)
+            # What computes all layers in one call knows adapters by the slots of tokens alone.
+            run = one_by_one if self.lora.by_slot else run
         x = run(self.decoder_layers, x, ropes, attention)
         hidden = x[inputs.token_indices]
         return hidden if self.norm is None else cast("Tensor", self.norm(hidden)[0])

@@ -22,3 +22,18 @@ void attend(const void *query, const void *keys, const void *values, void *outpu
 void attend_chunks(const void *query, const void *keys, const void *values, void *output, const int32_t *table,
                    const int32_t *chunks, long count, long query_stride, long table_width, long block, long heads,
                    long kv_heads, long head_dim, long window, float scale, int dtype, int threads);
+
+void silu_mul(const void *x, void *y, long tokens, long size, int dtype, int threads);
+
+#define MAX_RANK 256
+/* What is in the slots of one linear layer: A [slots][parts * rank][columns], B^T [slots][rank][rows], the rank of each
+   part of each slot (0: nothing), and where the rows of each part end. */
+struct adapters {
+    const void *a, *b;
+    const int32_t *ranks;
+    const int64_t *ends;
+    long parts, rank, columns, rows;
+};
+
+void add_adapters(const struct adapters *l, const void *x, void *y, const int32_t *slots, long tokens, int dtype,
+                  int threads);

@@ -24,16 +24,29 @@ struct shape {
 
 struct scratch {
     uint16_t *normed, *heads, *attended, *gated; /* `gated` lies where the two before it did */
+    uint16_t *gate_up;                           /* only where tokens have adapters */
     uint32_t *packed;
     float *partial;
 };
 
+/* The slots of one layer's linears; of all of a step's tokens. */
+struct layer_adapters {
+    const struct adapters *qkv, *output, *gate_up, *down;
+};
+
+static void adapt(const struct adapters *linear, const int32_t *slots, const uint16_t *x, uint16_t *y, long tokens,
+                  int threads) {
+    if (linear) add_adapters(linear, x, y, slots, tokens, BFLOAT16, threads);
+}
+
 /* x += attention(norm(x)) */
 static void attention(const struct shape *z, const struct layer *l, const struct group *g, const struct scratch *s,
-                      uint16_t *x, const float *cos, const float *sin, long tokens, int threads) {
+                      const struct layer_adapters *a, const int32_t *slots, uint16_t *x, const float *cos, const float *sin,
+                      long tokens, int threads) {
     long query = z->heads * z->head_dim, key = z->kv_heads * z->head_dim, row = query + 2 * key;
     rms_norm(x, l->attention_norm, s->normed, tokens, z->hidden, z->eps, BFLOAT16, threads);
     linear(s->normed, l->qkv, l->qkv_bias, 0, s->heads, s->packed, tokens, z->hidden, row, PLAIN, threads);
+    adapt(a->qkv, slots, s->normed, s->heads, tokens, threads);
     rotate(s->heads, cos, sin, tokens, row, z->heads + z->kv_heads, z->head_dim, BFLOAT16, threads);
     write_kv((const char *)(s->heads + query), (const char *)(s->heads + query + key), l->keys, l->values, g->slots, tokens,
              2 * row, 2 * key);
@@ -43,27 +56,47 @@ static void attention(const struct shape *z, const struct layer *l, const struct
         attend_chunks(s->heads, l->keys, l->values, s->attended, g->table, g->chunks, g->num_chunks, row, g->table_width,
                       z->block, z->heads, z->kv_heads, z->head_dim, g->window, z->scale, BFLOAT16, threads);
     linear(s->attended, l->output, l->output_bias, x, x, s->packed, tokens, query, z->hidden, PLAIN, threads);
+    adapt(a->output, slots, s->attended, x, tokens, threads);
+}
+
+/* gated = silu(gate(normed)) * up(normed) */
+static void gate(const struct shape *z, const struct layer *l, const struct scratch *s, const struct layer_adapters *a,
+                 const int32_t *slots, long tokens, int threads) {
+    if (!a->gate_up) {
+        linear(s->normed, l->gate_up, l->gate_up_bias, 0, s->gated, s->packed, tokens, z->hidden, 2 * z->inner, SILU_MUL,
+               threads);
+        return;
+    }
+    linear(s->normed, l->gate_up, l->gate_up_bias, 0, s->gate_up, s->packed, tokens, z->hidden, 2 * z->inner, PLAIN, threads);
+    adapt(a->gate_up, slots, s->normed, s->gate_up, tokens, threads);
+    silu_mul(s->gate_up, s->gated, tokens, z->inner, BFLOAT16, threads);
 }
 
 /* x += down(silu(gate(norm(x))) * up(norm(x))) */
-static void mlp(const struct shape *z, const struct layer *l, const struct scratch *s, uint16_t *x, long tokens,
-                int threads) {
+static void mlp(const struct shape *z, const struct layer *l, const struct scratch *s, const struct layer_adapters *a,
+                const int32_t *slots, uint16_t *x, long tokens, int threads) {
     rms_norm(x, l->mlp_norm, s->normed, tokens, z->hidden, z->eps, BFLOAT16, threads);
-    linear(s->normed, l->gate_up, l->gate_up_bias, 0, s->gated, s->packed, tokens, z->hidden, 2 * z->inner, SILU_MUL,
-           threads);
+    gate(z, l, s, a, slots, tokens, threads);
     linear(s->gated, l->down, l->down_bias, x, x, s->packed, tokens, z->inner, z->hidden, PLAIN, threads);
+    adapt(a->down, slots, s->gated, x, tokens, threads);
 }
 
-/* x [tokens, hidden] through all layers, in place. `scratch`: [tokens][hidden + max(2 * (heads + kv_heads) * head_dim,
-   inner)]; `packed` and `partial` as for linear and attend. */
-void decoder_layers(const struct shape *z, const struct layer *layers, const struct group *groups, uint16_t *x,
-                    const float *cos, const float *sin, uint16_t *scratch, uint32_t *packed, float *partial, long tokens,
-                    int threads) {
+/* x [tokens, hidden] through all layers, in place. `adapters`: of each layer, or null where no token has one; `slots`: of
+   each token. `scratch`: [tokens][hidden + max(2 * (heads + kv_heads) * head_dim, inner)], and 2 * inner more with
+   adapters; `packed` and `partial` as for linear and attend. */
+void decoder_layers(const struct shape *z, const struct layer *layers, const struct group *groups,
+                    const struct layer_adapters *adapters, const int32_t *slots, uint16_t *x, const float *cos,
+                    const float *sin, uint16_t *scratch, uint32_t *packed, float *partial, long tokens, int threads) {
+    const struct layer_adapters none = {0};
     uint16_t *heads = scratch + tokens * z->hidden;
     uint16_t *attended = heads + tokens * (z->heads + 2 * z->kv_heads) * z->head_dim;
-    struct scratch s = {scratch, heads, attended, heads, packed, partial};
-    for (const struct layer *l = layers; l < layers + z->layers; l++) {
-        attention(z, l, groups + l->group, &s, x, cos, sin, tokens, threads);
-        mlp(z, l, &s, x, tokens, threads);
+    long wide = 2 * (z->heads + z->kv_heads) * z->head_dim;
+    uint16_t *gate_up = heads + tokens * (wide > z->inner ? wide : z->inner);
+    struct scratch s = {scratch, heads, attended, heads, gate_up, packed, partial};
+    for (long i = 0; i < z->layers; i++) {
+        const struct layer *l = layers + i;
+        const struct layer_adapters *a = adapters ? adapters + i : &none;
+        attention(z, l, groups + l->group, &s, a, slots, x, cos, sin, tokens, threads);
+        mlp(z, l, &s, a, slots, x, tokens, threads);
     }
 }

@@ -42,7 +42,8 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "write_kv": (*[_POINTER] * 5, *[_LONG] * 3),
     "attend": (*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _INT, _INT),
     "attend_chunks": (*[_POINTER] * 6, *[_LONG] * 8, _FLOAT, _INT, _INT),
-    "decoder_layers": (*[_POINTER] * 9, _LONG, _INT),
+    "add_adapters": (*[_POINTER] * 4, _LONG, _INT, _INT),
+    "decoder_layers": (*[_POINTER] * 11, _LONG, _INT),
 }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.cpu.layers import LayerWeights
+from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights
 from octavo_engine.kernels.quantized import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.attention import Attention
@@ -185,6 +185,14 @@ class DecoderLayer(nn.Module):
             down=mlp.down.weight,
             down_bias=mlp.down.bias,
         )
+
+    def adapters(self) -> LayerAdapters | None:
+        """What adapters add to the linears of such a layer; None: no adapters are served."""
+        mixer, mlp = cast("Attention", self.mixer), cast("MLP", self.feed_forward)
+        slots = [each.lora for each in (mixer.qkv, mixer.output, mlp.gate_up, mlp.down)]
+        if all(each is None for each in slots):
+            return None
+        return LayerAdapters(*(None if each is None else each.on_cpu for each in slots))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""

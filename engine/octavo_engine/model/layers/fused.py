@@ -58,6 +58,7 @@ class FusedLayers:
         self._kernels, self._eps, self._scale, self._most_tokens = kernels, eps, scale, most_tokens
         self._layers: CPULayers | None = None
         self._caches: object = None
+        self._has_adapters = False
 
     def __call__(self, layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:
         """x [T, hidden] through all layers, in place if it is computed in one call."""
@@ -65,15 +66,20 @@ class FusedLayers:
         few = len(x) > 0 and (self._most_tokens is None or len(x) <= self._most_tokens)
         if rope is None or not few or not isinstance(attention.backend, CPUAttention):
             return one_by_one(layers, x, ropes, attention)
-        return self._for(layers, attention)(x, rope.cos, rope.sin, attention.metadata)
+        return self._for(layers, attention)(x, rope.cos, rope.sin, attention.metadata, attention.adapter_slots)
 
     def _for(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers:
         """The layers and the caches as the kernels want them, described anew if the caches are others."""
-        if self._layers is None or self._caches is not attention.caches:
+        if self._layers is None or self._caches is not attention.caches or self._lacks_adapters(attention):
             weights = [layer.weights() for layer in layers]
             caches = [attention.caches[layer] for layer in range(len(layers))]
             pairs = [(cache.key, cache.value) for cache in caches]
             groups = attention.group_of_layer
-            self._layers = CPULayers(self._kernels, weights, pairs, groups, eps=self._eps, scale=self._scale)
-            self._caches = attention.caches
+            adapters = [each for each in (layer.adapters() for layer in layers) if each is not None]
+            self._layers = CPULayers(self._kernels, weights, pairs, groups, adapters, eps=self._eps, scale=self._scale)
+            self._caches, self._has_adapters = attention.caches, bool(adapters)
         return self._layers
+
+    def _lacks_adapters(self, attention: AttentionContext) -> bool:
+        """Whether the layers were described before they had slots for adapters."""
+        return attention.adapter_slots is not None and not self._has_adapters

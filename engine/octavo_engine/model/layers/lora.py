@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.cpu.adapters import CPUAdapters
+from octavo_engine.kernels.cpu.library import CPUKernels
 from octavo_engine.kernels.where import triton_runs_on
 
 NO_SLOT = -1
 """Of tokens without an adapter."""
 _FEW_TOKENS = 64
-"""So many tokens of several adapters are multiplied at once, each by a copy of its adapter's A and B."""
+"""So many tokens of one adapter are multiplied quicker by the C kernels, more by PyTorch. Tokens of several adapters
+are multiplied by the C kernels, however many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,41 +33,28 @@ class SlotTokens:
     """[N] int64; None: all of the step's."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSlots:
-    """A few tokens of a step, each with the slot of its adapter."""
-
-    slots: Tensor
-    """[N] int64."""
-    distinct: tuple[int, ...]
-    tokens: Tensor | None
-    """[N] int64; None: all of the step's."""
-
-
 @dataclass(slots=True)
 class LoraBatch:
-    """Which adapters the tokens of the current step have; the same for all layers."""
+    """Which adapters the tokens of the current step have, in one of three forms; the same for all layers."""
 
+    kernels: CPUKernels | None = None
+    """What computes tokens of several adapters on a CPU, and few tokens of one."""
+    slots: Tensor | None = None
+    """[T] int32, the slot of each token where the C kernels compute."""
     by_slot: Sequence[SlotTokens] = ()
     """Where PyTorch computes one adapter after another."""
-    few: TokenSlots | None = None
-    """Where it computes all of them at once."""
     groups: Any = None
-    """kernels.grouping.RowGroups where Triton's kernels do; None: no token has an adapter."""
-
-    @property
-    def any(self) -> bool:
-        """Whether any token has an adapter, or may have one in a graph that is recorded."""
-        return bool(self.by_slot) or self.few is not None or self.groups is not None
+    """kernels.grouping.RowGroups where Triton's kernels compute."""
 
     def use(self, slots: Sequence[int]) -> None:
-        """The tokens of the next step have adapters in these slots, and PyTorch computes."""
-        self.groups, self.few, self.by_slot = None, None, ()
-        distinct = {slot for slot in slots if slot != NO_SLOT}
-        if len(slots) > _FEW_TOKENS or len(distinct) == 1:
+        """The tokens of the next step have adapters in these slots, or none; not for Triton's kernels."""
+        self.slots, self.by_slot, self.groups = None, (), None
+        if not slots or max(slots) == NO_SLOT:
+            return
+        if self.kernels is not None and (len(slots) <= _FEW_TOKENS or len(set(slots)) > 1):
+            self.slots = torch.tensor(slots, dtype=torch.int32)
+        else:
             self.by_slot = tokens_by_slot(slots)
-        elif distinct:
-            self.few = _token_slots(slots, distinct)
 
 
 def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:
@@ -76,12 +66,6 @@ def tokens_by_slot(slots: Sequence[int]) -> list[SlotTokens]:
     if len(found) == 1 and len(next(iter(found.values()))) == len(slots):
         return [SlotTokens(next(iter(found)), None)]
     return [SlotTokens(slot, torch.tensor(tokens)) for slot, tokens in sorted(found.items())]
-
-
-def _token_slots(slots: Sequence[int], distinct: set[int]) -> TokenSlots:
-    tokens = [token for token, slot in enumerate(slots) if slot != NO_SLOT]
-    own = torch.tensor([slots[token] for token in tokens])
-    return TokenSlots(own, tuple(sorted(distinct)), None if len(tokens) == len(slots) else torch.tensor(tokens))
 
 
 class LoraLayer:
@@ -102,8 +86,13 @@ class LoraLayer:
         self.batch, self.parts, self.rank = batch, tuple(parts), rank
         self.a = torch.zeros(slots, len(parts) * rank, columns, dtype=dtype, device=device)
         """[slots, parts * rank, columns]: part after part; smaller ranks are padded by zeros."""
-        self.b = torch.zeros(slots, sum(parts), rank, dtype=dtype, device=device)
+        # On a CPU the rows of B^T are read as vectors.
+        of_slot = (rank, sum(parts)) if batch.kernels is not None else (sum(parts), rank)
+        stored = torch.zeros(slots, *of_slot, dtype=dtype, device=device)
+        self.b = stored.mT if batch.kernels is not None else stored
         """[slots, rows, rank]"""
+        self.on_cpu = None if batch.kernels is None else CPUAdapters(batch.kernels, self.a, stored, parts)
+        """The same for the C kernels."""
         self.ranks = [[0] * len(parts) for _ in range(slots)]
         """The rank of each part of what is in a slot; 0: nothing."""
         self._weights: Any = None
@@ -118,13 +107,19 @@ class LoraLayer:
         if any(self.ranks[slot]):
             self.a[slot].zero_()
             self.b[slot].zero_()
-            self.ranks[slot] = [0] * len(self.parts)
+            for part in range(len(self.parts)):
+                self._set_rank(slot, part, 0)
 
     def put_a(self, slot: int, part: int, a: Tensor) -> None:
         """`a` [r, columns] of one part; its rows beyond r are zeros since the slot was emptied."""
         first = part * self.rank
         self.a[slot, first : first + len(a)].copy_(a)
-        self.ranks[slot][part] = len(a)
+        self._set_rank(slot, part, len(a))
+
+    def _set_rank(self, slot: int, part: int, rank: int) -> None:
+        self.ranks[slot][part] = rank
+        if self.on_cpu is not None:
+            self.on_cpu.ranks[slot, part] = rank
 
     def put_b(self, slot: int, rows: slice | Tensor, b: Tensor) -> None:
         """`b` [N, r], scaled, for these rows of the layer's."""
@@ -138,28 +133,11 @@ class LoraLayer:
 
             add_lora(y, x, self._weights, batch.groups)
             return y
-        if batch.few is not None:
-            self._add_few(y, x, batch.few)
+        if batch.slots is not None and self.on_cpu is not None:
+            self.on_cpu.add_to(y, x, batch.slots)
         for each in batch.by_slot:
             self._add_slot(y, x, each)
         return y
-
-    def _add_few(self, y: Tensor, x: Tensor, few: TokenSlots) -> None:
-        rank = max(max(self.ranks[slot]) for slot in few.distinct)
-        if not rank:
-            return
-        rows = x if few.tokens is None else x.index_select(0, few.tokens)
-        a = self.a.view(len(self.a), len(self.parts), self.rank, -1)[:, :, :rank].index_select(0, few.slots)
-        hidden = torch.bmm(a.flatten(1, 2), rows.unsqueeze(-1))  # [N, parts * rank, 1]
-        end = 0
-        for part, width in enumerate(self.parts):
-            start, end = end, end + width
-            b = self.b[:, start:end, :rank].index_select(0, few.slots)
-            added = torch.bmm(b, hidden[:, part * rank : (part + 1) * rank]).squeeze(-1)
-            if few.tokens is None:
-                y[:, start:end].add_(added)
-            else:
-                y[:, start:end].index_add_(0, few.tokens, added)
 
     def _add_slot(self, y: Tensor, x: Tensor, each: SlotTokens) -> None:
         ranks, tokens = self.ranks[each.slot], each.tokens

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.cpu.layers import LayerWeights
+from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights
 from octavo_engine.model.layers.residual import ResidualStream, summed
 
 
@@ -21,6 +21,9 @@ class Layer(Protocol):
 
     def weights(self) -> LayerWeights:
         """The layer's weights for kernels that compute all of it; asked only of layers that such kernels know."""
+
+    def adapters(self) -> LayerAdapters | None:
+        """What adapters add to its linears, for the same kernels; None: no adapters are served."""
 
 
 Ropes = Sequence[Rope | None]

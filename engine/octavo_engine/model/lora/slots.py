@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels, cpu_kernels
 from octavo_engine.kernels.where import triton_runs_on
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.families import FAMILIES
@@ -26,7 +27,7 @@ class LoraSlots:
     def __init__(self, decoder: Decoder, targets: Mapping[str, Target], num_slots: int, max_rank: int) -> None:
         """Give each of the targets' linear layers `num_slots` empty slots."""
         self.targets, self.num_slots = targets, num_slots
-        self.batch = LoraBatch()
+        self.batch = LoraBatch(_cpu_kernels(decoder))
         decoder.lora = self.batch
         for linear in _linears(targets):
             options = linear.options
@@ -82,6 +83,12 @@ class LoraSlots:
         from octavo_engine.kernels.lora import group_by_adapter
 
         self.batch.groups = group_by_adapter(slots, self.num_slots)
+
+
+def _cpu_kernels(decoder: Decoder) -> CPUKernels | None:
+    """The C kernels, where a decoder on a CPU can be computed by them."""
+    device = decoder.head.options.device
+    return cpu_kernels() if device.type == "cpu" and decoder.dtype in DTYPES and not triton_runs_on(device) else None
 
 
 def lora_targets(decoder: Decoder, device: torch.device, *, gguf: bool = False) -> dict[str, Target]:

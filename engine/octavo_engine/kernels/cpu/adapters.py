@@ -1,0 +1,52 @@
+"""What LoRA adapters add to one linear layer, for tokens of many adapters in one call of the C kernels (adapters.c)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels
+
+MAX_RANK = 256
+"""Of adapters.c."""
+
+
+class AdaptersStructure(ctypes.Structure):
+    """`struct adapters` of kernels.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("a", "b", "ranks", "ends")),
+        *((name, ctypes.c_long) for name in ("parts", "rank", "columns", "rows")),
+    )
+
+
+class CPUAdapters:
+    """The slots of one linear layer, whose tensors stay where they are."""
+
+    def __init__(self, kernels: CPUKernels, a: Tensor, b: Tensor, parts: Sequence[int]) -> None:
+        """`a` [slots, parts * rank, columns] and `b` [slots, rank, rows], both contiguous, float32 or bfloat16.
+
+        `parts`: the rows of each projection, one after another.
+        """
+        self._kernels, self.a, self.b = kernels, a, b
+        slots, rank, rows = b.shape
+        self.ranks = torch.zeros(slots, len(parts), dtype=torch.int32)
+        """The rank of each part of what is in a slot, at most MAX_RANK; 0: nothing."""
+        self._ends = torch.tensor(parts).cumsum(0)
+        pointers = (tensor.data_ptr() for tensor in (a, b, self.ranks, self._ends))
+        self.structure = AdaptersStructure(*pointers, len(parts), rank, a.shape[2], rows)
+
+    def add_to(self, y: Tensor, x: Tensor, slots: Tensor) -> None:
+        """Add B A x[t] of each token's slot to y [T, rows], for x [T, columns] and `slots` [T] int32; -1: nothing.
+
+        x and y are contiguous and of the type of A and B. Sums are float32, rounded once.
+        """
+        if not (x.is_contiguous() and y.is_contiguous()):
+            raise ValueError("the inputs and results of linear layers with adapters are contiguous")
+        pointers = x.data_ptr(), y.data_ptr(), slots.data_ptr()
+        structure = ctypes.byref(self.structure)
+        threads = torch.get_num_threads()
+        self._kernels.library.add_adapters(structure, *pointers, len(slots), DTYPES[x.dtype], threads)
