@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -104,7 +105,10 @@ class Served:
     def join(self) -> int | BaseException | None:
         """The return value or exception of `serve`."""
         self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "the server did not end"
+        if self._thread.is_alive():
+            faulthandler.dump_traceback()
+            tasks = "\n".join(map(repr, asyncio.all_tasks(self.loop)))
+            raise AssertionError(f"the server did not end; its tasks:\n{tasks}")
         return self.outcome
 
     def stop(self) -> None:
