@@ -369,6 +369,15 @@ class ServerConfig:
     max_request_bytes: int = setting(
         8 << 20, "size", "largest request body", minimum=1024, maximum=1 << 30, metavar="SIZE"
     )
+    batch_storage: Path | None = setting(
+        None,
+        "path",
+        "folder that keeps files and batches, of this server alone; without it /v1/files and /v1/batches are off",
+        metavar="FOLDER",
+    )
+    batch_storage_size: int = setting(
+        4 << 30, "size", "most bytes of files in --batch-storage", minimum=1 << 20, maximum=1 << 50, metavar="SIZE"
+    )
     vllm_metrics: bool = setting(True, "bool", "export the vllm:* metric names beside octavo_*")
     log_format: str = setting("text", "str", "shape of log lines", choices=("text", "json"))
 

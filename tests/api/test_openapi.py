@@ -12,7 +12,7 @@ from tests.api.served import Served
 def test_the_document_has_every_route_with_its_body(server: Served) -> None:
     document = server.http.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
-    for path in BODIES:
+    for path in set(BODIES) - {"/v1/batches"}:  # test_batches.py asks a server that has them
         body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         assert "properties" in schemas[body["$ref"].removeprefix("#/components/schemas/")]
     assert {"/v1/models", "/version"} <= set(document["paths"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,6 +16,11 @@ from octavo_engine.server.anthropic import messages
 from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
 from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
 from octavo_engine.server.openai import chat, completions, models
+from octavo_engine.server.openai.batches import routes
+from octavo_engine.server.openai.batches.batches import Batches
+from octavo_engine.server.openai.batches.line_answers import LineAnswers
+from octavo_engine.server.openai.batches.routes import FILES
+from octavo_engine.server.openai.batches.storage import Storage
 from octavo_engine.server.openai.responses import responses
 from octavo_engine.server.openapi import add_document
 from octavo_engine.server.pooling import embeddings, scores
@@ -21,11 +28,21 @@ from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.serving import Serving
 
 
-def create_app(serving: Serving) -> ASGIApp:
-    """The whole application. It can be served before the model is loaded."""
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What is served, and the batches that use it as clients do."""
+
+    serve: ASGIApp
+    batches: Batches | None
+
+
+def create_app(serving: Serving, storage: Storage | None = None) -> Application:
+    """The whole application. It can be served before the model is loaded. Without `storage` there are no batches."""
     app = FastAPI(title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     for module in (adapters, tokenize, chat, completions, responses, messages, models, embeddings, scores):
         app.include_router(module.routes(serving))
+    batches = Batches(storage, LineAnswers(serving, app)) if storage is not None else None
+    app.include_router(routes.routes(batches))
     _add_probes(app, serving, metrics=serving.config.metrics_port is None)
 
     @app.get("/version")
@@ -34,10 +51,11 @@ def create_app(serving: Serving) -> ASGIApp:
 
     add_document(app)
     _answer_errors(app, serving)
-    limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads)
+    streamed = frozenset({FILES} if batches is not None else ())
+    limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads, streamed)
     metered = Metering(limited, serving.arrive)
     guarded = Authentication(metered, serving.keys, lambda: serving.metrics.reject("unauthorized"))
-    return RequestContext(guarded, serving.metrics.reject)
+    return Application(RequestContext(guarded, serving.metrics.reject), batches)
 
 
 def create_probes(serving: Serving) -> ASGIApp:

@@ -123,6 +123,10 @@ class KeyRing:
         """The entry of a key that a client presents; None if it is not known."""
         return self._known.get(_digest(key))
 
+    def named(self, name: str) -> Key | None:
+        """The entry of this name; None if there is none."""
+        return self._by_name.get(name)
+
     def reload_if_changed(self) -> None:
         """Read the keys again if the file or folder has changed; a broken one leaves the keys as they are."""
         seen = _signature(self._path)
@@ -138,7 +142,8 @@ class KeyRing:
 
     def _take(self, entries: Sequence[KeyEntry]) -> None:
         self._known = {entry.digest: entry.owner for entry in entries}
-        self.names = frozenset(entry.name for entry in entries)
+        self._by_name = {entry.name: entry.owner for entry in entries}
+        self.names = frozenset(self._by_name)
         if not self._priorities and any(entry.priority for entry in entries):
             log.warning("priority of an API key acts only with --scheduling-policy or --prefix-cache-policy priority")
 

@@ -191,16 +191,22 @@ def upload_of(scope: Scope) -> Upload:
 
 
 class BodyLimit:
-    """Reads the body before the endpoint runs: at most so many bytes in at most so much time, if `uploads` has room."""
+    """Reads the body before the endpoint runs: at most so many bytes in at most so much time, if `uploads` has room.
 
-    def __init__(self, app: ASGIApp, max_bytes: int, uploads: BytesInUse) -> None:
+    Endpoints of the paths `streamed` read the bodies that are posted to them themselves.
+    """
+
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, uploads: BytesInUse, streamed: frozenset[str] = frozenset()
+    ) -> None:
         self._app = app
+        self._streamed = streamed
         self._max_bytes = max_bytes
         self._uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or (scope["method"] == "POST" and scope["path"] in self._streamed):
             return await self._app(scope, receive, send)
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length) > self._max_bytes:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from octavo_engine.server.adapters import LoadBody, UnloadBody
 from octavo_engine.server.anthropic.protocol import MessagesBody, PromptBody
+from octavo_engine.server.openai.batches.protocol import BatchBody
 from octavo_engine.server.openai.protocol import (
     Body,
     ChatCompletionBody,
@@ -34,6 +35,7 @@ BODIES: Mapping[str, type[Body]] = {
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RerankBody),
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
+    "/v1/batches": BatchBody,
     "/v1/load_lora_adapter": LoadBody,
     "/v1/unload_lora_adapter": UnloadBody,
 }
@@ -55,7 +57,8 @@ def add_document(app: FastAPI) -> None:
 def _document(app: FastAPI) -> bytes:
     """The routes as FastAPI knows them, and their bodies."""
     found = app.openapi()
-    models = list(dict.fromkeys(BODIES.values()))
+    bodies = {path: body for path, body in BODIES.items() if path in found["paths"]}  # batches may be off
+    models = list(dict.fromkeys(bodies.values()))
     references, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
     )
@@ -63,7 +66,7 @@ def _document(app: FastAPI) -> bytes:
     for operations in found["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # FastAPI's own answer to bad input, which is 400 here
-    for path, model in BODIES.items():
+    for path, model in bodies.items():
         content = {"application/json": {"schema": references[model, "validation"]}}
         found["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
     return msgspec.json.encode(found)

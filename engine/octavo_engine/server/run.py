@@ -31,6 +31,7 @@ from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.connection import ClientConnection
 from octavo_engine.server.errors import shutting_down
 from octavo_engine.server.middleware import MAX_HEADER_BYTES
+from octavo_engine.server.openai.batches.storage import Storage
 from octavo_engine.server.prepared import Setup
 from octavo_engine.server.progress import show_loading
 from octavo_engine.server.serving import Serving
@@ -118,7 +119,11 @@ class Server:
         self._signalled = asyncio.Event()
         self._hurried = asyncio.Event()
         self._connecting: set[asyncio.Task[None]] = set()
-        self._http = _Uvicorn(_http_config(create_app(serving)))
+        folder, size = serving.config.batch_storage, serving.config.batch_storage_size
+        self._storage = Storage(folder, size, serving.several_keys) if folder is not None else None
+        application = create_app(serving, self._storage)
+        self._batches = application.batches
+        self._http = _Uvicorn(_http_config(application.serve))
         self._most_connections = possible_connections(serving.config.max_connections)
         self._acceptor = Acceptor(
             listener, self._most_connections, self._hand_over, self._probe_protocols, metrics_listener
@@ -153,9 +158,12 @@ class Server:
         http = asyncio.create_task(self._http.serve(sockets=[]))
         others = asyncio.create_task(self._reload_keys()), asyncio.create_task(self._beat())
         self._acceptor.start()
+        if self._batches is not None:
+            self._batches.start()
         try:
             yield
         finally:
+            await self._stop_batches()
             self._serving.draining = True
             for other in others:
                 other.cancel()
@@ -269,7 +277,11 @@ class Server:
         raise EngineDeadError(failed.message if failed else "the engine process ended")
 
     async def _drain(self) -> None:
-        """Let running answers finish within --drain-timeout, then end the others with an error."""
+        """Let running answers finish within --drain-timeout, then end the others with an error.
+
+        Batches stop at once: what they have not done is done by the next server.
+        """
+        await self._stop_batches()
         running, limit = self._serving.running, self._serving.config.drain_timeout
         if running:
             log.info("draining: %d requests may take %g s more; a second signal ends them at once", len(running), limit)
@@ -285,6 +297,11 @@ class Server:
         if (failed := self._serving.engine.state.failed) is not None:
             raise EngineDeadError(failed.message)
         log.info("the server ends")
+
+    async def _stop_batches(self) -> None:
+        if self._batches is not None and self._storage is not None:
+            await self._batches.stop()
+            self._storage.close()
 
     async def _reload_keys(self) -> None:
         while self._serving.keys is not None:

@@ -144,11 +144,11 @@ class Serving:
             ),
             lambda: self.engine.state.stats,
             lambda: self.engine.state.ready,
-            several_keys=self._several_keys,
+            several_keys=self.several_keys,
         )
-        self.text = TextPool(self._several_keys)
-        self.uploads = BytesInUse(_MAX_UPLOADS, "uploads", "request bodies", self._several_keys)
-        self.unread = BytesInUse(_MAX_UNREAD, "unread_answers", "answers that are not read", self._several_keys)
+        self.text = TextPool(self.several_keys)
+        self.uploads = BytesInUse(_MAX_UPLOADS, "uploads", "request bodies", self.several_keys)
+        self.unread = BytesInUse(_MAX_UNREAD, "unread_answers", "answers that are not read", self.several_keys)
         self.metrics = Metrics(
             self.names[0],
             lambda: self.engine.state,
@@ -162,7 +162,8 @@ class Serving:
         """Seconds since the server's loop turned, to be asked from another thread."""
         return 0.0 if self.beat_at is None else time.monotonic() - self.beat_at
 
-    def _several_keys(self) -> bool:
+    def several_keys(self) -> bool:
+        """Whether several keys share the server."""
         return self.keys is not None and len(self.keys) > 1
 
     @property

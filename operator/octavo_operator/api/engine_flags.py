@@ -15,8 +15,10 @@ RESERVED = frozenset({
     "config", "enable-lora", "no-enable-lora", "lora-modules", "max-loras", "max-lora-rank", "max-cpu-loras", "help",
     "model",
     "metrics-port",
+    "batch-storage", "batch-storage-size",
 })  # fmt: skip
-"""Not for extraArgs: a file that would hide flags, what spec.adapters decides, and a port that nothing would scrape."""
+"""Not for extraArgs: a file that would hide flags, what spec.adapters decides, a port that nothing would scrape, and a
+folder that belongs to one server while a service has several behind one name."""
 
 EXTRA = (
     "attention-backend", "block-size", "device", "enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager",

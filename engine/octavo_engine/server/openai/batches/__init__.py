@@ -1,0 +1,1 @@
+"""OpenAI's files and batches: requests that are answered when no other ones wait, kept in a folder."""

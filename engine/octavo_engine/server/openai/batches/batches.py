@@ -1,0 +1,82 @@
+"""All keys' batches: what begins, what is cancelled, and what goes on when a server starts again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from octavo_engine.server.errors import APIError, shutting_down
+from octavo_engine.server.openai.batches.job import Job
+from octavo_engine.server.openai.batches.line_answers import LineAnswers
+from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, RequestCounts
+from octavo_engine.server.openai.batches.protocol import BatchBody
+from octavo_engine.server.openai.batches.storage import MAX_ACTIVE, Owned, Storage, new_batch_id
+
+_WINDOW = 24 * 3600
+"""Seconds in which a batch has to be done."""
+
+
+class Batches:
+    """Batches of the folder `storage`; those that have not ended run from `start` to `stop`."""
+
+    def __init__(self, storage: Storage, answers: LineAnswers) -> None:
+        self.storage = storage
+        self._answers = answers
+        self._jobs: dict[str, Job] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def start(self) -> None:
+        """Go on with what an earlier server has begun."""
+        for owner in self.storage.owners:
+            for batch in owner.active:
+                self._run(owner, batch)
+
+    async def stop(self) -> None:
+        """Leave all batches as they are, to be gone on with by the next server."""
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def create(self, owner: Owned, body: BatchBody) -> BatchObject:
+        """A new batch, which begins; APIError if there is no such file, or too much under way, or no time left."""
+        if self._stopped:
+            raise shutting_down()
+        if (file := owner.files.get(body.input_file_id)) is None or file.purpose != "batch":
+            message = f"input_file_id: there is no input file {body.input_file_id!r}; upload one with purpose batch"
+            raise APIError(400, message, param="input_file_id", code="file_not_found")
+        if (active := len(owner.active)) >= MAX_ACTIVE:
+            message = f"{active} batches of this key have not ended, as many as may; wait for one, or cancel it"
+            raise APIError(429, message, code="too_many_batches", headers={"Retry-After": "60"})
+        now = int(self.storage.clock())
+        batch = BatchObject(
+            id=new_batch_id(),
+            endpoint=body.endpoint,
+            input_file_id=file.id,
+            completion_window=body.completion_window,
+            created_at=now,
+            expires_at=now + _WINDOW,
+            request_counts=RequestCounts(),
+            metadata=body.metadata,
+        )
+        await self.storage.save(owner, batch)
+        self._run(owner, batch)
+        return batch
+
+    async def cancel(self, batch: BatchObject) -> None:
+        """Have it end; APIError 400 if it has ended."""
+        if batch.status in ENDED or (job := self._jobs.get(batch.id)) is None:
+            message = f"the batch is {batch.status} and cannot be cancelled any more"
+            raise APIError(400, message, param="batch_id", code="batch_ended")
+        if batch.status != "cancelling":
+            await job.cancel()
+
+    def _run(self, owner: Owned, batch: BatchObject) -> None:
+        job = self._jobs[batch.id] = Job(self.storage, owner, batch, self._answers)
+        task = asyncio.create_task(job.run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._forget(batch.id))
+
+    def _forget(self, batch_id: str) -> None:
+        del self._jobs[batch_id]

@@ -1,0 +1,109 @@
+"""The lines of a batch's input file: one request each, all checked before the first is answered.
+
+Bodies are not parsed here: msgspec only finds where they end, and a text worker reads each when its turn comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from octavo_engine.server.openai.batches.objects import LineError
+
+MAX_LINES = 50_000
+MAX_LINE_BYTES = 1 << 20
+_MOST_ERRORS = 50
+"""That a batch shows; the file is not read any further."""
+_LINES_AT_ONCE = 50
+_PAUSE = 0.001
+"""Seconds after so many lines, in which other threads get the interpreter's lock."""
+
+
+class InputLine(msgspec.Struct, forbid_unknown_fields=True):
+    """A line as clients write it."""
+
+    custom_id: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+    method: Literal["POST"]
+    url: str
+    body: msgspec.Raw
+
+
+class _Body(msgspec.Struct):
+    """What a line's body must be: an object without `stream`."""
+
+    stream: Any = None
+
+
+_lines = msgspec.json.Decoder(InputLine)
+_bodies = msgspec.json.Decoder(_Body)
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Each line with its number, from 1; empty ones are left out. One that is too long comes as its beginning."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            rest = line
+            while not rest.endswith(b"\n") and (rest := file.readline(MAX_LINE_BYTES)):
+                pass
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if line.strip():
+                yield number, line
+
+
+def read_line(line: bytes) -> InputLine:
+    """A line of a file that was checked."""
+    return _lines.decode(line)
+
+
+def check_input(path: Path, endpoint: str) -> tuple[int, list[LineError]]:
+    """How many requests there are, and what is wrong with them. Blocks, so it belongs into a thread."""
+    errors: list[LineError] = []
+    seen: set[str] = set()
+    total = 0
+    for total, (number, line) in enumerate(lines_of(path), 1):
+        if total > MAX_LINES:
+            return total, [LineError("too_many_requests", f"the file has more than {MAX_LINES} lines; send several")]
+        if (error := _check(number, line, endpoint, seen)) is not None:
+            errors.append(error)
+        if len(errors) >= _MOST_ERRORS:
+            break
+        if total % _LINES_AT_ONCE == 0:
+            time.sleep(_PAUSE)
+    if total == 0:
+        return 0, [LineError("empty_file", "the file has no lines; send one request in each")]
+    return total, errors
+
+
+def _check(number: int, line: bytes, endpoint: str, seen: set[str]) -> LineError | None:
+    if len(line.rstrip(b"\r\n")) > MAX_LINE_BYTES:
+        return LineError("line_too_long", f"the line has more than {MAX_LINE_BYTES} bytes", line=number)
+    try:
+        found = _lines.decode(line)
+        body = _bodies.decode(found.body)
+    except msgspec.ValidationError as error:
+        return LineError("invalid_request", f"the line is not a request: {error}", line=number)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return LineError("invalid_json_line", f"the line is not valid JSON: {error}", line=number)
+    wrong = _contradiction(number, found, endpoint, streams=bool(body.stream), again=found.custom_id in seen)
+    seen.add(found.custom_id)
+    return wrong
+
+
+def _contradiction(number: int, found: InputLine, endpoint: str, *, streams: bool, again: bool) -> LineError | None:
+    """What is wrong with a line that is a request."""
+    if found.url != endpoint:
+        message = f"the line is for {found.url[:200]!r}, and the batch for {endpoint}"
+        return LineError("mismatched_endpoint", message, "url", number)
+    if again:
+        message = f"the custom_id {found.custom_id[:100]!r} is there twice"
+        return LineError("duplicate_custom_id", message, "custom_id", number)
+    if streams:
+        return LineError("unsupported_parameter", "stream: a batch has no streams; leave it out", "body.stream", number)
+    return None

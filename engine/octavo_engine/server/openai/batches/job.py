@@ -1,0 +1,143 @@
+"""One batch from its first line to its end, whatever that is; what an earlier server has done of it is not repeated."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.batches.input_file import check_input, lines_of, read_line
+from octavo_engine.server.openai.batches.line_answers import LineAnswers
+from octavo_engine.server.openai.batches.objects import BatchObject, LineError, LineErrors, LineFailure
+from octavo_engine.server.openai.batches.results import Results
+from octavo_engine.server.openai.batches.storage import Owned, Storage
+
+log = logging.getLogger("octavo.server")
+
+LINES_AT_ONCE = 32
+"""Lines of one batch that are read and wait for their turn, or are being answered."""
+_EXPIRED = LineFailure("batch_expired", "the batch reached the end of its completion window before this line's turn")
+
+End = Literal["completed", "failed", "expired", "cancelled"]
+
+
+class Job:
+    """Runs a batch. It ends early if it is cancelled, if its time is over, or if it cannot go on."""
+
+    def __init__(self, storage: Storage, owner: Owned, batch: BatchObject, answers: LineAnswers) -> None:
+        self._storage, self._owner, self._batch, self._answers = storage, owner, batch, answers
+        self._results = Results(storage, owner, batch)
+        self._input = owner.path(batch.input_file_id)
+        self._cancelled = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until the batch has ended and is kept so. Cancelled, it can be run again later."""
+        try:
+            await self._results.open()
+            if self._batch.status == "validating" and not await self._check():
+                return
+            end = await self._answer_in_time()
+            await self._finish(end)
+        except APIError as error:
+            await self._fail([LineError(error.detail.code or "failed", error.detail.message)])
+        except Exception:
+            log.exception("%s failed", self._batch.id)
+            await self._fail([LineError("internal_error", "something went wrong here; the log says more")])
+
+    async def cancel(self) -> None:
+        """End it as soon as possible; lines that are being answered are aborted."""
+        self._batch.status, self._batch.cancelling_at = "cancelling", self._now()
+        self._cancelled.set()
+        await self._storage.save(self._owner, self._batch)
+
+    async def _check(self) -> bool:
+        """Whether all lines are requests."""
+        total, errors = await asyncio.to_thread(check_input, self._input, self._batch.endpoint)
+        if errors:
+            await self._fail(errors)
+            return False
+        self._batch.request_counts.total = total
+        if self._batch.status == "validating":
+            self._batch.status, self._batch.in_progress_at = "in_progress", self._now()
+        await self._storage.save(self._owner, self._batch)
+        return True
+
+    async def _answer_in_time(self) -> End:
+        """Answer all lines; how that ended."""
+        if self._batch.status == "cancelling":
+            return "cancelled"
+        answering = asyncio.create_task(self._answer_all())
+        cancelled = asyncio.create_task(self._cancelled.wait())
+        left = max(0.0, self._batch.expires_at - self._storage.clock())
+        try:
+            await asyncio.wait((answering, cancelled), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+                return "completed"
+            return "cancelled" if self._cancelled.is_set() else "expired"
+        finally:
+            answering.cancel()
+            cancelled.cancel()
+            await asyncio.gather(answering, cancelled, return_exceptions=True)
+
+    async def _answer_all(self) -> None:
+        """APIError if the batch cannot go on."""
+        places = asyncio.Semaphore(LINES_AT_ONCE)
+        lines = lines_of(self._input)
+        try:
+            async with asyncio.TaskGroup() as group:
+                while (entry := await asyncio.to_thread(next, lines, None)) is not None:
+                    number, line = entry
+                    if number not in self._results.done:
+                        await places.acquire()
+                        group.create_task(self._answer(number, line, places.release))
+        except* APIError as errors:
+            raise errors.exceptions[0] from None
+
+    async def _answer(self, number: int, line: bytes, release: Callable[[], None]) -> None:
+        try:
+            asked = read_line(line)
+            answer = await self._answers.ask(self._owner.name, asked.url, bytes(asked.body))
+            await self._results.add(number, asked.custom_id, answer)
+        finally:
+            release()
+
+    async def _finish(self, end: End) -> None:
+        if end == "expired":
+            await self._expire_rest()
+        if end == "completed":
+            self._batch.status, self._batch.finalizing_at = "finalizing", self._now()
+        await self._results.close()
+        await self._end(end)
+
+    async def _expire_rest(self) -> None:
+        """An error for each line that has no answer."""
+        lines = lines_of(self._input)
+        while (entry := await asyncio.to_thread(next, lines, None)) is not None:
+            number, line = entry
+            if number not in self._results.done:
+                await self._results.fail(number, read_line(line).custom_id, _EXPIRED)
+
+    async def _fail(self, errors: list[LineError]) -> None:
+        self._batch.errors = LineErrors(errors)
+        await self._results.close()
+        await self._end("failed")
+
+    async def _end(self, end: End) -> None:
+        self._batch.status = end
+        setattr(self._batch, f"{end}_at", self._now())
+        await self._storage.save(self._owner, self._batch)
+        counts = self._batch.request_counts
+        log.info(
+            "%s is %s: %d of %d lines were answered, %d with an error",
+            self._batch.id,
+            end,
+            counts.completed + counts.failed,
+            counts.total,
+            counts.failed,
+        )
+
+    def _now(self) -> int:
+        return int(self._storage.clock())

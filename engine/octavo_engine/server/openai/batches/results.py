@@ -1,0 +1,115 @@
+"""A batch's output and error file while it runs: a line for each request that has ended, so that none is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from octavo_engine.server.openai.batches.line_answers import Answer
+from octavo_engine.server.openai.batches.objects import (
+    BatchObject,
+    LineFailure,
+    LineResponse,
+    OutputLine,
+    encode,
+)
+from octavo_engine.server.openai.batches.storage import Owned, Storage, result_ids
+
+
+class _Written(msgspec.Struct):
+    id: str
+
+
+_OK = 200
+_OUTPUT, _ERRORS = 0, 1
+_written = msgspec.json.Decoder(_Written)
+
+
+class Results:
+    """Both files. APIError 413 if the key's budget of bytes is used up."""
+
+    def __init__(self, storage: Storage, owner: Owned, batch: BatchObject) -> None:
+        self._storage, self._owner, self._batch = storage, owner, batch
+        self._ids = result_ids(batch)
+        self._files: list[IO[bytes]] = []
+        self._sizes: list[int] = []
+        self._writes: set[asyncio.Future[None]] = set()
+        """Those that go on if the line is cancelled that waits for one."""
+        self.done: set[int] = set()
+        """Numbers of the lines that have ended."""
+
+    async def open(self) -> None:
+        """Read what an earlier server has written, and count it."""
+        ended = []
+        for file_id in self._ids:
+            self._files.append(await self._storage.create(self._owner, file_id))
+            numbers, size, cut = await asyncio.to_thread(_recover, self._owner.path(file_id))
+            self._sizes.append(size)
+            self._owner.bytes -= cut
+            ended.append(numbers)
+        self.done = set().union(*ended)
+        counts = self._batch.request_counts
+        counts.completed, counts.failed = map(len, ended)
+
+    async def add(self, number: int, custom_id: str, answer: Answer) -> None:
+        """Append the answer to a line: to the output file if it is one, else to the error file."""
+        response = LineResponse(answer.status, answer.request_id, msgspec.Raw(answer.body))
+        place = _OUTPUT if answer.status == _OK else _ERRORS
+        await self._append(place, number, OutputLine(self._id(number), custom_id, response, None))
+
+    async def fail(self, number: int, custom_id: str, failure: LineFailure) -> None:
+        """Append why a line was not answered."""
+        await self._append(_ERRORS, number, OutputLine(self._id(number), custom_id, None, failure))
+
+    async def close(self) -> None:
+        """List both files in the batch. An empty one is removed."""
+        await asyncio.gather(*self._writes, return_exceptions=True)
+        for file in self._files:
+            file.close()
+        batch = self._batch
+        for name, file_id, size in zip(("output", "error"), self._ids, self._sizes, strict=False):
+            if not size:
+                await self._storage.discard(self._owner, file_id, 0)
+                continue
+            await self._storage.add(self._owner, file_id, f"{batch.id}_{name}.jsonl", size, "batch_output")
+            setattr(batch, f"{name}_file_id", file_id)
+
+    def _id(self, number: int) -> str:
+        return f"batch_req_{self._batch.id.removeprefix('batch_')}-{number}"
+
+    async def _append(self, place: int, number: int, line: OutputLine) -> None:
+        data = encode(line) + b"\n"
+        self._storage.take(self._owner, len(data))
+        self._sizes[place] += len(data)
+        self.done.add(number)
+        if place == _OUTPUT:
+            self._batch.request_counts.completed += 1
+        else:
+            self._batch.request_counts.failed += 1
+        write = asyncio.ensure_future(asyncio.to_thread(_write, self._files[place], data))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        await asyncio.shield(write)
+
+
+def _write(file: IO[bytes], data: bytes) -> None:
+    file.write(data)
+    file.flush()
+
+
+def _recover(path: Path) -> tuple[set[int], int, int]:
+    """The numbers of the lines that are complete, their bytes, and those of a last one that is not: it is cut off."""
+    found: set[int] = set()
+    complete = 0
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                complete += len(line)
+                found.add(int(_written.decode(line).id.rpartition("-")[2]))
+    cut = path.stat().st_size - complete
+    os.truncate(path, complete)
+    return found, complete, cut

@@ -1,0 +1,147 @@
+"""/v1/files and /v1/batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from octavo_engine.server.auth import key_of
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.middleware import upload_of
+from octavo_engine.server.openai.batches.batches import Batches
+from octavo_engine.server.openai.batches.objects import BatchObject, Deleted, FileObject, Page, encode
+from octavo_engine.server.openai.batches.protocol import BatchBody
+from octavo_engine.server.openai.batches.storage import Owned
+from octavo_engine.server.openai.batches.upload import receive_file
+from octavo_engine.server.openai.body import parse
+
+FILES = "/v1/files"
+Listed = TypeVar("Listed", FileObject, BatchObject)
+_MOST_BYTES = 64 << 10
+"""Of the body of POST /v1/batches."""
+
+
+def routes(batches: Batches | None) -> APIRouter:
+    """The endpoints; without a folder they say which flag is missing."""
+    router = APIRouter()
+    if batches is None:
+        for path in (FILES, "/v1/batches"):
+            for each in (path, path + "/{rest:path}"):
+                router.add_api_route(each, _off, methods=["GET", "POST", "DELETE"], include_in_schema=False)
+        return router
+    _add_files(router, batches)
+    _add_batches(router, batches)
+    return router
+
+
+async def _off() -> Response:
+    message = "this server keeps no files and batches; serve with --batch-storage FOLDER"
+    raise APIError(404, message, code="not_found", headers={"Connection": "close"})
+
+
+def _add_files(router: APIRouter, batches: Batches) -> None:
+    storage = batches.storage
+
+    def own(request: Request) -> Owned:
+        return storage.of(key_of(request.scope).name)
+
+    @router.post(FILES, response_model=None)
+    async def create_file(request: Request) -> Response:
+        return _json(await receive_file(request, storage, own(request)))
+
+    @router.get("/v1/files", response_model=None)
+    async def list_files(request: Request) -> Response:
+        files = own(request).files
+        if (purpose := request.query_params.get("purpose")) is not None:
+            files = {name: file for name, file in files.items() if file.purpose == purpose}
+        return _json(_page(request, files, most=10_000))
+
+    @router.get("/v1/files/{file_id}", response_model=None)
+    async def get_file(request: Request, file_id: str) -> Response:
+        return _json(_file(own(request), file_id))
+
+    @router.get("/v1/files/{file_id}/content", response_model=None)
+    async def get_content(request: Request, file_id: str) -> Response:
+        owner = own(request)
+        return FileResponse(owner.path(_file(owner, file_id).id), media_type="application/jsonl")
+
+    @router.delete("/v1/files/{file_id}", response_model=None)
+    async def delete_file(request: Request, file_id: str) -> Response:
+        owner = own(request)
+        file = _file(owner, file_id)
+        if any(batch.input_file_id == file_id for batch in owner.active):
+            message = "a batch that has not ended reads this file; cancel it first"
+            raise APIError(400, message, param="file_id", code="file_in_use")
+        await storage.discard(owner, file_id, file.bytes)
+        return _json(Deleted(id=file_id))
+
+
+def _add_batches(router: APIRouter, batches: Batches) -> None:
+    storage = batches.storage
+
+    def own(request: Request) -> Owned:
+        return storage.of(key_of(request.scope).name)
+
+    @router.post("/v1/batches", response_model=None)
+    async def create_batch(request: Request) -> Response:
+        upload = upload_of(request.scope)
+        if len(upload) > _MOST_BYTES:
+            raise APIError(413, f"the body has more than {_MOST_BYTES} bytes", code="request_too_large")
+        return _json(await batches.create(own(request), parse(BatchBody, upload.data)))
+
+    @router.get("/v1/batches", response_model=None)
+    async def list_batches(request: Request) -> Response:
+        return _json(_page(request, own(request).batches, most=100))
+
+    @router.get("/v1/batches/{batch_id}", response_model=None)
+    async def get_batch(request: Request, batch_id: str) -> Response:
+        return _json(_batch(own(request), batch_id))
+
+    @router.post("/v1/batches/{batch_id}/cancel", response_model=None)
+    async def cancel_batch(request: Request, batch_id: str) -> Response:
+        batch = _batch(own(request), batch_id)
+        await batches.cancel(batch)
+        return _json(batch)
+
+
+def _file(owner: Owned, file_id: str) -> FileObject:
+    if (found := owner.files.get(file_id)) is None:
+        raise APIError(404, f"there is no file {file_id[:100]!r}", param="file_id", code="file_not_found")
+    return found
+
+
+def _batch(owner: Owned, batch_id: str) -> BatchObject:
+    if (found := owner.batches.get(batch_id)) is None:
+        raise APIError(404, f"there is no batch {batch_id[:100]!r}", param="batch_id", code="batch_not_found")
+    return found
+
+
+def _page(request: Request, every: Mapping[str, Listed], most: int) -> Page:
+    """The part of a list after `after`, of at most `limit`, the newest first unless `order` is asc; APIError 400."""
+    query = request.query_params
+    text = query.get("limit", "20" if most == 100 else str(most))
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
+        raise APIError(400, f"limit: must be a whole number from 1 to {most}", param="limit")
+    order = query.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise APIError(400, "order: must be asc or desc", param="order")
+    names = list(every) if order == "asc" else list(every)[::-1]
+    if (after := query.get("after")) is not None:
+        if after not in every:
+            raise APIError(400, f"after: there is no {after[:100]!r} in this list", param="after")
+        names = names[names.index(after) + 1 :]
+    shown = names[: int(text)]
+    return Page(
+        data=[every[name] for name in shown],
+        first_id=shown[0] if shown else None,
+        last_id=shown[-1] if shown else None,
+        has_more=len(names) > len(shown),
+    )
+
+
+def _json(value: FileObject | BatchObject | Page | Deleted) -> Response:
+    return Response(encode(value), media_type="application/json")

@@ -1,0 +1,200 @@
+"""The folder of --batch-storage: each API key's files and batches, within a budget of bytes.
+
+Below the folder each key has one of its own, with `files/ID` beside `files/ID.json`, and `batches/ID.json`. All that is
+known of them is in memory as well. Disks are only touched in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import re
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal, TypeVar
+
+import msgspec
+
+from octavo_engine.errors import ConfigurationError
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, FileObject, encode
+
+Kept = TypeVar("Kept", FileObject, BatchObject)
+MAX_FILES = 1000
+MAX_BATCHES = 1000
+MAX_ACTIVE = 16
+"""Batches of one key that have not ended."""
+_NO_KEY = "anyone"
+_ID = re.compile(r"file-[0-9a-f]{32}", re.ASCII)
+
+
+@dataclass(slots=True)
+class Owned:
+    """What one API key has here."""
+
+    folder: Path
+    name: str
+    """The key's name; empty for an API without keys."""
+    files: dict[str, FileObject] = field(default_factory=dict)
+    batches: dict[str, BatchObject] = field(default_factory=dict)
+    bytes: int = 0
+    """Of its files, those that are being written included."""
+
+    def path(self, file_id: str) -> Path:
+        """Where a file's content is."""
+        return self.folder / "files" / file_id
+
+    def batch_path(self, batch_id: str) -> Path:
+        """Where a batch is kept."""
+        return self.folder / "batches" / f"{batch_id}.json"
+
+    @property
+    def active(self) -> list[BatchObject]:
+        """Batches that have not ended."""
+        return [batch for batch in self.batches.values() if batch.status not in ENDED]
+
+
+class Storage:
+    """All keys' files and batches. ConfigurationError if the folder cannot be used, or another server uses it."""
+
+    def __init__(
+        self, folder: Path, size: int, several_keys: Callable[[], bool], clock: Callable[[], float] = time.time
+    ) -> None:
+        self.clock = clock
+        self._folder, self._size, self._several_keys = folder, size, several_keys
+        self._owners: dict[str, Owned] = {}
+        self._saving = asyncio.Lock()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / ".lock").open("a")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for each in sorted(folder.iterdir()):
+                if each.is_dir():
+                    self._load(each)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"--batch-storage {folder} is used by another server; give each server a folder of its own"
+            ) from None
+        except OSError as error:
+            raise ConfigurationError(f"--batch-storage {folder} cannot be used: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Let another server use the folder."""
+        self._lock.close()
+
+    @property
+    def owners(self) -> list[Owned]:
+        """Every key that has something here."""
+        return list(self._owners.values())
+
+    def of(self, key_name: str) -> Owned:
+        """What this key has; other keys see none of it."""
+        if (found := self._owners.get(key_name)) is None:
+            folder = self._folder / (f"key-{key_name}" if key_name else _NO_KEY)
+            found = self._owners[key_name] = Owned(folder, key_name)
+        return found
+
+    def take(self, owner: Owned, size: int) -> None:
+        """Count `size` bytes more of this key's files; APIError 413 if that is too much."""
+        share = self._size // 4 if self._several_keys() else self._size
+        total = sum(each.bytes for each in self._owners.values())
+        if owner.bytes + size > share or total + size > self._size:
+            message = (
+                f"the files of this key have {owner.bytes} bytes of the {share} that it may have, those of all keys "
+                f"{total} of {self._size} (--batch-storage-size); delete files, or serve with a larger one"
+            )
+            raise APIError(413, message, code="storage_full")
+        owner.bytes += size
+
+    def check_room(self, owner: Owned) -> None:
+        """APIError 429 if this key has as many files as it may."""
+        if len(owner.files) >= MAX_FILES:
+            message = f"this key has {len(owner.files)} files, as many as it may; delete some"
+            raise APIError(429, message, code="too_many_files", headers={"x-should-retry": "false"})
+
+    async def create(self, owner: Owned, file_id: str) -> IO[bytes]:
+        """A file of the key to append to; it is not listed before `add`."""
+        return await asyncio.to_thread(_create, owner.path(file_id))
+
+    async def add(
+        self, owner: Owned, file_id: str, filename: str, size: int, purpose: Literal["batch", "batch_output"]
+    ) -> FileObject:
+        """List a file that has been written, whose `size` bytes were taken."""
+        now = int(self.clock())
+        file = FileObject(id=file_id, bytes=size, created_at=now, filename=filename, purpose=purpose)
+        await asyncio.to_thread(_write, owner.path(f"{file_id}.json"), encode(file))
+        owner.files[file_id] = file
+        return file
+
+    async def discard(self, owner: Owned, file_id: str, size: int) -> None:
+        """Remove a file whose `size` bytes were taken, listed or not."""
+        owner.files.pop(file_id, None)
+        await asyncio.to_thread(_remove, [owner.path(f"{file_id}.json"), owner.path(file_id)])
+        owner.bytes -= size
+
+    async def save(self, owner: Owned, batch: BatchObject) -> None:
+        """Keep a batch as it is now. The oldest that has ended is forgotten where there are too many."""
+        owner.batches[batch.id] = batch
+        async with self._saving:  # so that an older state never replaces a newer one
+            await asyncio.to_thread(_write, owner.batch_path(batch.id), encode(batch))
+            if len(owner.batches) > MAX_BATCHES:
+                oldest = next(each for each in owner.batches.values() if each.status in ENDED)
+                del owner.batches[oldest.id]
+                await asyncio.to_thread(_remove, [owner.batch_path(oldest.id)])
+
+    def _load(self, folder: Path) -> None:
+        owner = self.of("" if folder.name == _NO_KEY else folder.name.removeprefix("key-"))
+        files = [_read(path, FileObject) for path in (folder / "files").glob("*.json")]
+        batches = [_read(path, BatchObject) for path in (folder / "batches").glob("*.json")]
+        owner.files = {file.id: file for file in sorted(files, key=lambda each: each.created_at)}
+        owner.batches = {batch.id: batch for batch in sorted(batches, key=lambda each: each.created_at)}
+        needed = {*owner.files, *(name for batch in owner.active for name in result_ids(batch))}
+        for path in (folder / "files").glob("*"):
+            if path.name.removesuffix(".json") in needed:
+                owner.bytes += path.stat().st_size if path.suffix != ".json" else 0
+            elif _ID.match(path.name):
+                path.unlink()  # an upload that the last server did not finish
+
+
+def new_file_id() -> str:
+    """The id of a new file."""
+    return f"file-{uuid.uuid4().hex}"
+
+
+def new_batch_id() -> str:
+    """The id of a new batch."""
+    return f"batch_{uuid.uuid4().hex}"
+
+
+def result_ids(batch: BatchObject) -> tuple[str, str]:
+    """The ids of a batch's output and error file, which follow from its own."""
+    name = uuid.UUID(batch.id.removeprefix("batch_"))
+    return f"file-{uuid.uuid5(name, 'output').hex}", f"file-{uuid.uuid5(name, 'errors').hex}"
+
+
+def _read(path: Path, kind: type[Kept]) -> Kept:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"--batch-storage: {path} is damaged ({error}); remove it") from None
+
+
+def _create(path: Path) -> IO[bytes]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("ab")
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a small file in one step, so that a server that is killed leaves the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.write_bytes(data)
+    beside.replace(path)

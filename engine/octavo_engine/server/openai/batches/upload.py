@@ -1,0 +1,164 @@
+"""A file that a client uploads as multipart/form-data: it goes to the disk as it comes, and is never held in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import IO, TYPE_CHECKING
+
+from python_multipart import MultipartParser
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import parse_options_header
+from starlette.requests import Request
+
+from octavo_engine.server.errors import APIError
+from octavo_engine.server.openai.batches.objects import FileObject
+from octavo_engine.server.openai.batches.storage import Owned, Storage, new_file_id
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+MAX_FILE_BYTES = 200 << 20
+UPLOAD_SECONDS = 600.0
+"""In which a file must have arrived."""
+_MOST_OVERHEAD = 64 << 10
+"""Bytes of a form beside its file."""
+_LONGEST_FIELD = 1024
+_CLOSE = {"Connection": "close"}
+"""Of an answer before all of the body has come."""
+
+
+class _Form:
+    """Takes a form's bytes in; `content` has what came of the file since it was emptied last."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self.content = bytearray()
+        self.fields: dict[str, bytearray] = {}
+        self.filename: str | None = None
+        self.ended = False
+        self._header, self._value, self._part = bytearray(), bytearray(), ""
+        callbacks: MultipartCallbacks = {
+            "on_part_begin": self._begin_part,
+            "on_header_begin": self._begin_header,
+            "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+            "on_header_end": self._take_header,
+            "on_part_data": self._take_data,
+            "on_end": self._end,
+        }
+        self._parser = MultipartParser(boundary, callbacks)
+
+    def write(self, data: bytes) -> None:
+        """APIError 400 if this is no form."""
+        try:
+            self._parser.write(data)
+        except MultipartParseError as error:
+            raise _invalid(f"the body is not a form: {error}") from None
+
+    def _begin_part(self) -> None:
+        self._part = ""
+
+    def _begin_header(self) -> None:
+        self._header.clear()
+        self._value.clear()
+
+    def _end(self) -> None:
+        self.ended = True
+
+    def _take_header(self) -> None:
+        if bytes(self._header).lower() != b"content-disposition":
+            return
+        options = parse_options_header(bytes(self._value))[1]
+        self._part = options.get(b"name", b"").decode(errors="replace")
+        if self._part == "file":
+            if self.filename is not None:
+                raise _invalid("there is more than one file; send them one by one")
+            self.filename = options.get(b"filename", b"").decode(errors="replace")[:255]
+        else:
+            self.fields[self._part] = bytearray()
+
+    def _take_data(self, data: bytes, start: int, end: int) -> None:
+        if self._part == "file":
+            self.content += data[start:end]
+            return
+        field = self.fields.setdefault(self._part, bytearray())
+        field += data[start:end]
+        if len(field) > _LONGEST_FIELD:
+            raise _invalid(f"{self._part[:100]}: has more than {_LONGEST_FIELD} bytes", self._part[:100])
+
+
+async def receive_file(request: Request, storage: Storage, owner: Owned) -> FileObject:
+    """The uploaded file, listed; APIError if it is not one, or too large. What has come of it is removed then."""
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        raise _invalid("send the file as multipart/form-data, with the fields purpose and file")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > MAX_FILE_BYTES + _MOST_OVERHEAD:
+        raise _too_large()
+    storage.check_room(owner)
+    file_id = new_file_id()
+    form = _Form(options[b"boundary"])
+    writing = _Writing(storage, owner, file_id)
+    try:
+        async with asyncio.timeout(UPLOAD_SECONDS):
+            await writing.all_of(request, form)
+        return await storage.add(owner, file_id, form.filename or file_id, writing.size, "batch")
+    except BaseException as error:
+        await asyncio.shield(storage.discard(owner, file_id, writing.size))
+        if isinstance(error, TimeoutError):
+            message = f"the file did not arrive within {UPLOAD_SECONDS:.0f} s"
+            raise APIError(408, message, code="upload_timeout", headers=_CLOSE) from None
+        raise
+
+
+class _Writing:
+    """A file that is being written, and how many of its bytes have been taken."""
+
+    def __init__(self, storage: Storage, owner: Owned, file_id: str) -> None:
+        self._storage, self._owner, self._file_id = storage, owner, file_id
+        self.size = 0
+
+    async def all_of(self, request: Request, form: _Form) -> None:
+        """Write what the form has as its file; APIError for a form that is not as it should be."""
+        read = 0
+        with await self._storage.create(self._owner, self._file_id) as file:
+            async for data in request.stream():
+                read += len(data)
+                if read > MAX_FILE_BYTES + _MOST_OVERHEAD:
+                    raise _too_large()
+                form.write(data)
+                await self._append(file, form)
+        _check(form)
+
+    async def _append(self, file: IO[bytes], form: _Form) -> None:
+        if not form.content:
+            return
+        self._storage.take(self._owner, len(form.content))
+        self.size += len(form.content)
+        await asyncio.to_thread(file.write, bytes(form.content))
+        form.content.clear()
+
+
+def _check(form: _Form) -> None:
+    if not form.ended:
+        raise _invalid("the form has no end")
+    unknown = next((name for name in form.fields if name != "purpose"), None)
+    if unknown is not None:
+        name = unknown[:100]
+        raise APIError(
+            400, f"{name}: is not supported by this version; leave it out", param=name, code="unsupported_parameter"
+        )
+    if form.filename is None:
+        raise APIError(400, "file is required", param="file", code="missing_required_parameter")
+    if "purpose" not in form.fields:
+        raise APIError(400, "purpose is required", param="purpose", code="missing_required_parameter")
+    if form.fields["purpose"] != b"batch":
+        raise _invalid("purpose: must be batch, which is all that files are for here", "purpose")
+
+
+def _invalid(message: str, param: str | None = None) -> APIError:
+    return APIError(400, message, param=param, headers=_CLOSE)
+
+
+def _too_large() -> APIError:
+    message = f"the file has more than {MAX_FILE_BYTES} bytes; send several"
+    return APIError(413, message, code="request_too_large", param="file", headers=_CLOSE)

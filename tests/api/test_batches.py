@@ -1,0 +1,264 @@
+"""Files and batches through the real openai SDK: what is answered, what is refused, and what a restart leaves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types import Batch
+
+from octavo_engine.errors import ConfigurationError
+from octavo_engine.server.openai.batches import input_file, upload
+from octavo_engine.server.openai.batches.input_file import check_input
+from octavo_engine.server.openai.batches.storage import Storage
+from tests.api.served import Served, write_keys
+
+CHAT = "/v1/chat/completions"
+Start = Callable[..., Served]
+
+
+def line(name: str, **body: Any) -> bytes:
+    asked = {"model": "smollm2", "messages": [{"role": "user", "content": "Hi"}], **body}
+    return json.dumps({"custom_id": name, "method": "POST", "url": CHAT, "body": asked}).encode() + b"\n"
+
+
+def begin(client: openai.OpenAI, *lines: bytes, **fields: Any) -> Batch:
+    file = client.files.create(file=("in.jsonl", b"".join(lines)), purpose="batch")
+    return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h", **fields)
+
+
+def ended(server: Served, client: openai.OpenAI, batch: Batch) -> Batch:
+    done = {"completed", "failed", "expired", "cancelled"}
+    server.wait_until(lambda: client.batches.retrieve(batch.id).status in done)
+    return client.batches.retrieve(batch.id)
+
+
+def lines_of(client: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
+    assert file_id is not None
+    read = [json.loads(each) for each in client.files.content(file_id).text.splitlines()]
+    assert len({each["id"] for each in read}) == len(read)
+    return {each["custom_id"]: each for each in read}
+
+
+def test_a_batch_is_answered_in_the_lowest_class(start: Start, tmp_path: Path) -> None:
+    server = start(batch_storage=tmp_path)
+    server.play("Hello there.")
+    client = server.openai()
+    good = [line(f"a{n}", max_tokens=5) for n in range(5)]
+    batch = begin(client, *good, line("bad", temperature=9), b"\n", line("gone", model="nope"), metadata={"a": "b"})
+    assert (batch.object, batch.endpoint, batch.metadata) == ("batch", CHAT, {"a": "b"})
+    batch = ended(server, client, batch)
+    counts = batch.request_counts
+    assert counts is not None and (counts.total, counts.completed, counts.failed) == (7, 5, 2)
+    assert batch.status == "completed" and batch.completed_at and batch.in_progress_at and batch.finalizing_at
+    answers = lines_of(client, batch.output_file_id)
+    assert set(answers) == {f"a{n}" for n in range(5)}
+    response = answers["a0"]["response"]
+    assert response["status_code"] == 200 and response["body"]["choices"][0]["message"]["content"] == "Hello there."
+    errors = lines_of(client, batch.error_file_id)
+    assert errors["bad"]["response"]["body"]["error"]["param"] == "temperature"
+    assert errors["gone"]["response"]["status_code"] == 404
+    assert {request.priority for request in server.engine.requests} == {1000}
+
+    file = client.files.retrieve(batch.output_file_id or "")
+    assert (file.purpose, file.bytes) == ("batch_output", len(client.files.content(file.id).content))
+    assert [each.id for each in client.batches.list(limit=1)] == [batch.id]
+    assert len(list(client.files.list())) == 3
+    assert [each.id for each in client.files.list(purpose="batch")] == [batch.input_file_id]
+    assert client.files.delete(file.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.files.retrieve(file.id)
+    with pytest.raises(openai.BadRequestError, match="completed and cannot"):
+        client.batches.cancel(batch.id)
+    body = server.http.get("/openapi.json").json()["paths"]["/v1/batches"]["post"]["requestBody"]
+    assert "BatchBody" in json.dumps(body)
+
+
+def test_a_restart_repeats_nothing_and_loses_nothing(start: Start, tmp_path: Path) -> None:
+    server = start(batch_storage=tmp_path)
+    client = server.openai()
+    lines = [line(f"a{n}", max_tokens=n + 1) for n in range(6)]
+    server.play("one two three four five six seven eight", hold_after=2)  # answers of up to 2 tokens end
+    batch = begin(client, *lines)
+    server.wait_until(lambda: len(server.do(lambda: [r for r in server.engine.requests if r.sampling.max_tokens == 3])))
+    server.wait_until(lambda: client.batches.retrieve(batch.id).request_counts.completed == 2)  # type: ignore[union-attr]
+    with pytest.raises(ConfigurationError, match="used by another server"):
+        Storage(tmp_path, 1 << 30, lambda: False)
+    server.stop()
+    assert server.outcome == 0
+    written = next(path for path in (tmp_path / "anyone" / "files").iterdir() if b"response" in path.read_bytes())
+    with written.open("ab") as file:
+        file.write(b'{"id":"batch_req_half a li')  # what a server leaves that is killed while it writes
+
+    again = start(batch_storage=tmp_path)
+    again.play("one two three four five six seven eight")
+    client = again.openai()
+    done = ended(again, client, batch)
+    assert done.status == "completed" and set(lines_of(client, done.output_file_id)) == {f"a{n}" for n in range(6)}
+    assert sorted(request.sampling.max_tokens for request in again.engine.requests) == [3, 4, 5, 6]
+
+
+def test_a_batch_that_is_cancelled_or_expires_says_so(start: Start, tmp_path: Path) -> None:
+    server = start(batch_storage=tmp_path)
+    client = server.openai()
+    server.play("one two three", hold_after=1)
+    cancelled = begin(client, line("short", max_tokens=1), line("long"))
+    server.wait_until(lambda: client.batches.retrieve(cancelled.id).request_counts.completed == 1)  # type: ignore[union-attr]
+    with pytest.raises(openai.BadRequestError, match="cancel it first"):
+        client.files.delete(cancelled.input_file_id)
+    assert client.batches.cancel(cancelled.id).status in ("cancelling", "cancelled")
+    cancelled = ended(server, client, cancelled)
+    assert cancelled.status == "cancelled" and cancelled.cancelling_at and cancelled.cancelled_at
+    assert set(lines_of(client, cancelled.output_file_id)) == {"short"} and cancelled.error_file_id is None
+    server.wait_until(lambda: server.do(lambda: len(server.serving.running)) == 0)
+
+    storage = server.server._storage
+    assert storage is not None
+    server.do(lambda: setattr(storage, "clock", lambda: time.time() - 25 * 3600))
+    batch = begin(client, line("short", max_tokens=1), line("long"))
+    server.wait_until(lambda: client.batches.retrieve(batch.id).request_counts.completed == 1)  # type: ignore[union-attr]
+    server.stop()
+    again = start(batch_storage=tmp_path)
+    client = again.openai()
+    expired = ended(again, client, batch)
+    assert expired.status == "expired" and expired.expired_at
+    assert set(lines_of(client, expired.output_file_id)) == {"short"}
+    assert lines_of(client, expired.error_file_id)["long"]["error"]["code"] == "batch_expired"
+
+
+def test_others_come_first(start: Start, tmp_path: Path) -> None:
+    """No line begins while another request waits, or while half of the slots are in use."""
+    server = start(batch_storage=tmp_path)
+    server.play("one two", hold_after=0)
+    client = server.openai()
+    batches = server.server._batches
+    assert batches is not None
+    gate = batches._answers._gate
+    assert server.do(gate._room)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
+        server.wait_until(lambda: server.do(lambda: len(server.engine.requests)) == 1)
+        assert not server.do(gate._room)
+        batch = begin(client, line("a"))
+        server.wait_until(lambda: client.batches.retrieve(batch.id).status == "in_progress")
+        assert len(server.do(lambda: list(server.engine.requests))) == 1
+        server.do(server.engine.release.set)
+        assert waiting.result().status_code == 200
+    assert ended(server, client, batch).status == "completed"
+    server.do(lambda: server.engine.report(running=2))
+    assert not server.do(gate._room), "two of four slots are in use"
+
+
+def test_keys_see_only_their_own(start: Start, tmp_path: Path) -> None:
+    server = start(batch_storage=tmp_path / "kept", api_key_file=write_keys(tmp_path / "keys.yaml", "ann", "bob"))
+    server.play("Hello.")
+    ann, bob = server.openai(api_key="sk-ann"), server.openai(api_key="sk-bob")
+    batch = ended(server, ann, begin(ann, line("a")))
+    assert {request.tenant for request in server.engine.requests} == {"ann"}
+    assert list(bob.files.list()) == [] and list(bob.batches.list()) == []
+    for act in (
+        lambda: bob.files.retrieve(batch.input_file_id),
+        lambda: bob.files.content(batch.output_file_id or ""),
+        lambda: bob.files.delete(batch.input_file_id),
+        lambda: bob.batches.retrieve(batch.id),
+        lambda: bob.batches.cancel(batch.id),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            act()
+    with pytest.raises(openai.BadRequestError, match="no input file"):
+        bob.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h")
+    assert server.http.get("/v1/files").status_code == 401
+
+
+BAD_LINES: dict[str, tuple[bytes, str, int | None]] = {
+    "no JSON": (b"nonsense\n", "invalid_json_line", 1),
+    "not UTF-8": (b'{"custom_id": "\xff"}\n', "invalid_json_line", 1),
+    "deeply nested": (line("a") + b'{"custom_id": "b", "body": ' + b"[" * 100_000 + b"\n", "invalid_json_line", 2),
+    "no object": (b"[]\n", "invalid_request", 1),
+    "no custom_id": (b'{"method": "POST", "url": "/v1/chat/completions", "body": {}}\n', "invalid_request", 1),
+    "another method": (line("a").replace(b"POST", b"GET"), "invalid_request", 1),
+    "a body of no kind": (b'{"custom_id":"a","method":"POST","url":"/v1","body":[]}', "invalid_request", 1),
+    "another endpoint": (line("a").replace(b"/chat", b""), "mismatched_endpoint", 1),
+    "twice the same": (line("a") + line("b") + line("a"), "duplicate_custom_id", 3),
+    "a stream": (line("a", stream=True), "unsupported_parameter", 1),
+    "too long": (line("a", user="x" * (1 << 20)), "line_too_long", 1),
+    "nothing": (b"\n\n", "empty_file", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_LINES)
+def test_lines_that_are_no_requests_are_named(tmp_path: Path, name: str) -> None:
+    content, code, number = BAD_LINES[name]
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(content)
+    [error] = check_input(path, CHAT)[1]
+    assert (error.code, error.line) == (code, number) and error.message
+
+
+def test_an_input_of_endless_lines_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"nonsense\n" * 10_000)
+    assert len(check_input(path, CHAT)[1]) == 50
+    monkeypatch.setattr(input_file, "MAX_LINES", 100)
+    path.write_bytes(b"".join(line(str(n)) for n in range(200)))
+    total, [error] = check_input(path, CHAT)
+    assert (total, error.code) == (101, "too_many_requests")
+
+
+def test_a_batch_of_bad_lines_fails(start: Start, tmp_path: Path) -> None:
+    server = start(batch_storage=tmp_path)
+    client = server.openai()
+    batch = ended(server, client, begin(client, line("a"), line("a"), b"x"))
+    assert batch.status == "failed" and batch.failed_at and batch.output_file_id is None
+    assert batch.errors is not None and batch.errors.data is not None
+    assert [(error.line, error.code) for error in batch.errors.data] == [
+        (2, "duplicate_custom_id"), (3, "invalid_json_line"),
+    ]  # fmt: skip
+    assert server.engine.requests == []
+    file = client.files.create(file=("in.jsonl", line("a")), purpose="batch")
+    for fields in ({"endpoint": "/v1/moderations"}, {"completion_window": "1h"}, {"input_file_id": "file-x"}, {"x": 1}):
+        body = {"input_file_id": file.id, "endpoint": CHAT, "completion_window": "24h", **fields}
+        answer = server.http.post("/v1/batches", json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, next(iter(fields)))
+
+
+def test_uploads_are_bounded_and_leave_nothing(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(batch_storage=tmp_path, batch_storage_size=1 << 20)
+    client = server.openai()
+    content = b"x" * 300_000
+    for form, status, param in (
+        ({"files": {"file": ("a", content)}, "data": {"purpose": "fine-tune"}}, 400, "purpose"),
+        ({"files": {"file": ("a", content)}}, 400, "purpose"),
+        ({"files": {"x": ("a", content)}, "data": {"purpose": "batch"}}, 400, "x"),
+        ({"files": {"purpose": (None, b"batch")}}, 400, "file"),
+        ({"files": {"file": ("a", content)}, "data": {"purpose": "batch", "expires_after[seconds]": "5"}}, 400,
+         "expires_after[seconds]"),
+        ({"json": {"purpose": "batch"}}, 400, None),
+        ({"content": b"--b\r\nnonsense", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, None),
+        ({"content": b"--b\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, None),
+    ):  # fmt: skip
+        answer = server.http.post("/v1/files", **form)  # type: ignore[arg-type]
+        assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), form.keys()
+    for _ in range(3):
+        kept = client.files.create(file=("a", content), purpose="batch")
+    with pytest.raises(openai.APIStatusError, match="--batch-storage-size") as full:
+        client.files.create(file=("a", content), purpose="batch")
+    assert full.value.status_code == 413 and full.value.code == "storage_full"
+    client.files.delete(kept.id)
+    client.files.create(file=("a", content), purpose="batch")
+    monkeypatch.setattr(upload, "MAX_FILE_BYTES", 1000)
+    with pytest.raises(openai.APIStatusError, match="more than 1000 bytes"):
+        client.files.create(file=("a", content), purpose="batch")
+    assert len([path for path in (tmp_path / "anyone" / "files").iterdir() if not path.suffix]) == 3
+
+
+def test_without_a_folder_the_flag_is_named(server: Served) -> None:
+    for method, path in (("GET", "/v1/files"), ("POST", "/v1/batches"), ("POST", "/v1/batches/batch_x/cancel")):
+        answer = server.http.request(method, path)
+        assert answer.status_code == 404 and "--batch-storage" in answer.json()["error"]["message"]
