@@ -14,7 +14,7 @@ import pytest
 from openai.types import Batch
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server.openai.batches import input_file, upload
+from octavo_engine.server.openai.batches import input_file, line_answers, upload
 from octavo_engine.server.openai.batches.input_file import check_input
 from octavo_engine.server.openai.batches.storage import Storage
 from tests.api.served import Served, write_keys
@@ -132,27 +132,42 @@ def test_a_batch_that_is_cancelled_or_expires_says_so(start: Start, tmp_path: Pa
     assert lines_of(client, expired.error_file_id)["long"]["error"]["code"] == "batch_expired"
 
 
-def test_others_come_first(start: Start, tmp_path: Path) -> None:
-    """No line begins while another request waits, or while half of the slots are in use."""
+def test_others_come_first(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines in half of the slots give way to another request, but for the oldest one, and are asked again after it."""
+    monkeypatch.setattr(line_answers, "QUIET_SECONDS", 0.0)
+    server = start(batch_storage=tmp_path)
+    server.play("one two", hold_after=1)
+    client = server.openai()
+    batch = begin(client, *[line(f"a{n}") for n in range(4)])
+    server.wait_until(lambda: server.do(lambda: len(server.engine.requests)) == 2)
+    first, second = [request.request_id for request in server.engine.requests]
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
+        server.wait_until(lambda: server.do(lambda: list(server.engine.aborted)) == [second])
+        assert [request.priority for request in server.do(lambda: list(server.engine.requests))] == [1000, 1000, 0]
+        server.do(server.engine.release.set)
+        assert other.result().status_code == 200
+    done = ended(server, client, batch)
+    assert done.status == "completed" and set(lines_of(client, done.output_file_id)) == {f"a{n}" for n in range(4)}
+    assert first not in server.engine.aborted
+
+
+def test_no_line_begins_while_a_request_waits(start: Start, tmp_path: Path) -> None:
     server = start(batch_storage=tmp_path)
     server.play("one two", hold_after=0)
     client = server.openai()
     batches = server.server._batches
     assert batches is not None
-    gate = batches._answers._gate
-    assert server.do(gate._room)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(server.http.post, "/v1/completions", json={"prompt": "x"})
         server.wait_until(lambda: server.do(lambda: len(server.engine.requests)) == 1)
-        assert not server.do(gate._room)
         batch = begin(client, line("a"))
         server.wait_until(lambda: client.batches.retrieve(batch.id).status == "in_progress")
+        assert not server.do(batches.answers.gate.has_room)
         assert len(server.do(lambda: list(server.engine.requests))) == 1
         server.do(server.engine.release.set)
         assert waiting.result().status_code == 200
     assert ended(server, client, batch).status == "completed"
-    server.do(lambda: server.engine.report(running=2))
-    assert not server.do(gate._room), "two of four slots are in use"
 
 
 def test_keys_see_only_their_own(start: Start, tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ class BodyLimit:
         length = Headers(scope=scope).get("content-length", "")
         if length.isdigit() and int(length) > self._max_bytes:
             if int(length) <= self._max_bytes + LINGER_BYTES and "expect" not in Headers(scope=scope):
-                await _discard(receive)
+                await discard(receive)
             raise self._too_large()
         upload = Upload(self._uploads.hold(key_of(scope)))
         scope.setdefault("state", {})["upload"] = upload
@@ -239,7 +239,7 @@ class BodyLimit:
             if len(upload) > self._max_bytes:
                 upload.release()
                 if message.get("more_body", False):
-                    await _discard(receive)
+                    await discard(receive)
                 raise self._too_large()
             if not message.get("more_body", False):
                 return True
@@ -253,8 +253,8 @@ class BodyLimit:
         )
 
 
-async def _discard(receive: Receive) -> None:
-    """Read on for a moment and forget what comes.
+async def discard(receive: Receive) -> None:
+    """Read on for a moment and forget what comes of a body that is not wanted.
 
     A connection that is closed while bytes of its client are unread is reset, and the client may lose the answer.
     """

@@ -20,7 +20,7 @@ class Batches:
 
     def __init__(self, storage: Storage, answers: LineAnswers) -> None:
         self.storage = storage
-        self._answers = answers
+        self.answers = answers
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -72,7 +72,7 @@ class Batches:
             await job.cancel()
 
     def _run(self, owner: Owned, batch: BatchObject) -> None:
-        job = self._jobs[batch.id] = Job(self.storage, owner, batch, self._answers)
+        job = self._jobs[batch.id] = Job(self.storage, owner, batch, self.answers)
         task = asyncio.create_task(job.run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

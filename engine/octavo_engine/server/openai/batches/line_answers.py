@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
 
@@ -18,7 +22,11 @@ _FULL = (429, 503)
 """Answers that mean: later."""
 _LONGEST_PAUSE = 60.0
 _LOOK_AGAIN = 0.05
-"""Seconds until the next look whether there is room."""
+"""Seconds until the next look whether there is room, and whether other requests have come."""
+_BESIDE_OTHERS = 1
+"""Lines that run while there are other requests: so few that they are not slowed, and a batch does not starve."""
+QUIET_SECONDS = 1.0
+"""Without other requests, after which lines use the server as if it were theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +40,52 @@ class Answer:
 
 
 class Gate:
-    """Lets a line begin only when no request waits, and only while at most half of --max-num-seqs are in use.
+    """Decides when lines run: in up to half of --max-num-seqs while there is no other request, else only the oldest.
 
-    So every other request finds a free slot at once. Lines of several batches take turns.
+    When another request comes, the other lines are aborted, to be asked again when none has been there for a while.
+    Lines of several batches take turns.
     """
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._turn = asyncio.Lock()
-        self._running = 0
+        self._attempts: list[asyncio.Task[Answer]] = []
+        """Lines that are being answered, the oldest first."""
+        self._others_at = float("-inf")
 
-    async def __aenter__(self) -> None:
+    async def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer | None:
+        """What `work` gives when its turn has come; None if it was aborted for another request."""
         async with self._turn:
-            while not self._room():
+            while not self.has_room():
                 await asyncio.sleep(_LOOK_AGAIN)
-            self._running += 1
+            attempt = asyncio.create_task(work())
+            self._attempts.append(attempt)
+        try:
+            while not (await asyncio.wait((attempt,), timeout=_LOOK_AGAIN))[0]:
+                if self._others() and attempt not in self._attempts[:_BESIDE_OTHERS]:
+                    return None
+            return attempt.result()
+        finally:
+            attempt.cancel()
+            await asyncio.gather(attempt, return_exceptions=True)
+            self._attempts.remove(attempt)
 
-    async def __aexit__(self, *_: object) -> None:
-        self._running -= 1
-
-    def _room(self) -> bool:
+    def has_room(self) -> bool:
+        """Whether a line may begin."""
         serving = self._serving
         info = serving.engine.state.ready
         if not serving.loaded or serving.draining or info is None:
             return False
-        used = max(self._running, serving.engine.state.stats.running)
-        return used < max(1, info.max_num_seqs // 2) and serving.admission.queued == 0
+        if self._others():
+            return len(self._attempts) < _BESIDE_OTHERS and serving.admission.queued == 0
+        return len(self._attempts) < max(1, info.max_num_seqs // 2)
+
+    def _others(self) -> bool:
+        """Whether there are requests that are no lines, or have been a moment ago."""
+        now = time.monotonic()
+        if len(self._serving.running) > len(self._attempts):
+            self._others_at = now
+        return now - self._others_at <= QUIET_SECONDS
 
 
 class LineAnswers:
@@ -65,16 +93,16 @@ class LineAnswers:
 
     def __init__(self, serving: Serving, app: ASGIApp) -> None:
         self._serving, self._app = serving, app
-        self._gate = Gate(serving)
+        self.gate = Gate(serving)
 
     async def ask(self, key_name: str, path: str, body: bytes) -> Answer:
         """The answer to a body, however long the server is full; APIError if the key does not exist any more."""
         while True:
-            async with self._gate:
-                answer = await self._ask_once(self._key(key_name), path, body)
-            if answer.status not in _FULL:
-                return answer
-            await asyncio.sleep(min(_LONGEST_PAUSE, answer.retry_after))
+            answer = await self.gate.run(partial(self._ask_once, self._key(key_name), path, body))
+            if answer is not None:
+                if answer.status not in _FULL:
+                    return answer
+                await asyncio.sleep(min(_LONGEST_PAUSE, answer.retry_after))
 
     def _key(self, name: str) -> Key:
         keys = self._serving.keys

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from fastapi import APIRouter
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 
 from octavo_engine.server.auth import key_of
@@ -51,7 +51,10 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
 
     @router.post(FILES, response_model=None)
     async def create_file(request: Request) -> Response:
-        return _json(await receive_file(request, storage, own(request)))
+        try:
+            return _json(await receive_file(request, storage, own(request)))
+        except ClientDisconnect:
+            return Response(status_code=499)
 
     @router.get("/v1/files", response_model=None)
     async def list_files(request: Request) -> Response:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import IO, TYPE_CHECKING
 
 from python_multipart import MultipartParser
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from octavo_engine.server.errors import APIError
+from octavo_engine.server.middleware import discard
 from octavo_engine.server.openai.batches.objects import FileObject
 from octavo_engine.server.openai.batches.storage import Owned, Storage, new_file_id
 
@@ -88,6 +91,19 @@ class _Form:
 
 async def receive_file(request: Request, storage: Storage, owner: Owned) -> FileObject:
     """The uploaded file, listed; APIError if it is not one, or too large. What has come of it is removed then."""
+    body = _Body(request.receive)
+    try:
+        async with asyncio.timeout(UPLOAD_SECONDS):
+            return await _receive(request, body, storage, owner)
+    except APIError:
+        await body.leave()
+        raise
+    except TimeoutError:
+        message = f"the file did not arrive within {UPLOAD_SECONDS:.0f} s"
+        raise APIError(408, message, code="upload_timeout", headers=_CLOSE) from None
+
+
+async def _receive(request: Request, body: _Body, storage: Storage, owner: Owned) -> FileObject:
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         raise _invalid("send the file as multipart/form-data, with the fields purpose and file")
@@ -99,15 +115,32 @@ async def receive_file(request: Request, storage: Storage, owner: Owned) -> File
     form = _Form(options[b"boundary"])
     writing = _Writing(storage, owner, file_id)
     try:
-        async with asyncio.timeout(UPLOAD_SECONDS):
-            await writing.all_of(request, form)
+        await writing.all_of(body, form)
         return await storage.add(owner, file_id, form.filename or file_id, writing.size, "batch")
-    except BaseException as error:
+    except BaseException:
         await asyncio.shield(storage.discard(owner, file_id, writing.size))
-        if isinstance(error, TimeoutError):
-            message = f"the file did not arrive within {UPLOAD_SECONDS:.0f} s"
-            raise APIError(408, message, code="upload_timeout", headers=_CLOSE) from None
         raise
+
+
+class _Body:
+    """A request's body as it comes."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._more = True
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self._more:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientDisconnect
+            self._more = message.get("more_body", False)
+            yield message.get("body", b"")
+
+    async def leave(self) -> None:
+        """Read some of the rest, so that the client can read the answer."""
+        if self._more:
+            await discard(self._receive)
 
 
 class _Writing:
@@ -117,11 +150,11 @@ class _Writing:
         self._storage, self._owner, self._file_id = storage, owner, file_id
         self.size = 0
 
-    async def all_of(self, request: Request, form: _Form) -> None:
+    async def all_of(self, body: _Body, form: _Form) -> None:
         """Write what the form has as its file; APIError for a form that is not as it should be."""
         read = 0
         with await self._storage.create(self._owner, self._file_id) as file:
-            async for data in request.stream():
+            async for data in body:
                 read += len(data)
                 if read > MAX_FILE_BYTES + _MOST_OVERHEAD:
                     raise _too_large()
