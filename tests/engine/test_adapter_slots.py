@@ -113,3 +113,23 @@ def test_an_adapter_whose_requests_have_gone_holds_no_other_up() -> None:
     assert not slots.is_ready("a")
     slots.forget("b")
     assert slots.is_ready("a")
+
+
+def test_an_adapter_that_has_just_got_its_slot_serves_all_of_its_requests() -> None:
+    """Otherwise each change of a slot would be for one request, while others wait for slots all the time."""
+    slots, _, _ = make(1, "a", "b", "c")
+    slots.before_plan((), all_parts=True)
+    slots.is_ready("a")
+    slots.before_plan((), all_parts=True)
+    assert slots.is_ready("a")
+    for _ in range(2 * _PATIENCE):
+        slots.before_plan(["a"], all_parts=True)
+        assert not (slots.is_ready("b") or slots.is_ready("c"))
+    slots.before_plan((), all_parts=True)
+    assert not slots.is_ready("b")
+    slots.before_plan((), all_parts=True)
+    assert [slots.is_ready("b") for _ in range(3)] == [True] * 3
+    for _ in range(_PATIENCE + 1):
+        slots.before_plan(["b"], all_parts=True)
+        assert not slots.is_ready("c")
+    assert not slots.is_ready("b")

@@ -15,7 +15,8 @@ from octavo_engine.model.lora.adapter import Adapter, AdapterWrite
 from octavo_engine.runner.executor import Executor
 
 _PATIENCE = 64
-"""Steps that an adapter waits for a slot while others' requests are admitted. Then these wait until a slot is free."""
+"""Steps that an adapter waits for a slot while others' requests are admitted. Then these wait until a slot is free, but
+for those whose adapter has had its slot for fewer steps: to put it there for one request alone costs too much."""
 
 
 @dataclass(slots=True)
@@ -24,8 +25,8 @@ class _Slot:
     """Kept for as long as it may have to be read, by other ranks too."""
     writes: deque[AdapterWrite] = field(default_factory=deque)
     """What is not put there yet."""
-    begun: bool = False
-    """Whether a request has begun to run with it since it was put there."""
+    begun: int | None = None
+    """The step in which the first request began to run with it since it was put there."""
     used: int = 0
     """The last step in which one did or ran."""
 
@@ -68,15 +69,19 @@ class AdapterSlots:
             self._find_slot(digest)
             return False
         slot = self._slots[found]
-        if slot.writes or (slot.begun and self._others_wait_too_long(digest)):
+        if slot.writes or (self._had_its_turn(slot) and self._others_wait_too_long(digest)):
             return False
         self._in_use.add(found)
-        slot.begun, slot.used = True, self._step
+        slot.begun = self._step if slot.begun is None else slot.begun
+        slot.used = self._step
         return True
 
     def forget(self, digest: str) -> None:
         """No request has this adapter any more: its slot is as good as empty, and it does not wait for one."""
         self._refused.pop(digest, None)
+
+    def _had_its_turn(self, slot: _Slot) -> bool:
+        return slot.begun is not None and self._step - slot.begun > _PATIENCE
 
     def _others_wait_too_long(self, digest: str) -> bool:
         return any(self._step - since > _PATIENCE for other, since in self._refused.items() if other != digest)
@@ -93,10 +98,10 @@ class AdapterSlots:
         slot = min(free, key=lambda slot: slot.used)
         if slot.adapter is not None:
             self._replaced.append(slot.adapter)
-        slot.adapter, slot.begun, slot.used = adapter, False, self._step
+        slot.adapter, slot.begun, slot.used = adapter, None, self._step
         slot.writes.extend(adapter.writes(self._slots.index(slot)))
 
     def _is_kept(self, slot: _Slot) -> bool:
         """Whether a slot is on its way to a request that waits for it."""
         waited_for = slot.adapter is not None and self._store.is_used(slot.adapter.digest)
-        return waited_for and (bool(slot.writes) or not slot.begun)
+        return waited_for and (bool(slot.writes) or slot.begun is None)
