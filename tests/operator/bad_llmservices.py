@@ -264,6 +264,26 @@ BAD = [
         "adapter without source", spec(adapters=[{"name": "sql", "source": {}}]), "spec.adapters[0].source", ONE_SOURCE
     ),
     Bad(
+        "too many adapters",
+        spec(adapters=[{"name": f"a{n}", "source": {"s3": S3}} for n in range(65)]),
+        "spec.adapters",
+        "at most 64",
+        "at most 64",
+    ),
+    *(
+        Bad(
+            f"adapter with {what}",
+            spec(model=model, adapters=[{"name": "sql", "source": {"s3": S3}}, {"name": name, "source": {"s3": S3}}]),
+            "",
+            "an adapter must not have the model's name",
+        )
+        for what, model, name in (
+            ("the name of the model", {"name": "llama"}, "llama"),
+            ("the name of the LLMService, which the model has", {}, "good"),
+            ("an alias of the model", {"aliases": ["gpt", "chat"]}, "chat"),
+        )
+    ),
+    Bad(
         "port in extraArgs",
         spec(engine={"extraArgs": ["--port=9000"]}),
         "spec.engine.extraArgs",

@@ -59,6 +59,11 @@ def test_says_that_pods_have_no_time_for_their_pause_before_the_api_server_does(
     )
 
 
+def test_an_adapter_may_have_the_llmservices_name_where_the_model_has_another() -> None:
+    adapter = {"name": VALID["metadata"]["name"], "source": {"demo": "smollm2"}}
+    assert parse(merged(VALID, {"spec": {"model": {"name": "llama"}, "adapters": [adapter]}})).served_name == "llama"
+
+
 def test_says_all_problems_of_a_file_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"replicas": -1, "engine": {"dtype": "int3"}, "what": 1}})))

@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
-from octavo_operator.api.resource import NAME_RULE, LLMService
+from octavo_operator.api.resource import LLMService
 from octavo_operator.api.schema import VALIDATIONS
 from octavo_operator.api.status import LLMServiceStatus
 
@@ -74,7 +74,7 @@ def _version() -> Schema:
                     "spec": structural(LLMServiceSpec.model_json_schema(by_alias=True)),
                     "status": _status(),
                 },
-                VALIDATIONS: [NAME_RULE.as_validation()],
+                VALIDATIONS: [rule.as_validation() for rule in LLMService.rules],
             }
         },
     }

@@ -39,7 +39,7 @@ class Model(SpecModel):
 class Adapter(SpecModel):
     """A LoRA adapter, served under its own name."""
 
-    name: ModelName = Field(description="Name in the OpenAI API.")
+    name: ModelName = Field(description="Name in the OpenAI API; not the model's name or one of its aliases.")
     source: ModelSource = Field(description="Where the adapter's weights come from: exactly one member.")
 
 

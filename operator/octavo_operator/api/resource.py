@@ -26,6 +26,18 @@ NAME_RULE = Rule(
     lambda service: len(service.metadata.name) <= 40 and re.fullmatch(_NAME, service.metadata.name) is not None,
 )
 
+_SERVED_NAME = "(has(self.spec.model.name) ? self.spec.model.name : self.metadata.name)"
+
+ADAPTER_NAMES_RULE = Rule(
+    f"!has(self.spec.adapters) || !self.spec.adapters.exists(adapter, adapter.name == {_SERVED_NAME} || "
+    "(has(self.spec.model.aliases) && adapter.name in self.spec.model.aliases))",
+    "an adapter must not have the model's name or one of its aliases: requests choose between them by name (model.name "
+    "is by default the name of the LLMService)",
+    lambda service: (
+        not {adapter.name for adapter in service.spec.adapters} & {service.served_name, *service.spec.model.aliases}
+    ),
+)
+
 
 class Metadata(BaseModel):
     """An object's metadata: what Octavo reads is typed, the rest is Kubernetes' own and only known by name."""
@@ -51,7 +63,7 @@ class Metadata(BaseModel):
 class LLMService(SpecModel):
     """A large language model served on Kubernetes by Octavo: what is asked for (spec) and what is (status)."""
 
-    rules = (NAME_RULE,)
+    rules = (NAME_RULE, ADAPTER_NAMES_RULE)
     api_version: Literal["octavo.dev/v1alpha1"]
     kind: Literal["LLMService"]
     metadata: Metadata
