@@ -29,6 +29,7 @@ from octavo_engine.structured.mask_provider import MaskRow
 from octavo_engine.structured.vocabulary import vocabulary
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.structured.conftest import ENDS
+from tests.structured.random_schemas import random_schema
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -88,24 +89,38 @@ def line_of(masks: GrammarMasks, name: str, answer: list[int]) -> torch.Tensor:
     return mask[0]
 
 
+def draw(masks: GrammarMasks, tokenizer: Tokenizer, grammar: str, seed: int) -> str | None:
+    """An answer that is drawn from masks alone; None for one that has not ended after 150 tokens."""
+    draws = random.Random(seed)
+    closing = {*ENDS, *(token for text in ('"', "}", "]", '"}', "1") for token in tokenizer.encode(text, False))}
+    answer: list[int] = []
+    ask(masks, str(seed), grammar)
+    while len(answer) < 150 and not (answer and answer[-1] in ENDS):
+        choices = allowed(line_of(masks, str(seed), answer))
+        ends = closing.intersection(choices)  # texts of random tokens would not end by themselves
+        answer.append(draws.choice(sorted(ends) if ends and draws.random() < 0.5 else choices))
+    masks.remove(str(seed))
+    return tokenizer.decode(answer[:-1]) if answer[-1] in ENDS else None
+
+
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_what_ends_follows_its_grammar(name: str, masks: GrammarMasks, tokenizer: Tokenizer) -> None:
     grammar, follows = GRAMMARS[name]
-    closing = {*ENDS, *(token for text in ('"', "}", "]", '"}', "1") for token in tokenizer.encode(text, False))}
+    ended = [text for seed in range(4) if (text := draw(masks, tokenizer, grammar, seed)) is not None]
+    assert ended
+    for text in ended:
+        assert follows(text), text
+
+
+def test_what_follows_a_random_schema_is_valid(masks: GrammarMasks, tokenizer: Tokenizer) -> None:
     ended = 0
-    for seed in range(4):
-        draws = random.Random(seed)
-        answer: list[int] = []
-        ask(masks, str(seed), grammar)
-        while len(answer) < 150 and not (answer and answer[-1] in ENDS):
-            choices = allowed(line_of(masks, str(seed), answer))
-            ends = closing.intersection(choices)  # texts of random tokens would not end by themselves
-            answer.append(draws.choice(sorted(ends) if ends and draws.random() < 0.5 else choices))
-        masks.remove(str(seed))
-        if answer[-1] in ENDS:
+    for seed in range(60):
+        schema = random_schema(seed)
+        text = draw(masks, tokenizer, json_schema_grammar(schema), seed)
+        if text is not None:
             ended += 1
-            assert follows(tokenizer.decode(answer[:-1])), tokenizer.decode(answer)
-    assert ended >= 1
+            jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())
+    assert ended >= 40
 
 
 def test_requests_without_a_grammar_and_those_that_ended_are_not_guided(masks: GrammarMasks) -> None:

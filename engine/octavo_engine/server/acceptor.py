@@ -109,6 +109,8 @@ class Acceptor:
                 continue
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+                # An answer's body is not to wait until the client has acknowledged its headers, up to 40 ms later.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             then(connection)
 
     def _meet(self, connection: socket.socket) -> None:
