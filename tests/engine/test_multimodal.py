@@ -79,7 +79,26 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "Ovis2": ({"model_type": "qwen2"}, {**IMAGES, "vocab_size": 128, "num_visual_indicator_tokens": 5}),
     "SmolVLM": ({"model_type": "llama"}, {**IMAGES, "model_type": "smolvlm_vision"}),
+    "Qwen3VLMoe": (
+        {
+            "head_dim": 16,
+            "rope_parameters": MROPE,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "mlp_only_layers": [1],
+        },
+        {**QWEN_IMAGES, "deepstack_visual_indexes": [0]},
+    ),
+    "Lfm2Vl": (
+        {"model_type": "lfm2", "layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+        {**IMAGES, "model_type": "siglip2_vision_model"},
+    ),
+    "Janus": ({}, IMAGES),
+    "Fuyu": ({"model_type": "persimmon", "num_key_value_heads": 8}, {}),
+    "Voxtral": ({"tie_word_embeddings": True}, {}),  # it has a weight of its own for the head all the same
 }
+SOUND = {**IMAGES, "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 48}
 
 
 def make(name: str) -> Any:
@@ -88,9 +107,15 @@ def make(name: str) -> Any:
 
     torch.manual_seed(1234)
     text, images = MODELS[name]
-    model_class = getattr(transformers, f"{name}ForConditionalGeneration")
-    config = model_class.config_class(text_config={**SMALL, **text}, vision_config=images, image_token_id=120)
-    model = model_class(config).eval()
+    kind = "ForConditionalGeneration" if hasattr(transformers, f"{name}ForConditionalGeneration") else "ForCausalLM"
+    model_class = getattr(transformers, f"{name}{kind}")
+    inputs: dict[str, Any] = {"audio_config": SOUND} if name == "Voxtral" else {"vision_config": images}
+    return drawn(model_class(model_class.config_class(text_config={**SMALL, **text}, image_token_id=120, **inputs)))
+
+
+def drawn(model: Any) -> Any:
+    """`model` with random weights."""
+    model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.25)
@@ -122,6 +147,20 @@ def test_text_is_answered_as_in_transformers(name: str, tmp_path: Path) -> None:
         rename(tmp_path, ("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head."))
     else:
         rename(tmp_path, ("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head."))
+    assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
+
+
+def test_what_reads_images_and_sound_within_phi_4_is_not_loaded(tmp_path: Path) -> None:
+    from transformers import Phi4MultimodalConfig, Phi4MultimodalForCausalLM
+
+    torch.manual_seed(1234)
+    rope = {"rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}
+    inputs = {"vision_config": {**IMAGES, "crop_size": 28}, "audio_config": SOUND}
+    text = {**SMALL, "pad_token_id": 0, "sliding_window": 8, "rope_parameters": rope}
+    model = drawn(Phi4MultimodalForCausalLM(Phi4MultimodalConfig(**text, **inputs)))
+    save(model, tmp_path)
+    with torch.inference_mode():
+        expected = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
     assert (logits_of(load(tmp_path)).log_softmax(-1) - expected).abs().max() < 1e-3
 
 

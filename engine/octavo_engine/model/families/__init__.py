@@ -66,12 +66,12 @@ from octavo_engine.model.families.openai_gpt import OPENAI_GPT
 from octavo_engine.model.families.opt import OPT
 from octavo_engine.model.families.persimmon import PERSIMMON
 from octavo_engine.model.families.phi import PHI
-from octavo_engine.model.families.phi3 import PHI3
+from octavo_engine.model.families.phi3 import PHI3, PHI4_MULTIMODAL
 from octavo_engine.model.families.phimoe import PHIMOE
 from octavo_engine.model.families.qwen2 import MIMO, QWEN2
 from octavo_engine.model.families.qwen2_moe import QWEN2_MOE
 from octavo_engine.model.families.qwen3 import QWEN3
-from octavo_engine.model.families.qwen3_moe import QWEN3_MOE
+from octavo_engine.model.families.qwen3_moe import QWEN3_MOE, QWEN3_VL_MOE
 from octavo_engine.model.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from octavo_engine.model.families.seed_oss import INTERNLM3, SEED_OSS
 from octavo_engine.model.families.smollm3 import SMOLLM3
@@ -85,10 +85,12 @@ _ALL = (
     MIMO,
     QWEN3,
     QWEN3_MOE,
+    QWEN3_VL_MOE,
     MISTRAL,
     MIXTRAL,
     GPT_OSS,
     PHI3,
+    PHI4_MULTIMODAL,
     GRANITE,
     OLMO2,
     COHERE2,

@@ -1,7 +1,7 @@
-"""Models that see images besides: their language models alone, which are those of other families.
+"""Models that see images or hear besides: their language models alone, which are those of other families.
 
 config.json has the language model's fields in `text_config`, in older files of Qwen2-VL beside the others. Checkpoints
-name its tensors with a prefix, by version of transformers another one; tensors of images are not read.
+name its tensors with a prefix, by version of transformers another one; tensors of images and sound are not read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ WRAPPERS: Mapping[str, str] = {
     "DeepseekVLForConditionalGeneration": "",
     "Exaone4_5_ForConditionalGeneration": "",
     "FastVlmForConditionalGeneration": "",
+    "FuyuForCausalLM": "PersimmonForCausalLM",
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
+    "Glm46VForConditionalGeneration": "Glm4ForCausalLM",
     "Glm4vForConditionalGeneration": "Glm4ForCausalLM",
     "Glm4vMoeForConditionalGeneration": "Glm4MoeForCausalLM",
+    "GlmAsrForConditionalGeneration": "",
+    "GotOcr2ForConditionalGeneration": "",
     "Idefics2ForConditionalGeneration": "",
     "Idefics3ForConditionalGeneration": "",
     "InternVLForConditionalGeneration": "",
+    "JanusForConditionalGeneration": "",
+    "Lfm2VlForConditionalGeneration": "",
     "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
     "LlavaForConditionalGeneration": "",
     "LightOnOcrForConditionalGeneration": "",
@@ -33,19 +39,24 @@ WRAPPERS: Mapping[str, str] = {
     "LlavaOnevisionForConditionalGeneration": "",
     "Mistral3ForConditionalGeneration": "",
     "Ovis2ForConditionalGeneration": "",
+    "Qwen2AudioForConditionalGeneration": "",
     "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
     "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
     "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
+    "Qwen3VLMoeForConditionalGeneration": "Qwen3VLMoeTextForCausalLM",
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
     "SmolVLMForConditionalGeneration": "",
+    "VideoLlama3ForConditionalGeneration": "",
     "VideoLlavaForConditionalGeneration": "",
     "VipLlavaForConditionalGeneration": "",
+    "VoxtralForConditionalGeneration": "",
 }
 """The architecture of the language model within each; empty: as `text_config` says, by its `model_type`."""
 _BY_MODEL_TYPE = {
     "cohere2": "Cohere2ForCausalLM",
     "exaone4": "Exaone4ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
     "llama": "LlamaForCausalLM",
     "ministral3": "Ministral3ForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -54,6 +65,8 @@ _BY_MODEL_TYPE = {
 }
 PLAIN_HEADS = frozenset(WRAPPERS) - {"Gemma4ForConditionalGeneration"}
 """Those that compute logits without the scales and softcaps that their language models have alone."""
+_NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
+"""Those whose head has a weight of its own whatever `tie_word_embeddings` says."""
 _OF_THE_WHOLE = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
 """Fields that stand beside `text_config`, not in it, or count there more."""
 
@@ -72,6 +85,12 @@ _OF_IMAGES = (
     "visual_embeddings_table",
     "audio_tower",
     "embed_audio",
+    "projector",
+    "vision_embed_tokens",
+    "vqmodel",
+    "generation_embeddings",
+    "generation_aligner",
+    "generation_head",
 )
 STORED_NAMES = StoredNames(
     renamed=(
@@ -102,6 +121,8 @@ def language_model(config: Mapping[str, Any]) -> dict[str, Any] | None:
     text = config.get("text_config")
     fields = dict(text) if isinstance(text, Mapping) else dict(config)
     fields |= {name: config[name] for name in _OF_THE_WHOLE if config.get(name) is not None}
+    if wrapper in _NEVER_TIED:
+        fields["tie_word_embeddings"] = False
     architecture = WRAPPERS[wrapper] or _BY_MODEL_TYPE.get(str(fields.get("model_type")), "")
     fields["architectures"] = [architecture or f"{wrapper} of text_config.model_type {fields.get('model_type')}"]
     return fields

@@ -5,14 +5,23 @@ from __future__ import annotations
 from octavo_engine.model.families import reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import LLAMA_NAMES, TensorNames
 from octavo_engine.model.spec import LayerSpec, ModelSpec, MoESpec, QKNormSpec, RouterSpec
 
+_EXPERTS = "model.layers.{layer}.mlp.experts"
+_BUNDLED = TensorNames(
+    expert_gate=f"{_EXPERTS}.gate_up_proj",
+    expert_up=f"{_EXPERTS}.gate_up_proj",
+    expert_down=f"{_EXPERTS}.down_proj",
+    expert_layout="rows",
+)
 
-def _read(fields: Fields) -> ModelSpec:
+
+def _read(fields: Fields, architecture: str, names: TensorNames, *, renormalize: bool) -> ModelSpec:
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
     window = reading.window(fields) if fields.boolean("use_sliding_window", False) else None
     mixer = reading.attention(fields, qkv_bias=bias, output_bias=bias, qk_norm=QKNormSpec(norm), window=window)
-    dense, experts = reading.mlp(fields), _experts(fields)
+    dense, experts = reading.mlp(fields), _experts(fields, renormalize=renormalize)
     step, dense_layers = fields.integer("decoder_sparse_step", 1, 4096), frozenset(fields.integers("mlp_only_layers"))
     layers = tuple(
         LayerSpec(
@@ -22,10 +31,10 @@ def _read(fields: Fields) -> ModelSpec:
         )
         for layer in range(reading.num_layers(fields))
     )
-    return reading.model(fields, QWEN3_MOE.architecture, layers, norm=norm)
+    return reading.model(fields, architecture, layers, norm=norm, names=names)
 
 
-def _experts(fields: Fields) -> MoESpec:
+def _experts(fields: Fields, *, renormalize: bool) -> MoESpec:
     reading.require_silu(fields)
     name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5, and before
     count = reading.num_experts(fields, name)
@@ -33,14 +42,16 @@ def _experts(fields: Fields) -> MoESpec:
         num_experts=count,
         top_k=fields.integer("num_experts_per_tok", 1, count),
         intermediate_size=reading.intermediate_size(fields, "moe_intermediate_size"),
-        router=RouterSpec(scores="softmax", renormalize=fields.boolean("norm_topk_prob", False)),
+        router=RouterSpec(scores="softmax", renormalize=renormalize),
     )
 
 
-QWEN3_MOE = Family(
+QWEN3_MOE: Family = Family(
     architecture="Qwen3MoeForCausalLM",
     model_type="qwen3_moe",
-    read=_read,
+    read=lambda fields: _read(
+        fields, QWEN3_MOE.architecture, LLAMA_NAMES, renormalize=fields.boolean("norm_topk_prob", False)
+    ),
     defaults={
         "num_key_value_heads": 4,
         "hidden_act": "silu",
@@ -56,3 +67,23 @@ QWEN3_MOE = Family(
         "tie_word_embeddings": False,
     },
 )
+QWEN3_VL_MOE: Family = Family(
+    architecture="Qwen3VLMoeTextForCausalLM",
+    model_type="qwen3_vl_moe_text",
+    read=lambda fields: _read(fields, QWEN3_VL_MOE.architecture, _BUNDLED, renormalize=True),
+    defaults={
+        "num_key_value_heads": 16,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 500000.0,
+        "max_position_embeddings": 128000,
+        "intermediate_size": 5632,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1408,
+        "decoder_sparse_step": 1,
+        "tie_word_embeddings": False,
+    },
+    without_effect=frozenset({"norm_topk_prob"}),
+)
+"""The language model of Qwen3-VL's mixtures. A layer's experts are one tensor, of rows, which transformers 5 writes."""
