@@ -194,6 +194,7 @@ class LatentAttentionSpec:
     """Of both latents."""
     bias: bool = False
     """Of the projections to latents and of the output."""
+    query_scaling: QueryScaling | None = None
 
     @property
     def key_dim(self) -> int:
@@ -219,10 +220,6 @@ class LatentAttentionSpec:
     def kv_group(self) -> KVGroupSpec:
         """What it keeps in the KV cache, without layers."""
         return KVGroupSpec("full", (), 1, self.head_dim, latent=self.latent)
-
-    @property
-    def query_scaling(self) -> None:
-        """Queries do not grow."""
 
     @property
     def kv_of_layer(self) -> None:

@@ -53,6 +53,24 @@ CASES = {
         },
     ),
     "glm4-moe-lite": Case("Glm4MoeLite", {**_LATENT, **_EXPERTS, "rope_interleave": False, "n_shared_experts": 2}),
+    "mistral4": Case(
+        "Mistral4",
+        {
+            **_LATENT,
+            **_EXPERTS,
+            "attention_bias": True,
+            "first_k_dense_replace": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.7,
+            "rope_parameters": {
+                **_YARN,
+                "original_max_position_embeddings": 16,
+                "llama_4_scaling_beta": 0.4,
+                "partial_rotary_factor": 0.4,
+            },
+        },
+    ),
     "axk1": Case("AXK1", {**_LATENT, **_EXPERTS, "n_group": 2, "topk_group": 1}),
     "deepseek-v32": Case(
         "DeepseekV32",

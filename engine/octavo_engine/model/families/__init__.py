@@ -53,6 +53,7 @@ from octavo_engine.model.families.minicpm3 import MINICPM3, YOUTU
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
+from octavo_engine.model.families.mistral4 import MISTRAL4
 from octavo_engine.model.families.mixtral import MIXTRAL
 from octavo_engine.model.families.mpt import MPT
 from octavo_engine.model.families.nanochat import NANOCHAT
@@ -182,6 +183,7 @@ _ALL = (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
     GLM4_MOE_LITE,
+    MISTRAL4,
     MINICPM3,
     YOUTU,
 )

@@ -24,14 +24,15 @@ def _read(fields: Fields) -> ModelSpec:
 def _read_3(fields: Fields) -> ModelSpec:
     norm = reading.rms_norm(fields)
     layer = LayerSpec(
-        mixer=reading.attention(fields, window=reading.window(fields), query_scaling=_query_scaling(fields)),
+        mixer=reading.attention(fields, window=reading.window(fields), query_scaling=query_scaling(fields)),
         feed_forward=reading.mlp(fields),
         norms=reading.norms_before(norm),
     )
     return reading.model(fields, MINISTRAL3.architecture, reading.repeated(fields, layer), norm=norm)
 
 
-def _query_scaling(fields: Fields) -> QueryScaling:
+def query_scaling(fields: Fields) -> QueryScaling:
+    """How queries grow with their position, as the fields of RoPE say it."""
     rope = fields.mapping("rope_parameters") or fields.mapping("rope_scaling") or Fields(fields.origin, {})
     period = rope.integer("original_max_position_embeddings", 1, 1 << 30)
     return QueryScaling(rope.number("llama_4_scaling_beta", 0, 1e3), period)

@@ -88,7 +88,10 @@ class LatentAttention(nn.Module):
         up_key, up_value = self.up[:, : spec.plain_dim], self.up[:, spec.plain_dim :]
         absorbed = torch.bmm(plain_part.transpose(0, 1), up_key).transpose(0, 1)
         keys = torch.cat((latent[:, None], shared), dim=-1)
-        attended = attention.attend_prepared(self.layer, torch.cat((absorbed, rotated), dim=-1), keys, self.variant)
+        query = torch.cat((absorbed, rotated), dim=-1)
+        if rope is not None and rope.query_scale is not None:
+            query = query * rope.query_scale.to(query.dtype)
+        attended = attention.attend_prepared(self.layer, query, keys, self.variant)
         values = torch.bmm(attended.transpose(0, 1), up_value.transpose(1, 2)).transpose(0, 1)
         return self.output.add_to(residual, values.reshape(len(latent), -1))
 
