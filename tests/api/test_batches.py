@@ -14,7 +14,7 @@ import pytest
 from openai.types import Batch
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server.openai.batches import input_file, line_answers, upload
+from octavo_engine.server.openai.batches import batches, input_file, line_answers, upload
 from octavo_engine.server.openai.batches.input_file import check_input
 from octavo_engine.server.openai.batches.storage import Storage
 from tests.api.served import Served, write_keys
@@ -223,7 +223,9 @@ def test_an_input_of_endless_lines_is_not_read_to_its_end(tmp_path: Path, monkey
     monkeypatch.setattr(input_file, "MAX_LINES", 100)
     path.write_bytes(b"".join(line(str(n)) for n in range(200)))
     total, [error] = check_input(path, CHAT)
-    assert (total, error.code) == (101, "too_many_requests")
+    assert (total, error.code) == (100, "too_many_requests")
+    path.write_bytes(b"\n" * 200)
+    assert check_input(path, CHAT)[1][0].code == "too_many_requests"
 
 
 def test_a_batch_of_bad_lines_fails(start: Start, tmp_path: Path) -> None:
@@ -277,3 +279,39 @@ def test_without_a_folder_the_flag_is_named(server: Served) -> None:
     for method, path in (("GET", "/v1/files"), ("POST", "/v1/batches"), ("POST", "/v1/batches/batch_x/cancel")):
         answer = server.http.request(method, path)
         assert answer.status_code == 404 and "--batch-storage" in answer.json()["error"]["message"]
+
+
+def test_a_batch_that_cannot_go_on_says_why(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its key is revoked; its answers do not fit into the folder. What was answered before is kept."""
+    monkeypatch.setattr(batches, "MAX_ACTIVE", 1)
+    keys = write_keys(tmp_path / "keys.yaml", "ann")
+    server = start(batch_storage=tmp_path / "kept", batch_storage_size=1 << 20, api_key_file=keys)
+    client = server.openai(api_key="sk-ann")
+    server.play("one two", hold_after=1)
+    batch = begin(client, *[line(f"a{n}") for n in range(9)])
+    with pytest.raises(openai.RateLimitError, match="have not ended"):
+        begin(client, line("b"))
+    server.wait_until(lambda: server.do(lambda: len(server.engine.requests)) == 2)
+    write_keys(keys, "ann", "bob")
+    keys.write_text(keys.read_text().replace("name: ann", "name: ann-again"))
+    known = server.serving.keys
+    assert known is not None
+    server.do(known.reload_if_changed)
+    server.do(server.engine.release.set)
+    storage = server.server._storage
+    assert storage is not None
+    server.wait_until(lambda: storage.of("ann").batches[batch.id].status == "failed")
+    failed = storage.of("ann").batches[batch.id]
+    assert failed.errors is not None and failed.errors.data[0].code == "key_removed"
+    assert 1 <= failed.request_counts.completed < 9 and failed.output_file_id is not None
+
+    other = start(batch_storage=tmp_path / "small", batch_storage_size=1 << 20)
+    other.play("one two")
+    small = [line(f"a{n}") for n in range(9)]
+    padding = (1 << 20) - sum(map(len, small)) - len(line("big", user="")) - 1000
+    batch = ended(other, other.openai(), begin(other.openai(), *small, line("big", user="x" * padding)))
+    assert batch.status == "failed" and batch.errors is not None and batch.errors.data is not None
+    assert batch.errors.data[0].code == "storage_full" and "--batch-storage-size" in (
+        batch.errors.data[0].message or ""
+    )
+    assert len(lines_of(other.openai(), batch.output_file_id)) >= 1

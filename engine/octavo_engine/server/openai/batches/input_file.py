@@ -43,7 +43,7 @@ _bodies = msgspec.json.Decoder(_Body)
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each line with its number, from 1; empty ones are left out. One that is too long comes as its beginning."""
+    """Each line with its number, from 1. One that is too long comes as its beginning."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):
@@ -53,8 +53,12 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
                 pass
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
-            if line.strip():
-                yield number, line
+            yield number, line
+
+
+def requests_of(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty."""
+    return ((number, line) for number, line in lines_of(path) if line.strip())
 
 
 def read_line(line: bytes) -> InputLine:
@@ -67,15 +71,18 @@ def check_input(path: Path, endpoint: str) -> tuple[int, list[LineError]]:
     errors: list[LineError] = []
     seen: set[str] = set()
     total = 0
-    for total, (number, line) in enumerate(lines_of(path), 1):
-        if total > MAX_LINES:
+    for number, line in lines_of(path):
+        if number > MAX_LINES:
             return total, [LineError("too_many_requests", f"the file has more than {MAX_LINES} lines; send several")]
+        if number % _LINES_AT_ONCE == 0:
+            time.sleep(_PAUSE)
+        if not line.strip():
+            continue
+        total += 1
         if (error := _check(number, line, endpoint, seen)) is not None:
             errors.append(error)
         if len(errors) >= _MOST_ERRORS:
             break
-        if total % _LINES_AT_ONCE == 0:
-            time.sleep(_PAUSE)
     if total == 0:
         return 0, [LineError("empty_file", "the file has no lines; send one request in each")]
     return total, errors

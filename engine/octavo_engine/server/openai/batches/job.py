@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.batches.input_file import check_input, lines_of, read_line
+from octavo_engine.server.openai.batches.input_file import check_input, read_line, requests_of
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import BatchObject, LineError, LineErrors, LineFailure
 from octavo_engine.server.openai.batches.results import Results
@@ -85,7 +85,7 @@ class Job:
     async def _answer_all(self) -> None:
         """APIError if the batch cannot go on."""
         places = asyncio.Semaphore(LINES_AT_ONCE)
-        lines = lines_of(self._input)
+        lines = requests_of(self._input)
         try:
             async with asyncio.TaskGroup() as group:
                 while (entry := await asyncio.to_thread(next, lines, None)) is not None:
@@ -114,7 +114,7 @@ class Job:
 
     async def _expire_rest(self) -> None:
         """An error for each line that has no answer."""
-        lines = lines_of(self._input)
+        lines = requests_of(self._input)
         while (entry := await asyncio.to_thread(next, lines, None)) is not None:
             number, line = entry
             if number not in self._results.done:

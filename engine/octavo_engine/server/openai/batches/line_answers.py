@@ -98,7 +98,7 @@ class LineAnswers:
     async def ask(self, key_name: str, path: str, body: bytes) -> Answer:
         """The answer to a body, however long the server is full; APIError if the key does not exist any more."""
         while True:
-            answer = await self.gate.run(partial(self._ask_once, self._key(key_name), path, body))
+            answer = await self.gate.run(partial(self._ask_once, key_name, path, body))
             if answer is not None:
                 if answer.status not in _FULL:
                     return answer
@@ -111,7 +111,8 @@ class LineAnswers:
             raise APIError(403, "the API key of this batch is not known here any more", code="key_removed")
         return replace(key, priority=LOWEST_PRIORITY)
 
-    async def _ask_once(self, key: Key, path: str, body: bytes) -> Answer:
+    async def _ask_once(self, key_name: str, path: str, body: bytes) -> Answer:
+        key = self._key(key_name)
         request_id = uuid.uuid4().hex
         upload = Upload(self._serving.uploads.hold(key))
         try:
