@@ -97,6 +97,14 @@ class TensorNames:
     delta_norm: str = "model.layers.{layer}.linear_attn.norm"
     delta_output: str = "model.layers.{layer}.linear_attn.out_proj"
 
+    lightning_query: str = "model.layers.{layer}.self_attn.qkv_proj"
+    """With key and value laid out as `qkv_layout` says."""
+    lightning_key: str = "model.layers.{layer}.self_attn.qkv_proj"
+    lightning_value: str = "model.layers.{layer}.self_attn.qkv_proj"
+    lightning_gate: str = "model.layers.{layer}.self_attn.output_gate"
+    lightning_norm: str = "model.layers.{layer}.self_attn.norm"
+    lightning_output: str = "model.layers.{layer}.self_attn.out_proj"
+
     gate: str = "model.layers.{layer}.mlp.gate_proj"
     up: str = "model.layers.{layer}.mlp.up_proj"
     """For a feed-forward without a gate, its only projection to the intermediate size."""

@@ -370,8 +370,36 @@ class GatedDeltaNetSpec:
         return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightningAttentionSpec:
+    """Linear attention in which a head's state fades at a constant rate (Lightning Attention, arXiv 2401.04658).
+
+    Query, key and value go through an activation; what is read of the state is normalised over all heads, multiplied
+    with the sigmoid of a gate, and projected.
+    """
+
+    num_heads: int
+    """Each with a state of head_dim * head_dim numbers."""
+    head_dim: int
+    slopes: tuple[float, ...]
+    """Of each of all ranks' heads: its state is multiplied with exp(-slope) for each token."""
+    activation: str
+    norm_eps: float
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Every head has a key and a value of its own."""
+        return self.num_heads
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the state in float32."""
+        state = StateSpec(self.num_heads * self.head_dim**2, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(state,))
+
+
 AttentionMixer = AttentionSpec | LatentAttentionSpec
-StateMixer = ShortConvSpec | Mamba2Spec | MambaSpec | GatedDeltaNetSpec
+StateMixer = ShortConvSpec | Mamba2Spec | MambaSpec | GatedDeltaNetSpec | LightningAttentionSpec
 """Those that keep a state of a sequence instead of its tokens."""
 Mixer = AttentionMixer | StateMixer | ParallelMixersSpec
 """What mixes tokens with those before them."""
@@ -490,6 +518,8 @@ class LayerNorms:
     into_stream: bool = False
     """Whether a part's result is added to what the norm before it gave, instead of to what that read (BLOOM has this
     as an option)."""
+    stream_scales: tuple[float, float] = (1.0, 1.0)
+    """What that is multiplied with before the mixer's and the feed-forward's result is added (MiniMax)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from family_cases.case import UNEVEN, Case
+from family_cases.case import UNEVEN, WINDOW, Case
 
 DELTA = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
@@ -42,6 +42,22 @@ CASES = {
     ),
     "qwen3-5": Case("Qwen3_5", {**UNEVEN, **DELTA, **GATED, "linear_num_key_heads": 3, "linear_num_value_heads": 9}),
     "qwen3-5-moe": Case("Qwen3_5Moe", {**DELTA, **EXPERTS, **GATED, "linear_num_key_heads": 1}, std=0.15),
+    "minimax": Case(
+        "MiniMax",
+        {
+            **UNEVEN,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "sliding_window": WINDOW,
+            "num_local_experts": 5,
+            "rms_norm_eps": 0.01,
+            "full_attn_alpha_factor": 1.7,
+            "full_attn_beta_factor": 0.8,
+            "linear_attn_alpha_factor": 1.3,
+            "linear_attn_beta_factor": 1.2,
+            "mlp_alpha_factor": 1.4,
+            "mlp_beta_factor": 0.6,
+        },
+    ),
     "olmo-hybrid": Case("OlmoHybrid", {**DELTA, "rope_parameters": None}),
 }
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {

@@ -50,6 +50,7 @@ from octavo_engine.model.families.llama4 import LLAMA4
 from octavo_engine.model.families.mamba import FALCON_MAMBA, MAMBA, MAMBA2
 from octavo_engine.model.families.mellum import MELLUM
 from octavo_engine.model.families.minicpm3 import MINICPM3, YOUTU
+from octavo_engine.model.families.minimax import MINIMAX
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
 from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
@@ -142,6 +143,7 @@ _ALL = (
     SOLAR_OPEN,
     EXAONE_MOE,
     ERNIE4_5_MOE,
+    MINIMAX,
     MINIMAX_M2,
     PHIMOE,
     HUNYUAN_MOE,

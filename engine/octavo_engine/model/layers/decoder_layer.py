@@ -16,6 +16,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.layers.latent_attention import LatentAttention
+from octavo_engine.model.layers.lightning_attention import LightningAttention
 from octavo_engine.model.layers.mamba import Mamba
 from octavo_engine.model.layers.mamba2 import Mamba2
 from octavo_engine.model.layers.mlp import MLP
@@ -32,6 +33,7 @@ from octavo_engine.model.spec import (
     GatedDeltaNetSpec,
     LatentAttentionSpec,
     LayerSpec,
+    LightningAttentionSpec,
     Mamba2Spec,
     MambaSpec,
     MLPSpec,
@@ -43,13 +45,14 @@ from octavo_engine.model.spec import (
 
 _FLOAT32_BYTES = 4
 
-Mixing = Attention | LatentAttention | ShortConv | Mamba2 | Mamba | ParallelMixers | GatedDeltaNet
+Mixing = Attention | LatentAttention | ShortConv | Mamba2 | Mamba | ParallelMixers | GatedDeltaNet | LightningAttention
 Part = Mixing | MLP | MoE
 _MIXERS: dict[type, Any] = {
     AttentionSpec: Attention,
     LatentAttentionSpec: LatentAttention,
     ShortConvSpec: ShortConv,
     GatedDeltaNetSpec: GatedDeltaNet,
+    LightningAttentionSpec: LightningAttention,
     Mamba2Spec: Mamba2,
     MambaSpec: Mamba,
     ParallelMixersSpec: ParallelMixers,
@@ -118,13 +121,13 @@ class DecoderLayer(nn.Module):
         if self.spec.norms.after_adding:
             return self._normalised_after(summed(stream), rope, attention)
         if self.mixer is not None:
-            normed, x = self._read(self.before_mixer, stream, self.mixer)
+            normed, x = self._read(self.before_mixer, stream, self.mixer, self.spec.norms.stream_scales[0])
             stream = self._added(
                 self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
             )
         if self.feed_forward is None:
             return stream
-        normed, x = self._read(self.before_feed_forward, stream, self.feed_forward)
+        normed, x = self._read(self.before_feed_forward, stream, self.feed_forward, self.spec.norms.stream_scales[1])
         return self._added(
             self.feed_forward(normed, self._residual(self.after_feed_forward, x)), self.after_feed_forward, x
         )
@@ -147,12 +150,14 @@ class DecoderLayer(nn.Module):
             parts.append(summed(self.feed_forward(other, None)))
         return ResidualSum(self._scaled(sum(parts[1:], parts[0])), x)
 
-    def _read(self, norm: Norm | None, stream: ResidualStream, part: Part) -> tuple[Tensor | Quantized, Tensor]:
+    def _read(
+        self, norm: Norm | None, stream: ResidualStream, part: Part, scale: float
+    ) -> tuple[Tensor | Quantized, Tensor]:
         """What a part reads, and what its result is added to."""
         if not self.spec.norms.into_stream:
             return _before(norm, stream, part)
         normed = cast("Tensor", _before(norm, stream, None)[0])
-        return normed, normed
+        return normed, normed if scale == 1 else normed * scale
 
     def _residual(self, after: Norm | None, x: Tensor) -> Tensor | None:
         """What a part may add its result to itself: nothing where that is to be normalised or scaled first."""
@@ -212,7 +217,7 @@ class DecoderLayer(nn.Module):
         """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
         return (
             self.mixer.sequence_bytes()
-            if isinstance(self.mixer, Mamba2 | Mamba | ParallelMixers | GatedDeltaNet)
+            if isinstance(self.mixer, Mamba2 | Mamba | ParallelMixers | GatedDeltaNet | LightningAttention)
             else 0
         )
 
@@ -225,6 +230,7 @@ class DecoderLayer(nn.Module):
             part.step_bytes() for part in (self.mixer, self.feed_forward, self.per_layer_input) if part is not None
         ]
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
+        apart |= self.spec.norms.stream_scales != (1, 1)
         return (3 + 3 * apart) * hidden * size + max(norm, *parts)
 
 
