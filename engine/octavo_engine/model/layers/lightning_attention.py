@@ -38,6 +38,8 @@ _BUFFERS = ("slope_rate", "query_decay", "key_decay", "diagonal_decay")
 class LightningAttention(nn.Module):
     """A projection to query, key, value and gate, linear attention, a norm over all heads, the gate, a projection."""
 
+    slopes: Tensor
+
     def __init__(
         self,
         spec: LightningAttentionSpec,
@@ -54,6 +56,8 @@ class LightningAttention(nn.Module):
         self.input = Linear(hidden, parts, bias=False, options=options, method=method, layout=layout)
         self.norm = ShardedNorm(width, spec.norm_eps, options)
         self.output = Linear(width, (hidden,), bias=False, options=options, method=method, summed=True)
+        slopes = torch.tensor(spec.slopes[self.heads.slice], dtype=torch.float32, device=options.device)
+        self.register_buffer("slopes", slopes, persistent=False)
 
     @property
     def input_scaling(self) -> Scaling | None:
@@ -77,9 +81,10 @@ class LightningAttention(nn.Module):
 
     def _attend(self, mixed: Tensor, states: Tensor, step: StateStep) -> Tensor:
         """[T, H, D] of query, key and value [T, 3, H, D], float32; `states` [places, H, D, D] are read and written."""
-        slopes = torch.tensor(self.spec.slopes[self.heads.slice], dtype=torch.float32, device=mixed.device)
+        slopes, alone = self.slopes, [number for number, length in enumerate(step.lens) if length == 1]
+        if len(alone) == len(step.lens):  # as in CUDA graphs, which nothing may be copied to from the host
+            return _one_token_each(mixed, slopes, states, step.places, step.fresh)
         output = torch.empty_like(mixed[:, 0])
-        alone = [number for number, length in enumerate(step.lens) if length == 1]
         if alone:
             numbers = torch.tensor(alone, device=mixed.device)
             rows = step.ends[numbers] - 1
