@@ -74,7 +74,7 @@ def _start(arguments: list[str], output: Path) -> subprocess.Popen[bytes]:
 
 
 def _print_until_end(process: subprocess.Popen[bytes], output: Path) -> str:
-    """Print the output of the process as it arrives, and return the last line."""
+    """Print the output of the process as it arrives, and return pytest's summary, or the last line without one."""
     with output.open(errors="replace") as file:
         running = True
         while running:
@@ -83,7 +83,8 @@ def _print_until_end(process: subprocess.Popen[bytes], output: Path) -> str:
             sys.stdout.flush()
             if running:
                 time.sleep(0.2)
-    return output.read_text(errors="replace").rstrip().rpartition("\n")[2]
+    lines = output.read_text(errors="replace").rstrip().splitlines() or [""]
+    return next((line for line in reversed(lines) if line.startswith("=====")), lines[-1])  # libraries may write later
 
 
 if __name__ == "__main__":
