@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo_engine.core.step_cost import FEW_TOKENS, FIRST_TOKENS, StepCost
+from octavo_engine.core.step_cost import FEW_TOKENS, FIRST_TOKENS, SHORT_STEP, StepCost
 
 
 def learned(fixed: float, per_token: float, prompts: list[int]) -> StepCost:
@@ -38,6 +38,16 @@ def test_a_step_within_some_seconds() -> None:
     assert cost.tokens_within(0.110, 64) == 64
     assert FEW_TOKENS < cost.tokens_within(0.001, 2048) < 64, "a prompt goes on, and tells, however slow the device is"
     assert cost.tokens_within(float("inf"), 2048) == 2048
+
+
+def test_a_step_beside_streams_is_short_unless_its_decodes_take_long() -> None:
+    """Whatever a step may take for the watchdog."""
+    assert learned(0.010, 0.001, [0, 512] * 50).tokens_within(3.75, 2048) == pytest.approx(SHORT_STEP / 0.001, rel=0.05)
+    slow = learned(0.5, 0.001, [0, 512] * 50)  # the weights of a large model are read in half a second
+    assert slow.tokens_within(3.75, 2048) == pytest.approx(3 * 0.5 / 0.001, rel=0.05)
+    assert slow.tokens_within(1.0, 2048) == pytest.approx(0.5 / 0.001, rel=0.05)
+    alone = learned(0.0, 0.001, [512] * 50)  # no stream has been measured
+    assert alone.tokens_within(1.5, 2048) == pytest.approx(1500, rel=0.05)
 
 
 def test_a_step_that_was_slow_counts_at_once_and_not_for_long() -> None:

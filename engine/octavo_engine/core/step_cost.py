@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 FEW_TOKENS = 16  # up to so many prompt tokens a step is as good as one without
 FIRST_TOKENS = 256  # prompt tokens of a step that must not take too long, while it is not known what they cost
+SHORT_STEP = 0.5  # seconds that a stream can wait for its next token
+_DECODES = 4  # where a decode alone takes long, so many times as long: a step of few tokens would be mostly its decodes
 _WEIGHT = 0.1
 _LATEST = 4
 _WEIGHTY_CHUNK = 128  # prompt tokens from which a step counts in full for a token's time
@@ -38,12 +40,11 @@ class StepCost:
         return self.decode_seconds + prompt_tokens * self.token_seconds
 
     def tokens_within(self, seconds: float, budget: int) -> int:
-        """Prompt tokens, of `budget`, whose step takes no longer than `seconds`, by the slowest of the latest steps.
-
-        They are never too few for their step to be measured.
-        """
+        """Prompt tokens, of `budget`, of a short step of at most `seconds`, by earlier ones; enough to be measured."""
         if seconds == float("inf"):
             return budget
+        if self.decode_seconds:  # without streams there is nobody to wait
+            seconds = min(seconds, max(SHORT_STEP, _DECODES * self.decode_seconds))
         if not (slowest := max(self._latest, default=0.0)):
             return min(budget, FIRST_TOKENS)
         return int(min(budget, max(2 * FEW_TOKENS, (seconds - self.decode_seconds) / slowest)))
