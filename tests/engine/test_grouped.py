@@ -165,6 +165,11 @@ def _group(**changes: Any) -> dict[str, Any]:
     return {"config_groups": {"group_0": {**group, **changes}}}
 
 
+def _rotated(*locations: str) -> dict[str, Any]:
+    applied = [{"targets": ["re:.*down_proj$"], "location": location} for location in locations]
+    return {"transform_config": {"config_groups": {"R4": {"type": "hadamard", "apply": applied}}}}
+
+
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "3 bits": ("gptq", {"bits": 3}, "gptq with 3 bits"),
     "odd groups": ("gptq", {"group_size": 48}, "group_size 48"),
@@ -175,8 +180,18 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "activations too": ("w4a16", _group(input_activations={"num_bits": 8}), "with quantized activations"),
     "other targets": ("w4a16", _group(targets=["re:.*mlp.*"]), "targets other than Linear"),
     "by tensor": ("w4a16", _group(weights={"num_bits": 4, "strategy": "tensor"}), "with scales by tensor"),
+    "rotated": ("w4a16", _rotated("weight_input", "input"), r"rotates activations \(R4, location input\)"),
     "left out": ("awq", {"modules_to_not_convert": ["model.layers.0"]}, "model.layers.0 is not quantized"),
 }
+
+
+def test_rotations_that_stored_weights_contain_need_nothing(tmp_path):
+    save_grouped(tmp_path, "w4a16")
+    expected, path = logits_of(load(tmp_path)), tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    values["quantization_config"] |= _rotated("weight_input", "weight_output")
+    path.write_text(json.dumps(values))
+    assert torch.equal(logits_of(load(tmp_path)), expected)
 
 
 @pytest.mark.parametrize(("name", "change", "message"), WRONG.values(), ids=WRONG)

@@ -41,6 +41,7 @@ def _read(config: Fields) -> LinearMethod:
         raise unsupported(config, f"the weights are quantized ({name}), which this version of Octavo does not compute")
     for field in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules"):
         _check_left_out(config, field)
+    _check_transforms(config)
     for read in readers:
         if (method := read(config)) is not None:
             return method
@@ -54,6 +55,25 @@ def _check_left_out(config: Fields, name: str) -> None:
         raise config.wrong(name, left_out, "is no list")
     if linears := [item for item in left_out if isinstance(item, str) and _PROJECTION.search(item)]:
         raise unsupported(config, f"{linears[0]} is not quantized while other layers are")
+
+
+def _check_transforms(config: Fields) -> None:
+    """UnsupportedError if activations must be rotated too (compressed-tensors' QuIP and SpinQuant, `transform_config`).
+
+    Rotations of weights (`weight_input`, `weight_output`) are already part of the stored weights. The others are
+    computed in each step; without them weights load as usual and the model's answers are wrong.
+    """
+    transforms = config.mapping("transform_config")
+    groups = transforms.mapping("config_groups") if transforms is not None else None
+    if groups is None:
+        return
+    for name in groups.values:
+        group = groups.mapping(name)
+        applied = group.values.get("apply") if group is not None else None
+        for item in applied if isinstance(applied, list) else [applied]:
+            location = item.get("location") if isinstance(item, dict) else None
+            if location not in ("weight_input", "weight_output"):
+                raise unsupported(config, f"transform_config rotates activations ({name}, location {location})")
 
 
 ONLINE = {scheme.name: scheme.online for scheme in _SCHEMES if scheme.online is not None}
