@@ -16,6 +16,7 @@ from octavo_engine.attention.backend import StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored
 from octavo_engine.model.collectives import ALONE, Collectives
+from octavo_engine.model.layers.alternating_updates import TokenVectors
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.layers.decoder_layer import DecoderLayer
@@ -62,6 +63,8 @@ class Decoder(nn.Module):
         self.per_layer_embedding = (
             None if extra is None else PerLayerEmbedding(extra, spec.hidden_size, spec.num_layers, options)
         )
+        updates = spec.layers[0].alternating_updates
+        self.vectors = None if updates is None else TokenVectors(updates, spec.hidden_size, options)
         wanted = [_rotation(layer.attention) for layer in spec.layers]
         rotations = list(dict.fromkeys(wanted))
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
@@ -86,6 +89,8 @@ class Decoder(nn.Module):
         ropes = [different[index] for index in self._rope_of_layer]
         if self.per_layer_embedding is not None:
             attention = replace(attention, per_layer_inputs=self.per_layer_embedding(inputs.token_ids, x))
+        if self.vectors is not None:
+            x = self.vectors.spread(x)
         run = self.compute.run
         if self.lora is not None:
             attention = replace(attention, adapter_slots=self.lora.slots)
@@ -93,6 +98,8 @@ class Decoder(nn.Module):
             run = one_by_one if self.lora.by_slot else run
         x = run(self.decoder_layers, x, ropes, attention)
         hidden = x[inputs.token_indices]
+        if self.vectors is not None:
+            hidden = self.vectors.merged(hidden)
         return hidden if self.norm is None else cast("Tensor", self.norm(hidden)[0])
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
@@ -123,6 +130,8 @@ class Decoder(nn.Module):
         yield from self.input.tensors()
         if self.per_layer_embedding is not None:
             yield from self.per_layer_embedding.tensors()
+        if self.vectors is not None:
+            yield from self.vectors.tensors()
         for layer in self.decoder_layers:
             yield from layer.tensors()
             yield from (ignored(name.replace("{layer}", str(layer.layer))) for name in names.buffers)

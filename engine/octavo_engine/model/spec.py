@@ -422,6 +422,9 @@ class MLPSpec:
     """What the gate is multiplied with before the activation (Falcon-H1)."""
     output_scale: float = 1.0
     """What the result is multiplied with."""
+    sparsity: float = 0.0
+    """The share of each token's gates that is about to be zero (arXiv 2506.06644): what is left of a gate is how far it
+    is above that quantile of the normal distribution with the gates' mean and deviation; 0: all gates as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -537,6 +540,36 @@ class PerLayerInputSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaurelSpec:
+    """A learned augmented residual (LAuReL, arXiv 2411.07501), as Gemma 3n has it.
+
+    Beside the mixer's result, its input and a projection of that of low rank, normalised, are added to the residual
+    stream, and the sum is divided by the root of two.
+    """
+
+    rank: int
+    norm: NormSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlternatingUpdatesSpec:
+    """A residual stream of several vectors for each token, of which a layer computes one (AltUp, arXiv 2301.13310).
+
+    The others are predicted before, and corrected after by how much the computed one differs from its prediction
+    (Gemma 3n).
+    """
+
+    count: int
+    """Vectors of a token."""
+    active: int
+    """The one that layers compute."""
+    norm: NormSpec
+    """Of what the coefficients are made from."""
+    scaled: bool
+    """Whether what gates per-layer inputs is multiplied with a weight first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """One decoder layer: a mixer and a feed-forward, each added to the residual stream."""
 
@@ -548,6 +581,9 @@ class LayerSpec:
     """Whether the feed-forward reads what the mixer reads, not what it gave; without a norm of its own it shares the
     mixer's."""
     per_layer_input: PerLayerInputSpec | None = None
+    laurel: LaurelSpec | None = None
+    alternating_updates: AlternatingUpdatesSpec | None = None
+    """The same in all layers; None: the residual stream is one vector for each token."""
     output_scale: bool = False
     """Whether the layer's result is multiplied with a number that the checkpoint has for it."""
     residual_scale: float = 1.0

@@ -29,6 +29,7 @@ _SMALL = {
     "num_experts": 8,
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
+    "num_kv_shared_layers": 0,
     "rotary_dim": 16,
     "attention_types": [[["global", "local"], 4]],
 }

@@ -116,6 +116,26 @@ CASES = {
             },
         },
     ),
+    "gemma3n": Case(
+        "Gemma3n",
+        {
+            "intermediate_size": [96, 110, 96, 64, 96, 96],
+            "num_hidden_layers": 6,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "vocab_size_per_layer_input": 120,
+            "hidden_size_per_layer_input": 12,
+            "num_kv_shared_layers": 2,
+            "activation_sparsity_pattern": [0.9, 0.5, 0.0, 0.0, 0.0, 0.7],
+            "altup_num_inputs": 3,
+            "altup_active_idx": 1,
+            "laurel_rank": 10,
+            "final_logit_softcapping": 9.0,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+        },
+    ),
     "gemma4": Case(
         "Gemma4",
         {

@@ -25,6 +25,7 @@ from octavo_engine.model.families.family import Family
 from octavo_engine.model.families.gemma import GEMMA
 from octavo_engine.model.families.gemma2 import GEMMA2, VAULTGEMMA
 from octavo_engine.model.families.gemma3 import GEMMA3
+from octavo_engine.model.families.gemma3n import GEMMA3N
 from octavo_engine.model.families.gemma4 import GEMMA4
 from octavo_engine.model.families.glm import GLM, GLM4
 from octavo_engine.model.families.glm4_moe import DOTS1, GLM4_MOE, SOLAR_OPEN
@@ -109,6 +110,7 @@ _ALL = (
     EXAONE4,
     GEMMA,
     GEMMA3,
+    GEMMA3N,
     GEMMA4,
     BITNET,
     EMU3,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from octavo_engine.model.families import reading
+from octavo_engine.model.families import kv_sharing, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
@@ -31,19 +31,18 @@ def _read(fields: Fields) -> ModelSpec:
     norm, activation = reading.rms_norm(fields), reading.activation(fields, "hidden_activation")
     windows = list(reading.windows(fields, default=lambda layer: (layer + 1) % 6 != 0))
     windows[-1] = None  # whatever layer_types says
-    shared = fields.integer("num_kv_shared_layers", 0, len(windows) - 1, default=0)
-    own, mlp = len(windows) - shared, reading.mlp(fields, activation=activation)
+    sources, mlp = kv_sharing.sources(fields, windows), reading.mlp(fields, activation=activation)
     doubled = fields.boolean("use_double_wide_mlp", False)
     wide = replace(mlp, intermediate_size=2 * mlp.intermediate_size) if doubled else mlp
     layers = tuple(
         LayerSpec(
-            mixer=_mixer(fields, norm, windows, layer, own),
-            feed_forward=wide if layer >= own else mlp,
+            mixer=_mixer(fields, norm, window, layer, source),
+            feed_forward=mlp if source is None else wide,
             norms=LayerNorms(before_mixer=norm, after_mixer=norm, before_feed_forward=norm, after_feed_forward=norm),
             per_layer_input=_per_layer_input(fields, norm, activation),
             output_scale=True,
         )
-        for layer in range(len(windows))
+        for layer, (window, source) in enumerate(zip(windows, sources, strict=True))
     )
     head = HeadSpec(
         fields.boolean("tie_word_embeddings", True), softcap=reading.softcap(fields, "final_logit_softcapping")
@@ -52,13 +51,7 @@ def _read(fields: Fields) -> ModelSpec:
     return reading.model(fields, GEMMA4.architecture, layers, norm=norm, embedding_scale=scale, head=head, names=_NAMES)
 
 
-def _mixer(fields: Fields, norm: NormSpec, windows: list[int | None], layer: int, own: int) -> AttentionSpec:
-    """Of the layers from `own` on, each reads the cache of the last earlier one of its type."""
-    window, source = windows[layer], None
-    if layer >= own:
-        if window not in windows[:own]:
-            raise fields.wrong("num_kv_shared_layers", len(windows) - own, "leaves no layer of one type with a cache")
-        source = own - 1 - windows[:own][::-1].index(window)
+def _mixer(fields: Fields, norm: NormSpec, window: int | None, layer: int, source: int | None) -> AttentionSpec:
     bias, alike = fields.boolean("attention_bias", False), fields.boolean("attention_k_eq_v", False)
     return reading.attention(
         Fields(fields.origin, {**fields.values, **_overrides(fields, layer, window)}, read=fields.read),

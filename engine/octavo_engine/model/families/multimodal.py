@@ -20,6 +20,7 @@ WRAPPERS: Mapping[str, str] = {
     "FastVlmForConditionalGeneration": "",
     "FuyuForCausalLM": "PersimmonForCausalLM",
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Gemma3nForConditionalGeneration": "Gemma3nForCausalLM",
     "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
     "Glm46VForConditionalGeneration": "Glm4ForCausalLM",
     "Glm4vForConditionalGeneration": "Glm4ForCausalLM",
@@ -64,7 +65,7 @@ _BY_MODEL_TYPE = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-PLAIN_HEADS = frozenset(WRAPPERS) - {"Gemma4ForConditionalGeneration"}
+PLAIN_HEADS = frozenset(WRAPPERS) - {"Gemma3nForConditionalGeneration", "Gemma4ForConditionalGeneration"}
 """Those that compute logits without the scales and softcaps that their language models have alone."""
 _NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
 """Those whose head has a weight of its own whatever `tie_word_embeddings` says."""

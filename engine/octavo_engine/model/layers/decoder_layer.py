@@ -13,9 +13,11 @@ from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights
 from octavo_engine.kernels.quantized import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
+from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
 from octavo_engine.model.layers.latent_attention import LatentAttention
+from octavo_engine.model.layers.laurel import Laurel
 from octavo_engine.model.layers.lightning_attention import LightningAttention
 from octavo_engine.model.layers.mamba import Mamba
 from octavo_engine.model.layers.mamba2 import Mamba2
@@ -84,6 +86,9 @@ class DecoderLayer(nn.Module):
         self.after_feed_forward = self._norm(spec.norms.after_feed_forward)
         extra = spec.per_layer_input
         self.per_layer_input = None if extra is None else PerLayerInput(extra, hidden_size, layer, options)
+        laurel, updates = spec.laurel, spec.alternating_updates
+        self.laurel = None if laurel is None else Laurel(laurel, hidden_size, layer, options)
+        self.updates = None if updates is None else AlternatingUpdates(updates, hidden_size, layer, options)
         scale = torch.empty(1, dtype=options.dtype, device=options.device) if spec.output_scale else None
         self.register_buffer("output_scale", scale, persistent=False)
 
@@ -109,10 +114,29 @@ class DecoderLayer(nn.Module):
 
     def forward(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
         """[T, hidden] to the same."""
+        if self.updates is not None:
+            return self._updated(self.updates, summed(stream), rope, attention)
         stream = self._parts(stream, rope, attention)
         if self.per_layer_input is not None and attention.per_layer_inputs is not None:
             stream = self.per_layer_input(summed(stream), attention.per_layer_inputs)
         return stream if self.output_scale is None else summed(stream) * self.output_scale
+
+    def _updated(
+        self, updates: AlternatingUpdates, x: Tensor, rope: Rope | None, attention: AttentionContext
+    ) -> Tensor:
+        """All vectors of each token, of which the layer's parts compute one."""
+        extra, inputs = self.per_layer_input, attention.per_layer_inputs
+        if extra is None or inputs is None:
+            raise ValueError("layers with alternating updates have an input of their own")
+
+        def compute(vector: Tensor) -> Tensor:
+            return summed(self._parts(vector, rope, attention))
+
+        def addend(vector: Tensor) -> Tensor:
+            return extra.addend(vector, inputs)
+
+        updated: Tensor = updates(x, compute, addend)
+        return updated
 
     def _parts(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
         """The stream after mixer and feed-forward."""
@@ -125,6 +149,8 @@ class DecoderLayer(nn.Module):
             stream = self._added(
                 self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
             )
+            if self.laurel is not None:
+                stream = self.laurel(summed(stream), normed)
         if self.feed_forward is None:
             return stream
         normed, x = self._read(self.before_feed_forward, stream, self.feed_forward, self.spec.norms.stream_scales[1])
@@ -155,7 +181,7 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor | Quantized, Tensor]:
         """What a part reads, and what its result is added to."""
         if not self.spec.norms.into_stream:
-            return _before(norm, stream, part)
+            return _before(norm, stream, None if self.laurel is not None else part)
         normed = cast("Tensor", _before(norm, stream, None)[0])
         return normed, normed if scale == 1 else normed * scale
 
@@ -210,6 +236,10 @@ class DecoderLayer(nn.Module):
             yield from self.feed_forward.tensors()
         if self.per_layer_input is not None:
             yield from self.per_layer_input.tensors()
+        if self.laurel is not None:
+            yield from self.laurel.tensors()
+        if self.updates is not None:
+            yield from self.updates.tensors()
         if self.output_scale is not None:
             yield plain(self.options.names.of_layer("output_scale", self.layer), self.output_scale, unsharded(1))
 
@@ -226,12 +256,12 @@ class DecoderLayer(nn.Module):
         after a part, that part's result, and the largest part."""
         hidden, size = self.hidden_size, self.options.dtype.itemsize
         norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
-        parts = [
-            part.step_bytes() for part in (self.mixer, self.feed_forward, self.per_layer_input) if part is not None
-        ]
+        every = (self.mixer, self.feed_forward, self.per_layer_input, self.laurel)
+        parts = [part.step_bytes() for part in every if part is not None]
+        beside = 0 if self.updates is None else self.updates.step_bytes()
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
         apart |= self.spec.norms.stream_scales != (1, 1)
-        return (3 + 3 * apart) * hidden * size + max(norm, *parts)
+        return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
 
 
 def _normalised(norm: Norm | None, x: Tensor) -> Tensor:

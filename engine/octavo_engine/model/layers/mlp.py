@@ -14,11 +14,14 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
 from octavo_engine.model.layers.sharded_norm import ShardedNorm
+from octavo_engine.model.layers.sparse_gate import above_quantile
 from octavo_engine.model.layers.xielu import XIELU
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MLPSpec
+
+_FLOAT32_BYTES = 4
 
 
 class MLP(nn.Module):
@@ -43,6 +46,7 @@ class MLP(nn.Module):
         inner = span(shard.intermediate(size, alignment), size, "intermediate_size")
         hidden = unsharded(hidden_size, "hidden_size")
         parts = (inner, inner) if spec.gated else (inner,)
+        self.inner = inner
         self.gate_up = Linear(hidden, parts, bias=spec.bias, options=options, method=method)
         self.xielu = XIELU(options) if spec.activation == "xielu" else None
         eps = None if spec.inner_norm is None else spec.inner_norm.eps
@@ -79,6 +83,9 @@ class MLP(nn.Module):
             return activated
         if not self.spec.gated:
             return compute.activate(gate_up(x), activation)
+        if self.spec.sparsity:
+            gate, up = torch.chunk(gate_up(x), 2, dim=-1)
+            return compute.activate(above_quantile(gate, self.inner, self.spec.sparsity, self.options), activation) * up
         if self.spec.gate_scale != 1:
             gate, up = torch.chunk(gate_up(x), 2, dim=-1)
             return compute.activate(gate * self.spec.gate_scale, activation) * up
@@ -104,4 +111,5 @@ class MLP(nn.Module):
         activation = 0 if self.xielu is None else 4 * inner  # the terms of its sums
         norm = 0 if self.inner_norm is None else self.inner_norm.step_bytes()
         scaled = 2 * inner * (self.spec.gate_scale != 1) + 2 * hidden * (self.spec.output_scale != 1)
-        return (hidden + 3 * inner + activation + scaled) * size + quantized + norm
+        sparse = 4 * inner * _FLOAT32_BYTES if self.spec.sparsity else 0
+        return (hidden + 3 * inner + activation + scaled) * size + quantized + norm + sparse

@@ -1,4 +1,4 @@
-"""Vectors of each token for each layer, beside the residual stream (Gemma 4). Every rank computes all of it."""
+"""Vectors of each token for each layer, beside the residual stream (Gemma 3n and 4). Every rank computes all of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PerLayerEmbedding(nn.Module):
         """Tokens [T] and their vectors [T, hidden] to [T, layers, size]."""
         projected = (self.projection(x) * self.scale).view(len(x) * self.num_layers, self.spec.size)
         normed = cast("Tensor", self.norm(projected)[0]).view(len(x), self.num_layers, self.spec.size)
-        embedded: Tensor = self.embedding(token_ids)
+        embedded: Tensor = self.embedding(token_ids.where(token_ids < self.spec.vocab_size, 0))
         return (normed + embedded.view_as(normed)) * 2**-0.5
 
     def tensors(self) -> Iterator[CheckpointTensor]:
@@ -61,8 +61,12 @@ class PerLayerInput(nn.Module):
 
     def forward(self, x: Tensor, inputs: Tensor) -> Tensor:
         """x [T, hidden] and all layers' inputs [T, layers, size] to x with this layer's added."""
+        return x + self.addend(x, inputs)
+
+    def addend(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """What this layer adds, [T, hidden]."""
         gated = self.options.compute.activate(self.gate(x), self.spec.activation) * inputs[:, self.layer]
-        return x + cast("Tensor", self.norm(self.output(gated))[0])
+        return cast("Tensor", self.norm(self.output(gated))[0])
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""

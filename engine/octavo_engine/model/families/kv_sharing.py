@@ -1,0 +1,20 @@
+"""Layers that read what earlier ones have cached, as Google's families say it; errors are ModelLoadError."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from octavo_engine.model.fields import Fields
+
+
+def sources(fields: Fields, windows: Sequence[int | None]) -> tuple[int | None, ...]:
+    """For each layer, of the given windows, whose cache it reads; None: its own.
+
+    The last `num_kv_shared_layers` read that of the last earlier layer of their type.
+    """
+    shared = fields.integer("num_kv_shared_layers", 0, len(windows) - 1, default=0)
+    own = windows[: len(windows) - shared]
+    if set(windows) - set(own):
+        raise fields.wrong("num_kv_shared_layers", shared, "leaves no layer of one type with a cache")
+    last = {window: layer for layer, window in enumerate(own)}
+    return (*(None for _ in own), *(last[window] for window in windows[len(own) :]))
