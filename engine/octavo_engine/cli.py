@@ -63,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
     plan.add_argument("--gpu-memory", required=True, metavar="SIZE", help="memory of one GPU, as in 80GiB")
     _add_settings(plan, "engine", EngineConfig)
     _add_pull(commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False))
+    _add_adapters(commands.add_parser("adapters", help="fetch LoRA adapters for a server beside", allow_abbrev=False))
     commands.add_parser("models", help="list the families of models that run, and what of each", allow_abbrev=False)
     chat.add_arguments(commands.add_parser("chat", help="talk to a running server", allow_abbrev=False))
     bench.add_arguments(commands.add_parser("bench", help="measure a running server", allow_abbrev=False))
@@ -71,6 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_pull(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
+    parser.add_argument("--adapter", action="store_true", help="MODEL is a LoRA adapter, as PEFT saves it")
     parser.add_argument("--link", type=Path, metavar="PATH", help="make PATH a link to what was downloaded")
     parser.add_argument(
         "--check-memory", action="store_true", help="first see whether it fits here with the settings below, or exit 4"
@@ -80,6 +82,21 @@ def _add_pull(parser: argparse.ArgumentParser) -> None:
         "--progress-port", type=int, metavar="N", help="answer /health/startup and /metrics there meanwhile"
     )
     _add_settings(parser, "engine", EngineConfig)
+
+
+def _add_adapters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--list", required=True, type=Path, metavar="FILE", help="JSON list of what is wanted")
+    parser.add_argument(
+        "--output", required=True, type=Path, metavar="FILE", help="--lora-modules-file of the server, kept up to date"
+    )
+    parser.add_argument(
+        "--access",
+        action="append",
+        default=[],
+        metavar="JSON",
+        help="an endpoint with its credentials; repeatable",
+    )
+    parser.add_argument("--max-size", metavar="SIZE", help="refuse an adapter that is larger")
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -137,12 +154,19 @@ def _pull(args: argparse.Namespace) -> int:
     return run(args, os.environ)
 
 
+def _adapters(args: argparse.Namespace) -> int:
+    from octavo_engine.fetch_adapters import run
+
+    return run(args)
+
+
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "generate": _generate,
     "plan": _plan,
     "models": _models,
     "pull": _pull,
+    "adapters": _adapters,
     "chat": chat.run,
     "bench": bench.run,
 }

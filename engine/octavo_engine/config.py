@@ -323,6 +323,12 @@ class ServerConfig:
     api_key_file: Path | None = setting(
         None, "path", "YAML file or folder of API keys; without it the API is open", metavar="PATH"
     )
+    lora_modules_file: Path | None = setting(
+        None,
+        "path",
+        "JSON file that lists adapters, written by `octavo-engine adapters`; it is read again when it changes",
+        metavar="FILE",
+    )
     tool_call_parser: str = setting(
         "auto",
         "str",

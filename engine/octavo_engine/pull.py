@@ -18,9 +18,10 @@ from pathlib import Path
 from octavo_engine.config import EngineConfig, Setting
 from octavo_engine.config_sources import read_engine_config
 from octavo_engine.engine.info import MemoryInfo
-from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.errors import AdapterNotFoundError, ConfigurationError, ModelLoadError
 from octavo_engine.model.download import DownloadProgress, Report
-from octavo_engine.model.source import ModelFiles, pull_model
+from octavo_engine.model.lora.peft_config import CONFIG_FILE
+from octavo_engine.model.source import ModelFiles, pull_model, resolve_adapter
 from octavo_engine.pull_progress import Progress, progress_lines, progress_port
 from octavo_engine.sizes import format_size
 
@@ -30,13 +31,19 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
     config = read_engine_config(args, environ)
     progress = Progress(config.model)
     limit = Setting("size", "", minimum=1).parse("max-size", args.max_size) if args.max_size is not None else None
+    if args.adapter and (args.check_memory or args.link is not None):
+        raise ConfigurationError("--adapter goes with neither --check-memory nor --link, which are for models")
     with ExitStack() as stack:
         stack.enter_context(_ended_when_told())
         if args.progress_port is not None:
             stack.enter_context(progress_port(progress, args.progress_port))
         stack.enter_context(progress_lines(progress))
-        files = _fetch(config, progress, _limited(progress.report, config.model, limit), args.check_memory)
-    place = files.directory or files.gguf
+        report = _limited(progress.report, config.model, limit)
+        if args.adapter:
+            place: Path | None = _adapter(config, report)
+        else:
+            files = _fetch(config, progress, report, args.check_memory)
+            place = files.directory or files.gguf
     if place is None:
         raise ConfigurationError(f"{config.model} names no files")
     if args.link is not None:
@@ -66,6 +73,13 @@ def _fetch(config: EngineConfig, progress: Progress, report: Report, check_memor
         progress.memory = _memory(config, small)
         revision = small.commit or revision  # the weights of the very commit that was judged
     return pull_model(config.model, revision, report)
+
+
+def _adapter(config: EngineConfig, report: Report) -> Path:
+    directory = resolve_adapter(config.model, config.revision, report)
+    if not (directory / CONFIG_FILE).is_file():
+        raise AdapterNotFoundError(f"{config.model}: there is no {CONFIG_FILE}, so this is no adapter that PEFT saved")
+    return directory
 
 
 def _memory(config: EngineConfig, small: ModelFiles) -> MemoryInfo:

@@ -19,7 +19,7 @@ from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.served import Served, serve, write_keys
 
 KEY = {"Authorization": "Bearer sk-alice"}
-OPEN = ["/health", "/health/startup", "/health/ready", "/health/live", "/metrics"]
+OPEN = ["/health", "/health/startup", "/health/ready", "/health/live", "/health/adapters", "/metrics"]
 CLOSED = [
     "/", "/version", "/v1/models", "/v1/models/smollm2", "/v1/chat/completions", "/v1/completions", "/v1/embeddings",
     "/tokenize", "/detokenize", "/docs", "/openapi.json", "/v1/load_lora_adapter", "/nonsense", "//v1/models",

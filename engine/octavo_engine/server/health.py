@@ -35,7 +35,7 @@ def silent_too_long(serving: Serving, share: float) -> bool:
 
 
 def routes(serving: Serving) -> APIRouter:
-    """/health, /health/startup, /health/ready and /health/live."""
+    """/health, /health/startup, /health/ready, /health/live, and what has become of --lora-modules-file."""
     router = APIRouter()
 
     async def startup() -> JSONResponse:
@@ -46,6 +46,8 @@ def routes(serving: Serving) -> APIRouter:
             return _answer(False, serving, "draining")
         if not serving.loaded:
             return _answer(False, serving, _not_loaded(serving))
+        if serving.listed_adapters is not None and serving.listed_adapters.is_awaited:
+            return _answer(False, serving, "loading adapters")
         # A pod that stands still for half its time limit gets no new requests; it may yet recover.
         return _answer(not silent_too_long(serving, 0.5), serving, "stalled")
 
@@ -53,6 +55,11 @@ def routes(serving: Serving) -> APIRouter:
         dead = serving.engine.state.phase == "dead" or silent_too_long(serving, 1.0)
         return _answer(not dead, serving, "dead")
 
+    async def adapters() -> JSONResponse:
+        listed = serving.listed_adapters
+        return JSONResponse({"adapters": listed.report() if listed else []}, headers={"Cache-Control": "no-store"})
+
+    router.add_api_route("/health/adapters", adapters, methods=["GET", "HEAD"])
     router.add_api_route("/health/startup", startup, methods=["GET", "HEAD"])
     router.add_api_route("/health/ready", ready, methods=["GET", "HEAD"])
     router.add_api_route("/health/live", live, methods=["GET", "HEAD"])

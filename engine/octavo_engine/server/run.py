@@ -52,6 +52,8 @@ _CLOSING = 2.0
 def serve(engine: EngineConfig, server: ServerConfig) -> int:
     """Serve until a signal ends it: 0 after draining. OctavoError, with its exit code, if it cannot be done."""
     logs.set_up(server.log_format)
+    if server.lora_modules_file is not None and not engine.enable_lora:
+        raise ConfigurationError("--lora-modules-file needs --enable-lora")
     names = tuple(server.served_model_name or [engine.model])
     priorities = "priority" in (engine.scheduling_policy, engine.prefix_cache_policy)
     keys = KeyRing(server.api_key_file, priorities=priorities) if server.api_key_file is not None else None
@@ -156,7 +158,9 @@ class Server:
     async def _listening(self) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         http = asyncio.create_task(self._http.serve(sockets=[]))
-        others = asyncio.create_task(self._reload_keys()), asyncio.create_task(self._beat())
+        others = [asyncio.create_task(each) for each in (self._reload_keys(), self._beat())]
+        if self._serving.listed_adapters is not None:
+            others.append(asyncio.create_task(self._serving.listed_adapters.run()))
         self._acceptor.start()
         if self._batches is not None:
             self._batches.start()

@@ -19,6 +19,7 @@ from octavo_engine.engine.info import AdapterInfo, EngineInfo
 from octavo_engine.engine.messages import Failed, Outputs
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.engine.watchdog import Watchdog
+from octavo_engine.server.adapter_file import AdapterFile
 from octavo_engine.server.auth import KeyRing, key_of
 from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.errors import APIError, engine_dead, shutting_down, unavailable
@@ -125,6 +126,8 @@ class Serving:
     text: TextPool = field(init=False)
     uploads: BytesInUse = field(init=False)
     unread: BytesInUse = field(init=False)
+    listed_adapters: AdapterFile | None = None
+    """Those of --lora-modules-file."""
     running: Running = field(default_factory=Running)
     tokenizer: Tokenizer | None = None
     draining: bool = False
@@ -146,6 +149,8 @@ class Serving:
             lambda: self.engine.state.ready,
             several_keys=self.several_keys,
         )
+        if (path := config.lora_modules_file) is not None:
+            self.listed_adapters = AdapterFile(path, self.engine, self.names)
         self.text = TextPool(self.several_keys)
         self.uploads = BytesInUse(_MAX_UPLOADS, "uploads", "request bodies", self.several_keys)
         self.unread = BytesInUse(_MAX_UNREAD, "unread_answers", "answers that are not read", self.several_keys)
@@ -198,11 +203,14 @@ class Serving:
     def check_model(self, name: str | None) -> AdapterInfo | None:
         """The adapter that a request names as its model, None for the base; APIError 404 for what is not served here.
 
-        A request that names none means the base.
+        A request that names none means the base. One for an adapter that is about to be loaded is answered 503.
         """
         if name is None or name in self.names:
             return None
         if (adapter := self.engine.state.adapters.get(name)) is None:
+            if self.listed_adapters is not None and self.listed_adapters.is_on_its_way(name):
+                self.metrics.reject("loading")
+                raise unavailable(f"the adapter {name!r} is being loaded", "adapter_loading", 5)
             served = ", ".join([*self.names, *self.engine.state.adapters][:_SHOWN])
             raise APIError(
                 404,

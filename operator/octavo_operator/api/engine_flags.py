@@ -12,8 +12,8 @@ RENDERED = frozenset({
 """Set from fields of the spec: giving them twice would make the spec lie."""
 
 RESERVED = frozenset({
-    "config", "enable-lora", "no-enable-lora", "lora-modules", "max-loras", "max-lora-rank", "max-cpu-loras", "help",
-    "model",
+    "config", "enable-lora", "no-enable-lora", "lora-modules", "lora-modules-file", "max-loras", "max-lora-rank",
+    "max-cpu-loras", "help", "model",
     "metrics-port",
     "batch-storage", "batch-storage-size",
 })  # fmt: skip

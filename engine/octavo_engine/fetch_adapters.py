@@ -1,0 +1,331 @@
+"""`octavo-engine adapters`: fetches the LoRA adapters of a list, and tells a server beside it where they are.
+
+In a pod it runs beside the engine, for as long as the pod lives. It alone has credentials. It reads a list that others
+may change at any time, fetches what is new in processes of their own (`octavo-engine pull --adapter`), and writes the
+file that the engine reads as --lora-modules-file. Whatever fails is written there as a reason, and is tried again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from octavo_engine import logs
+from octavo_engine.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+_INTERVAL = 0.5
+_AT_ONCE = 4
+_FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 300.0
+"""Seconds after which an adapter that could not be fetched is tried again; doubled each time."""
+_TIME_LIMIT = 3600.0
+"""Seconds that fetching one adapter may take."""
+_MAX_BYTES = 4 << 20
+_LAST_WORDS = 1000
+_OWN_WORDS = "octavo-engine: "
+
+Text = Annotated[str, Field(max_length=4096)]
+
+
+class Wanted(BaseModel):
+    """One adapter of the list: `source` is fetched, `path` is there already."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Text
+    version: Text = ""
+    """Another one for another source."""
+    path: Text | None = None
+    source: Text | None = None
+    """A Hugging Face id, or s3://bucket/prefix."""
+    revision: Text | None = None
+    access: Text | None = None
+    """Name of the --access with which it is fetched."""
+
+
+class WantedList(BaseModel):
+    """The whole list."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    adapters: Annotated[list[Wanted], Field(max_length=1024)]
+
+
+class Access(BaseModel):
+    """Where adapters are fetched from, and with which credentials: variables of the fetching process."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Text
+    variables: dict[str, Text] = Field(default_factory=dict)
+    files: dict[str, Text] = Field(default_factory=dict)
+    """Variables whose values are in files, as mounted Secrets have them; read anew at each try."""
+    optional: list[str] = Field(default_factory=list)
+    """Those of `files` that may be missing."""
+
+    def environment(self) -> dict[str, str]:
+        """The variables; ConfigurationError if a file is missing."""
+        found = dict(self.variables)
+        for name, file in self.files.items():
+            try:
+                found[name] = Path(file).read_text(encoding="utf-8").strip()
+            except (OSError, ValueError):
+                if name not in self.optional:
+                    path = Path(file)
+                    raise ConfigurationError(
+                        f"there is no Secret {path.parent.name} with the key {path.name}, or it cannot be read"
+                    ) from None
+        return found
+
+
+Start = Callable[[Wanted, Mapping[str, str]], "Running"]
+
+
+class Running:
+    """A process that fetches one adapter."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object lives
+        self._place: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        command = [sys.executable, "-m", "octavo_engine.cli", *arguments]
+        self._process = subprocess.Popen(
+            command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=self._place, stderr=self._said
+        )
+
+    def ended(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.poll()
+
+    def last_words(self) -> str:
+        """The last line of what it has said: how far it is, or why it ended."""
+        text = _content(self._said).decode(errors="replace")
+        said = [line.removeprefix(_OWN_WORDS) for line in text.splitlines() if line.startswith(_OWN_WORDS)]
+        return said[-1][:_LAST_WORDS] if said else ""
+
+    def place(self) -> str:
+        """What it has fetched."""
+        return _content(self._place).decode().strip()
+
+    def kill(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+def _content(file: IO[bytes]) -> bytes:
+    return os.pread(file.fileno(), _MAX_BYTES, 0)
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """What has become of one adapter of the list."""
+
+    wanted: Wanted
+    path: str | None = None
+    running: Running | None = None
+    began: float = 0.0
+    failures: int = 0
+    problem: str = ""
+    again_at: float = 0.0
+
+    def entry(self) -> dict[str, Any]:
+        """Its item of the file for the engine."""
+        wanted = self.wanted
+        if self.path is not None:
+            return {"name": wanted.name, "version": wanted.version, "path": self.path}
+        message = self.problem or (self.running.last_words() if self.running else "") or "it is about to be fetched"
+        return {"name": wanted.name, "version": wanted.version, "failed": bool(self.problem), "message": message}
+
+
+@dataclass(slots=True)
+class Fetcher:
+    """Keeps the file at `output` true to the list at `wanted`."""
+
+    wanted: Path
+    output: Path
+    access: Mapping[str, Access]
+    start: Start
+    clock: Callable[[], float] = time.monotonic
+    _fetches: dict[str, _Fetch] = field(default_factory=dict)
+    _list: list[Wanted] | None = None
+    _read: bytes = b""
+    _problem: str = ""
+    _written: str = ""
+    _known: dict[tuple[str, str], str] = field(init=False)
+    """Paths by name and version, from the file that an earlier process has written."""
+
+    def __post_init__(self) -> None:
+        self._known = _known_paths(self.output)
+
+    def step(self) -> None:
+        """One look at the list and at what runs."""
+        self._look_at_list()
+        if self._list is None:
+            return
+        for fetch in self._fetches.values():
+            self._see_to(fetch)
+        self._write()
+
+    def close(self) -> None:
+        """End what runs."""
+        for fetch in self._fetches.values():
+            if fetch.running is not None:
+                fetch.running.kill()
+
+    def _look_at_list(self) -> None:
+        try:
+            with self.wanted.open("rb") as file:
+                data = file.read(_MAX_BYTES + 1)
+            if data == self._read:
+                return
+            self._read = data
+            wanted = WantedList.model_validate_json(data).adapters
+        except (OSError, ValidationError) as error:
+            problem = _first_line(error)
+            if problem != self._problem:
+                log.error("the list of adapters stays as it was: %s cannot be used: %s", self.wanted, problem)
+            self._problem = problem
+            return
+        self._list, self._problem = wanted, ""
+        for name in self._fetches.keys() - {each.name for each in wanted}:
+            self._forget(name)
+        for each in wanted:
+            if (known := self._fetches.get(each.name)) is None or known.wanted != each:
+                self._forget(each.name)
+                self._fetches[each.name] = _Fetch(each, each.path or self._known.get((each.name, each.version)))
+
+    def _forget(self, name: str) -> None:
+        fetch = self._fetches.pop(name, None)
+        if fetch is not None and fetch.running is not None:
+            fetch.running.kill()
+
+    def _see_to(self, fetch: _Fetch) -> None:
+        if fetch.running is not None:
+            self._look_at(fetch, fetch.running)
+        elif fetch.path is None and self.clock() >= fetch.again_at and self._at_work < _AT_ONCE:
+            self._begin(fetch)
+
+    @property
+    def _at_work(self) -> int:
+        return sum(fetch.running is not None for fetch in self._fetches.values())
+
+    def _begin(self, fetch: _Fetch) -> None:
+        wanted, environment = fetch.wanted, dict(os.environ)
+        try:
+            if wanted.source is None:
+                raise ConfigurationError("the list has neither a path nor a source for it")
+            if wanted.access is not None:
+                if wanted.access not in self.access:  # the pod that has it is about to replace this one
+                    raise ConfigurationError("its credentials and endpoint come with the next revision of the pod")
+                environment |= self.access[wanted.access].environment()
+            fetch.running, fetch.began = self.start(wanted, environment), self.clock()
+        except (ConfigurationError, OSError) as error:
+            self._fail(fetch, str(error))
+
+    def _look_at(self, fetch: _Fetch, running: Running) -> None:
+        code = running.ended()
+        if code is None:
+            if self.clock() - fetch.began > _TIME_LIMIT:
+                running.kill()
+                fetch.running = None
+                self._fail(fetch, f"fetching it took more than {_TIME_LIMIT:.0f} s")
+            return
+        fetch.running = None
+        if code == 0 and (place := running.place()):
+            fetch.path, fetch.problem, fetch.failures = place, "", 0
+            log.info("adapter %s is at %s", fetch.wanted.name, place)
+            return
+        self._fail(fetch, running.last_words() or f"fetching it ended with exit code {code}")
+
+    def _fail(self, fetch: _Fetch, problem: str) -> None:
+        fetch.again_at = self.clock() + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**fetch.failures)
+        fetch.failures += 1
+        if problem != fetch.problem:
+            log.error("adapter %s cannot be fetched: %s", fetch.wanted.name, problem)
+        fetch.problem = problem
+
+    def _write(self) -> None:
+        text = json.dumps({"adapters": [fetch.entry() for fetch in self._fetches.values()]}, indent=1)
+        if text == self._written:
+            return
+        making = self.output.with_name(f"{self.output.name}.new")
+        making.write_text(text)
+        making.replace(self.output)
+        self._written = text
+
+
+def _known_paths(output: Path) -> dict[tuple[str, str], str]:
+    """What an earlier process has fetched and is still there."""
+    try:
+        entries = json.loads(output.read_text())["adapters"]
+        return {
+            (entry["name"], entry["version"]): entry["path"]
+            for entry in entries
+            if "path" in entry and Path(entry["path"]).is_dir()
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _first_line(error: OSError | ValidationError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return error.strerror or str(error)
+
+
+def pull_process(max_size: str | None) -> Start:
+    """What starts `octavo-engine pull --adapter` for an adapter."""
+
+    def start(wanted: Wanted, environment: Mapping[str, str]) -> Running:
+        revision = [f"--revision={wanted.revision}"] if wanted.revision is not None else []
+        limit = [f"--max-size={max_size}"] if max_size is not None else []
+        return Running(["pull", "--adapter", *revision, *limit, "--", wanted.source or ""], environment)
+
+    return start
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch until SIGTERM or SIGINT; 0 then."""
+    logs.set_up("text")
+    ended = False
+
+    def end(*_: object) -> None:
+        nonlocal ended
+        ended = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    fetcher = Fetcher(args.list, args.output, _accesses(args.access), pull_process(args.max_size))
+    try:
+        while not ended:
+            try:
+                fetcher.step()
+            except Exception:  # one bad look must not end the container, which would make the pod unready
+                log.exception("the adapters could not be looked at; trying again")
+            time.sleep(_INTERVAL)
+    finally:
+        fetcher.close()
+    return 0
+
+
+def _accesses(given: Sequence[str]) -> dict[str, Access]:
+    try:
+        found = [Access.model_validate_json(text) for text in given]
+    except ValidationError as error:
+        raise ConfigurationError(f"--access: {_first_line(error)}") from None
+    return {access.name: access for access in found}

@@ -1,0 +1,220 @@
+"""--lora-modules-file: the LoRA adapters that a file lists, loaded and unloaded as the file changes.
+
+The file is written by a program that fetches adapters (`octavo-engine adapters`). It is read again when it changes, and
+when the server starts again, so that a restart loads the same adapters. An adapter that cannot be loaded changes
+nothing else: its state says why, and it is tried again later. /health/adapters shows the state of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from octavo_engine.engine.client import EngineState
+from octavo_engine.errors import ModelLoadError
+
+log = logging.getLogger("octavo.server")
+
+_INTERVAL = 1.0
+"""Seconds between two looks at the file."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
+"""Seconds after which an adapter that could not be loaded is tried again; doubled each time."""
+_PATIENCE = 60.0
+"""Seconds for which a server whose model is loaded takes no requests yet, since its first adapters are on their way."""
+_MAX_ADAPTERS = 1024
+_MAX_BYTES = 4 << 20
+
+_UNDER_WAY = ("Fetching", "Loading")
+
+AdapterName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\s,]+$")]
+
+
+class AdapterEntry(BaseModel):
+    """One adapter of the file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: AdapterName
+    """What requests call it."""
+    version: Annotated[str, Field(max_length=128)] = ""
+    """Another one for other weights: what is loaded is replaced when it changes."""
+    path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """A directory; None while it is being fetched, or cannot be."""
+    failed: bool = False
+    """Whether it cannot be fetched."""
+    message: Annotated[str, Field(max_length=4096)] = ""
+    """Why there is no path."""
+
+
+class AdapterList(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    adapters: Annotated[list[AdapterEntry], Field(max_length=_MAX_ADAPTERS)]
+
+
+class AdapterEngine(Protocol):
+    """What loading needs of `EngineClient`."""
+
+    state: EngineState
+
+    async def load_adapter(self, name: str, path: str) -> None: ...
+    async def unload_adapter(self, name: str) -> None: ...
+
+
+@dataclass(slots=True)
+class _Adapter:
+    """A name of the file: what is wanted, and what has become of it."""
+
+    entry: AdapterEntry
+    loaded: str | None = None
+    """The version that requests get."""
+    failures: int = 0
+    problem: str = ""
+    again_at: float = 0.0
+
+    @property
+    def state(self) -> str:
+        """Loaded, Failed, Loading or Fetching."""
+        if self.loaded == self.entry.version:
+            return "Loaded"
+        if self.entry.failed or self.problem:
+            return "Failed"
+        return "Loading" if self.entry.path is not None else "Fetching"
+
+    def report(self) -> dict[str, Any]:
+        """Its item of /health/adapters."""
+        message = "" if self.state == "Loaded" else self.problem or self.entry.message
+        if self.loaded is not None and self.state != "Loaded":
+            message = f"{message}; until then the weights that were loaded before answer".removeprefix("; ")
+        return {"name": self.entry.name, "version": self.entry.version, "state": self.state, "message": message}
+
+
+@dataclass(slots=True)
+class AdapterFile:
+    """Brings the engine's adapters to what the file lists. `reserved` are the base model's names."""
+
+    path: Path
+    engine: AdapterEngine
+    reserved: Sequence[str]
+    clock: Callable[[], float] = time.monotonic
+    _adapters: dict[str, _Adapter] = field(default_factory=dict)
+    _seen: tuple[int, ...] | None = None
+    _ready_at: float | None = None
+    _settled: bool = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the adapters of the start are on their way, for no longer than the server should wait for them.
+
+        A client cannot choose its replica: one that begins to answer has what the others have. What has failed is not
+        waited for.
+        """
+        late = self._ready_at is not None and self.clock() - self._ready_at > _PATIENCE
+        return not (self._settled or late)
+
+    def is_on_its_way(self, name: str) -> bool:
+        """Whether the adapter of this name is being fetched or loaded."""
+        return name in self._adapters and self._adapters[name].state in _UNDER_WAY
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            try:
+                await self.look()
+            except Exception:  # a loop that ended here would keep adapters that were removed
+                log.exception("%s could not be acted on; trying again in %g s", self.path, _INTERVAL)
+            await asyncio.sleep(_INTERVAL)
+
+    async def look(self) -> None:
+        """Read the file if it has changed, and load and unload what that asks for."""
+        await self._read_if_changed()
+        if self.engine.state.phase != "ready":
+            return
+        if self._ready_at is None:
+            self._ready_at = self.clock()
+        adapters = list(self._adapters.values())
+        await asyncio.gather(*(self._bring(adapter) for adapter in adapters))
+        if self._seen is not None and not any(adapter.state in _UNDER_WAY for adapter in adapters):
+            self._settled = True
+
+    def report(self) -> list[dict[str, Any]]:
+        """The state of each adapter of the file. May be called from any thread."""
+        return [adapter.report() for adapter in list(self._adapters.values())]
+
+    async def _read_if_changed(self) -> None:
+        try:
+            stat = await asyncio.to_thread(self.path.stat)
+        except OSError:
+            return  # not written yet: its writer starts beside this server
+        seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            entries = await asyncio.to_thread(_read, self.path)
+        except (OSError, ValidationError, ValueError) as error:
+            first = error.errors(include_input=False)[0]["msg"] if isinstance(error, ValidationError) else error
+            log.error("the adapters stay as they were: --lora-modules-file %s cannot be used: %s", self.path, first)
+            return
+        await self._take(entries)
+
+    async def _take(self, entries: Sequence[AdapterEntry]) -> None:
+        wanted = {entry.name: entry for entry in entries}
+        for name in self._adapters.keys() - wanted.keys():
+            if self._adapters.pop(name).loaded is not None:
+                await self.engine.unload_adapter(name)
+                log.info("adapter %s was unloaded, since %s does not list it any more", name, self.path)
+        for name, entry in wanted.items():
+            known = self._adapters.get(name)
+            if known is None:
+                self._adapters[name] = _Adapter(entry)
+            elif known.entry != entry:
+                known.entry, known.failures, known.problem, known.again_at = entry, 0, "", 0.0
+
+    async def _bring(self, adapter: _Adapter) -> None:
+        """Load an adapter that is not loaded as it is wanted, unless it has failed just now."""
+        entry = adapter.entry
+        if adapter.loaded == entry.version or entry.path is None or self.clock() < adapter.again_at:
+            return
+        try:
+            if entry.name in self.reserved:
+                raise ModelLoadError(f"{entry.name!r} is the base model's own name: give the adapter another one")
+            if adapter.loaded is None and entry.name in self.engine.state.adapters:
+                raise ModelLoadError(
+                    f"--lora-modules has an adapter {entry.name!r}, too: give one of them another name"
+                )
+            await self.engine.load_adapter(entry.name, entry.path)
+        except ModelLoadError as error:
+            self._note_failure(adapter, str(error))
+            return
+        adapter.loaded, adapter.failures, adapter.problem = entry.version, 0, ""
+        log.info("adapter %s was loaded from %s", entry.name, entry.path)
+
+    def _note_failure(self, adapter: _Adapter, problem: str) -> None:
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**adapter.failures)
+        adapter.failures += 1
+        adapter.again_at = self.clock() + pause
+        if problem != adapter.problem:
+            log.error("adapter %s cannot be loaded: %s", adapter.entry.name, problem)
+        adapter.problem = problem
+
+
+def _read(path: Path) -> list[AdapterEntry]:
+    """The entries of the file; ValueError or ValidationError says what is wrong with it."""
+    with path.open("rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"it has more than {_MAX_BYTES} bytes")
+    entries = AdapterList.model_validate_json(data).adapters
+    if len({entry.name for entry in entries}) < len(entries):
+        raise ValueError("a name is there twice")
+    return entries
