@@ -150,7 +150,8 @@ class EngineConfig:
     quantization: str | None = setting(
         None,
         "str",
-        "fp8, int8 and int4 quantize the linear layers' weights while they are loaded",
+        "fp8, int8 and int4 quantize the linear layers' weights while they are loaded; a checkpoint that is quantized "
+        "already needs no flag, and takes its own scheme's name alone",
         choices=(*ONLINE_SCHEMES, "awq", "gptq"),
     )
     enforce_eager: bool = setting(
@@ -239,11 +240,6 @@ class EngineConfig:
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs {self.max_num_seqs}: "
                 f"every running request needs a token in each step; raise the first to {self.max_num_seqs} or lower "
                 f"the second"
-            )
-        if self.quantization in ("awq", "gptq"):
-            raise ConfigurationError(
-                f"--quantization {self.quantization} is not supported: nothing is quantized so while it is loaded, and "
-                f"a checkpoint that is needs no flag; take one of {', '.join(ONLINE_SCHEMES)}, or omit it"
             )
         self._check_adapters()
         for name, default in _NOT_YET.items():

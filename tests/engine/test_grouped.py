@@ -73,6 +73,17 @@ def test_ranks_that_would_cut_groups_are_refused_with_the_sizes_that_work(tmp_pa
         check_alignment(spec_of(tmp_path), 4)
 
 
+def test_the_flag_takes_the_name_of_the_checkpoints_own_scheme_alone(tmp_path):
+    save_grouped(tmp_path / "gptq", "gptq")
+    save(reference_model(), tmp_path / "plain")
+    stored, plain = spec_of(tmp_path / "gptq"), spec_of(tmp_path / "plain")
+    assert quantized_online(stored, "gptq") is stored
+    with pytest.raises(ConfigurationError, match=r"--quantization int8: .* stored in gptq already"):
+        quantized_online(stored, "int8")
+    with pytest.raises(ConfigurationError, match=r"--quantization awq: .* not stored in awq.*one of fp8, int8, int4"):
+        quantized_online(plain, "awq")
+
+
 @pytest.mark.parametrize("gguf", [False, True])
 def test_a_weight_quantized_while_loading_is_near(gguf, tmp_path):
     model = reference_model()

@@ -84,7 +84,6 @@ def blocked(service: LLMService) -> bool:
 
 CLAIMS = {"claims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}]}
 REFUSED = [
-    *({"engine": {"quantization": name}} for name in ("awq", "gptq")),
     {"engine": {"extraArgs": ["--speculative-config={}"]}},
 ]
 TAKEN = [
@@ -94,6 +93,7 @@ TAKEN = [
     {"accelerator": {"count": 2, **CLAIMS}},
     {"accelerator": CLAIMS, "engine": {"tensorParallelSize": 2}},
     {"accelerator": {"count": 2, **CLAIMS}, "engine": {"tensorParallelSize": 1}},
+    *({"engine": {"quantization": name}} for name in ("awq", "gptq")),
     {"engine": {"quantization": "fp8", "extraArgs": ["--kv-cache-dtype=fp8"]}},
     {"engine": {"extraArgs": ["--kv-cache-dtype=auto", "--swap-space=1GiB", "--scheduling-policy=priority"]}},
     {"engine": {"extraArgs": ["--prefix-cache-policy=lfu", "--prefix-cache-ttl=3", "--target-ttft-p90=0.5"]}},
@@ -133,12 +133,12 @@ def test_a_device_among_the_extra_arguments_is_the_only_one() -> None:
 
 
 def test_the_command_renders_nothing_of_what_makes_no_pod(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "quantized.yaml"
-    file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"engine": {"quantization": "gptq"}}})))
+    file = tmp_path / "speculative.yaml"
+    file.write_text(yaml.safe_dump(merged(VALID, {"spec": {"engine": {"extraArgs": ["--speculative-config={}"]}}})))
     assert main(["render", str(file)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "spec.engine.quantization: " in said.err
+    assert "--speculative-config" in said.err
 
 
 def test_what_an_engine_says_of_its_model_is_understood() -> None:

@@ -186,12 +186,25 @@ def _most_common_dtype(directory: Path) -> str:
 
 
 def quantized_online(spec: ModelSpec, name: str | None) -> ModelSpec:
-    """`spec` as `--quantization` wants it; a checkpoint that is quantized already stays as it is.
+    """`spec` as `--quantization` asks for it; for a checkpoint that is quantized already, only its own scheme's name.
 
-    ConfigurationError for mixtures of experts, whose experts would stay as they are.
+    ConfigurationError for another scheme than the checkpoint's, for a scheme that only checkpoints have, and for
+    mixtures of experts, whose experts would stay as they are.
     """
-    if name is None or spec.quantization is not None:
+    if name is None:
         return spec
+    if spec.quantization is not None:
+        if spec.quantization.name != name:
+            raise ConfigurationError(
+                f"--quantization {name}: the checkpoint's weights are stored in {spec.quantization.name} already, and "
+                "weights are not quantized a second time; omit the flag"
+            )
+        return spec
+    if name not in ONLINE:
+        raise ConfigurationError(
+            f"--quantization {name}: the checkpoint's weights are not stored in {name}, and no weights are converted "
+            f"to it while they are loaded; take one of {', '.join(ONLINE)}, or a checkpoint in {name}"
+        )
     if spec.has_experts:
         raise ConfigurationError(
             f"--quantization {name}: {spec.architecture} is a mixture of experts, which cannot be quantized "

@@ -31,8 +31,8 @@ class Engine(SpecModel):
     )
     quantization: Literal["fp8", "int8", "int4", "awq", "gptq"] | None = Field(
         None,
-        description="Form of the weights: fp8, int8 and int4 convert them while loading (a checkpoint that has them so"
-        " needs no flag); awq and gptq do not act, as such checkpoints need no flag either.",
+        description="Form of the weights: fp8, int8 and int4 convert them while loading. A checkpoint that is"
+        " quantized already needs no value here, and takes its own scheme's name alone.",
     )
     max_model_length: Annotated[int, Field(ge=1, le=16_777_216)] | None = Field(
         None, description="Longest context in tokens, prompt and answer together. Default: the model's, or what fits."

@@ -47,11 +47,6 @@ def _gives(flag: str, value: str | None) -> Test:
 
 
 _TABLE = (
-    UnsupportedField(
-        "engine.quantization",
-        "nothing is converted to awq or gptq, and checkpoints in them need no value here; no pod is made", True,
-        lambda spec: spec.engine.quantization in ("awq", "gptq"),
-    ),
     *(
         UnsupportedField(
             "engine.extra_args", f"the engine refuses --{flag} yet, so no pod is made; leave it out", True,
