@@ -127,5 +127,7 @@ bench-gpu: ## on a GPU: every figure beside its roofline, into OUT=.cache/gpu; P
 screens: setup ## docs/reference/screens.md: what kubectl shows, from a real Kubernetes
 	$(BIN)/python -m docs.screens
 
-docs: setup ## docs/reference from the code
+docs: setup ## docs/reference from the code, and the documentation as a site in .cache/site
 	$(BIN)/python -m docs.generate
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

@@ -1,4 +1,4 @@
-"""`octavo-operator`: run in a cluster; render, check, crd and local without one."""
+"""`octavo-operator`: run in a cluster; render, check, convert, crd and local without one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from octavo_operator import __version__
 from octavo_operator.api.crd import custom_resource_definition
 from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults, parse_engine_defaults
 from octavo_operator.api.files import inspect
-from octavo_operator.api.manifest import dump
+from octavo_operator.api.manifest import ManifestError, dump, read
 from octavo_operator.api.resource import LLMService
+from octavo_operator.convert import convert
 from octavo_operator.dashboards import DASHBOARDS
 from octavo_operator.render import (
     DEFAULT_METRICS_URL,
@@ -49,6 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
     _render_arguments(command("render", "print the objects of an LLMService as YAML"))
     check = command("check", "judge LLMServices as the API server would")
     check.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    convert = command("convert", "print LLMServices for KubeAI's Models and for Deployments that run vLLM")
+    convert.add_argument("files", type=Path, nargs="+", metavar="FILE")
     command("crd", "print the CustomResourceDefinition as YAML")
     dashboard = command("dashboard", "print a Grafana dashboard as JSON")
     dashboard.add_argument("name", choices=DASHBOARDS)
@@ -188,8 +192,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         crd = arguments.command == "crd"
         sys.stdout.write(dump(custom_resource_definition()) if crd else DASHBOARDS[arguments.name].as_json())
         return 0
-    if arguments.command == "check":
-        return max([_check(path) for path in arguments.files])
+    if arguments.command in ("check", "convert"):
+        check = arguments.command == "check"
+        return max([_check(path) for path in arguments.files]) if check else _convert(arguments.files)
     service = _only_service(arguments.file)
     if service is None:
         return USAGE_ERROR
@@ -275,6 +280,23 @@ def _check(path: Path) -> int:
     for problem in inspection.problems:
         _say(f"{path}: {problem}")
     return USAGE_ERROR if inspection.problems else 0
+
+
+def _convert(files: Sequence[Path]) -> int:
+    """All files are read before any is converted, since an autoscaler may be in another file than its workload."""
+    documents: list[dict[str, Any]] = []
+    for path in files:
+        try:
+            documents += [document.content for document in read(path)]
+        except (OSError, ManifestError) as error:
+            _say(f"{path}: {getattr(error, 'strerror', None) or error}")
+            return USAGE_ERROR
+    found = convert(documents)
+    if found.manifests:
+        sys.stdout.write(dump(*found.manifests))
+    for line in (*found.notes, *found.problems):
+        _say(line)
+    return USAGE_ERROR if found.problems else 0
 
 
 def _notes(service: LLMService) -> list[str]:

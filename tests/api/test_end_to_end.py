@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ import pytest
 from octavo_engine.openmp import SPIN_COUNT
 from octavo_engine.text.tokenizer import Tokenizer
 
+ROOT = Path(__file__).parents[2]
 QUESTION: list[Any] = [{"role": "user", "content": "Name the capital of France."}]
 STORY: list[Any] = [{"role": "user", "content": "Tell me a short story about a fox and a crow."}]
 GREEDY: dict[str, Any] = {"model": "smollm2", "temperature": 0}
@@ -43,6 +45,7 @@ class RealServer:
         command = [sys.executable, "-m", "octavo_engine.cli", "serve", "smollm2", "--device", "cpu"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"]
         command += ["--max-model-len", "1024", "--num-kv-blocks", "512", "--max-num-seqs", "16"]
+        command += ["--batch-storage", str(log.parent / "batches")]
         # One thread: with more, a test machine that is busy otherwise makes the model's threads wait for one another.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_DISPLAY_ENV": "verbose"}
         environment.pop("GOMP_SPINCOUNT", None)  # of a command line that a test before called in this process
@@ -246,3 +249,27 @@ def test_prompts_are_scored_and_embedded(real: RealServer) -> None:
     pair = real.http.post("/v1/score", json={"text_1": texts[0], "text_2": texts[1]}).json()
     expected = sum(first * second for first, second in zip(*vectors, strict=True))
     assert abs(pair["data"][0]["score"] - expected) < 1e-4
+
+
+EXAMPLES = {
+    "chat": "Paris",
+    "streaming": r"\d+ prompt tokens, \d+ tokens answered",
+    "tools": r'the model calls temperature\(\{"city": ?"Paris"\}\)\n.+',
+    "structured_output": r'"vegetarian": (true|false)',
+    "search": "nearest passage: A reader may borrow up to five books",
+    "batch": r"the batch is completed: .*completed=3.*\n(\w+: .+\s*)+",
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {*EXAMPLES, "endpoint"}
+
+
+@pytest.mark.parametrize(("name", "output"), EXAMPLES.items(), ids=EXAMPLES)
+def test_an_example_works(
+    real: RealServer, name: str, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{real.url}/v1")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
+    assert re.search(output, capsys.readouterr().out)

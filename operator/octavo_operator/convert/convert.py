@@ -1,0 +1,71 @@
+"""Which converter reads which object of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo_operator.api.resource import InvalidLLMServiceError, parse
+from octavo_operator.convert.draft import Draft, NotConvertibleError
+from octavo_operator.convert.kubeai import convert_model
+from octavo_operator.convert.vllm import convert_workload, runs_vllm
+
+_WORKLOADS = ("Deployment", "StatefulSet")
+
+
+@dataclass
+class Conversions:
+    """LLMServices as manifests, sentences about what to decide, and sentences about what could not be converted."""
+
+    manifests: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def convert(documents: Sequence[Mapping[str, Any]]) -> Conversions:
+    """The LLMServices of all objects that serve a model; other objects are left out without a word."""
+    objects = list(_objects(documents))
+    scalers = [one for one in objects if one.get("kind") == "HorizontalPodAutoscaler"]
+    found = Conversions()
+    for one in objects:
+        name = f"{one.get('kind')} {(one.get('metadata') or {}).get('name')}"
+        try:
+            draft = _draft(one, scalers)
+        except NotConvertibleError as error:
+            found.problems.append(f"{name}: not converted: {error}")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            found.problems.append(f"{name}: not converted: it has not the form of its kind ({error!r})")
+        else:
+            if draft is not None:
+                _add(found, draft)
+    if not found.manifests and not found.problems:
+        found.problems.append("no Model of KubeAI and no Deployment or StatefulSet that runs vLLM was found")
+    return found
+
+
+def _draft(one: Mapping[str, Any], scalers: Sequence[Mapping[str, Any]]) -> Draft | None:
+    kind, api_version = one.get("kind"), str(one.get("apiVersion", ""))
+    if kind == "Model" and api_version.startswith("kubeai.org/"):
+        return convert_model(one)
+    return convert_workload(one, scalers) if kind in _WORKLOADS and runs_vllm(one) else None
+
+
+def _add(found: Conversions, draft: Draft) -> None:
+    manifest = draft.manifest()
+    found.manifests.append(manifest)
+    found.notes += [f"{draft.kind}: {note}" for note in draft.notes]
+    try:
+        parse(manifest)
+    except InvalidLLMServiceError as error:
+        found.notes += [f"{draft.kind}: to be corrected before it is applied: {problem}" for problem in error.problems]
+
+
+def _objects(documents: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The objects of a file, those of a List (as `kubectl get -o yaml` writes them) one by one."""
+    for document in documents:
+        items = document.get("items")
+        if str(document.get("kind", "")).endswith("List") and isinstance(items, list):
+            yield from (item for item in items if isinstance(item, dict))
+        else:
+            yield document

@@ -1,0 +1,130 @@
+"""Deployments and StatefulSets that run `vllm serve` as LLMServices."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo_operator.convert.draft import Draft, NotConvertibleError, source_of
+from octavo_operator.convert.vllm_arguments import Arguments, read_arguments
+
+_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_GPU = "nvidia.com/gpu"
+_SCHEDULING = ("nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "priorityClassName",
+               "runtimeClassName", "schedulerName")  # fmt: skip
+
+
+def runs_vllm(workload: Mapping[str, Any]) -> bool:
+    """Whether one of the workload's containers runs vLLM's server."""
+    return any(_words(container) is not None for container in _containers(workload))
+
+
+def convert_workload(workload: Mapping[str, Any], scalers: Sequence[Mapping[str, Any]]) -> Draft:
+    """The LLMService of a Deployment or StatefulSet; `scalers` are the file's HorizontalPodAutoscalers."""
+    metadata = workload["metadata"]
+    draft = Draft(f"{workload['kind']} {metadata['name']}", metadata["name"], metadata.get("namespace"))
+    container = next(one for one in _containers(workload) if _words(one) is not None)
+    arguments = read_arguments(_words(container) or [])
+    draft.notes += arguments.notes
+    pod = workload["spec"]["template"]["spec"]
+    names = arguments.served_names or [arguments.model or ""]
+    source = _source(arguments, container, pod)
+    draft.spec["model"] = {"name": names[0], "aliases": names[1:], "source": source}
+    if not names[1:]:
+        del draft.spec["model"]["aliases"]
+    draft.spec["engine"] = {**arguments.engine, **_environment(draft, container, source)}
+    _resources(draft, container.get("resources") or {})
+    _replicas(draft, workload, scalers)
+    draft.spec["scheduling"] = {name: pod[name] for name in _SCHEDULING if pod.get(name)}
+    if pod.get("serviceAccountName"):
+        draft.note("serviceAccountName was left out: the engine does not call the API server")
+    if len(pod["containers"]) > 1:
+        draft.note("other containers were left out: see spec.podTemplate")
+    return draft
+
+
+def _containers(workload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    pod = ((workload.get("spec") or {}).get("template") or {}).get("spec") or {}
+    return list(pod.get("containers") or [])
+
+
+def _words(container: Mapping[str, Any]) -> list[str] | None:
+    """The words after `vllm serve`, or None if the container runs something else."""
+    words = [str(word) for word in (*(container.get("command") or []), *(container.get("args") or []))]
+    if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and words[1] in ("-c", "-lc", "-ec"):
+        words = shlex.split(words[2].replace("\\\n", " "))
+    for start in range(len(words)):
+        if words[start].rpartition("/")[2] == "vllm" and words[start + 1 : start + 2] == ["serve"]:
+            return words[start + 2 :]
+        if words[start] == "vllm.entrypoints.openai.api_server":
+            return words[start + 1 :]
+    started_by_image = not container.get("command") and "vllm" in str(container.get("image", ""))
+    return words if started_by_image else None
+
+
+def _source(arguments: Arguments, container: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, Any]:
+    model = arguments.model
+    if not model:
+        raise NotConvertibleError("its arguments name no model")
+    if not model.startswith("/"):
+        return source_of(model, arguments.revision)
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod.get("volumes") or []
+        if volume.get("persistentVolumeClaim")
+    }
+    for mount in container.get("volumeMounts") or []:
+        folder = str(mount["mountPath"]).rstrip("/")
+        if mount["name"] in claims and (model + "/").startswith(folder + "/"):
+            inside = "/".join(part for part in (mount.get("subPath", ""), model[len(folder) :].strip("/")) if part)
+            return source_of(f"pvc://{claims[mount['name']]}/{inside}")
+    raise NotConvertibleError(f"its model is the folder {model}, which is on no PersistentVolumeClaim")
+
+
+def _environment(draft: Draft, container: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    """`env` and `envFrom` of the engine; a token for the hub belongs to the source instead."""
+    kept = []
+    for variable in container.get("env") or []:
+        secret = (variable.get("valueFrom") or {}).get("secretKeyRef")
+        if variable["name"] in _TOKENS:
+            if secret and "huggingFace" in source:
+                source["huggingFace"]["tokenSecretRef"] = {"name": secret["name"], "key": secret["key"]}
+            elif not secret:
+                draft.note(f"{variable['name']} was left out: put the token into a Secret that tokenSecretRef names")
+        elif variable["name"].startswith("VLLM_"):
+            draft.note(f"the variable {variable['name']} was left out: it has no counterpart")
+        else:
+            kept.append(variable)
+    return {
+        **({"env": kept} if kept else {}),
+        **({"envFrom": container["envFrom"]} if container.get("envFrom") else {}),
+    }
+
+
+def _resources(draft: Draft, resources: Mapping[str, Any]) -> None:
+    limits, requests = dict(resources.get("limits") or {}), dict(resources.get("requests") or {})
+    gpus = {name: int(str(limits.get(name) or requests.get(name))) for name in {*limits, *requests} if "gpu" in name}
+    for name in gpus:
+        limits.pop(name, None)
+        requests.pop(name, None)
+    name, count = next(iter(sorted(gpus.items())), (_GPU, 0))
+    draft.spec["accelerator"] = {"count": count, **({} if name == _GPU else {"resourceName": name})}
+    draft.spec["resources"] = {
+        **({"requests": requests} if requests else {}),
+        **({"limits": limits} if limits else {}),
+    }
+
+
+def _replicas(draft: Draft, workload: Mapping[str, Any], scalers: Sequence[Mapping[str, Any]]) -> None:
+    for scaler in scalers:
+        target = scaler["spec"]["scaleTargetRef"]
+        if (target["kind"], target["name"]) == (workload["kind"], workload["metadata"]["name"]):
+            spec = scaler["spec"]
+            draft.spec["autoscaling"] = {
+                "minReplicas": spec.get("minReplicas", 1),
+                "maxReplicas": spec["maxReplicas"],
+            }
+            draft.note("autoscaling follows the queue now; delete the HorizontalPodAutoscaler with the Deployment")
+            return
+    draft.spec["replicas"] = workload["spec"].get("replicas", 1)
