@@ -199,6 +199,19 @@ def test_checkpoints_of_the_model_without_its_head(
     assert all(torch.equal(found[tensor], values) for tensor, values in expected.items())
 
 
+def test_a_head_that_is_stored_counts_unless_it_is_a_copy(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
+    """Whatever config.json says of ties, as in transformers."""
+    pair = pairs("qwen2")
+    stored = load_file(pair.directory / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((pair.directory / "config.json").read_bytes())
+    for difference, tied in ((0.0, True), (0.5, False)):
+        head = stored["model.embed_tokens.weight"] + difference
+        save_file({**stored, "lm_head.weight": head}, tmp_path / "model.safetensors")
+        assert read_spec(ModelFiles("test", directory=tmp_path)).head.tied == tied
+        decoder = load(Pair(pair.case, pair.model, tmp_path), torch.float32)
+        assert torch.equal(decoder.head.weight, head)
+
+
 def test_layers_that_predict_further_tokens_are_not_read(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
     """As DeepSeek V3 and GLM-4.5 are published; a tensor that is none of such a layer is an error all the same."""
     pair = pairs("deepseek-v3")
@@ -321,7 +334,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"quantization_config": {"quant_method": "fp8"}},
         "quantized (fp8), which this version of Octavo does not compute for mixtures of experts",
     ),
-    "gelu experts": ("MixtralForCausalLM", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+    "unknown activation": ("MixtralForCausalLM", {"hidden_act": "gelu_10"}, "hidden_act 'gelu_10' is not supported"),
     "factors": (
         "Phi3ForCausalLM",
         {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [1.0] * 47}},

@@ -26,14 +26,18 @@ class Experts:
     and what follows is gate * sigmoid(alpha * gate) * (up + 1)."""
     alpha: float = 1.0
     activation: Callable[[Tensor], Tensor] | None = None
-    """Of experts without a gate: activation(up). None: they have a gate."""
+    """Of the gate, or of what experts without a gate have; None: SiLU, or as `limit` says."""
+    gated: bool = True
 
     def activate(self, gate_up: Tensor) -> Tensor:
         """[..., intermediate] of [gate up] [..., 2 * intermediate], or of up alone, in their dtype."""
-        if self.activation is not None:
-            return self.activation(gate_up)
+        if not self.gated:
+            return self._activated(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
         if self.limit is None:
-            return torch.nn.functional.silu(gate) * up
+            return self._activated(gate) * up
         gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return (up + 1) * (gate * torch.sigmoid(gate * self.alpha))
+
+    def _activated(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.silu(x) if self.activation is None else self.activation(x)

@@ -21,6 +21,7 @@ from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import AttentionSpec, HeadSpec, ModelSpec
+from octavo_engine.model.tied_head import with_stored_head
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _MAX_CONFIG_BYTES = 16 << 20
@@ -63,11 +64,13 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         config["dtype"] = _most_common_dtype(files.directory)
     part = language_model(config)
     if part is None:
-        return _without_further_heads(_read(config, path), Fields(str(path), config))
+        spec = _without_further_heads(_read(config, path), Fields(str(path), config))
+        return with_stored_head(spec, files.directory)
     spec = _without_further_heads(_read(part, path), Fields(str(path), part))
     head = HeadSpec(spec.head.tied) if config["architectures"][0] in PLAIN_HEADS else spec.head
     ignored = STORED_NAMES.ignored + spec.stored_names.ignored
-    return replace(spec, stored_names=replace(STORED_NAMES, ignored=ignored), head=head)
+    spec = replace(spec, stored_names=replace(STORED_NAMES, ignored=ignored), head=head)
+    return with_stored_head(spec, files.directory)
 
 
 def _without_further_heads(spec: ModelSpec, fields: Fields) -> ModelSpec:

@@ -462,6 +462,11 @@ class RouterSpec:
     """Logits become softcap * tanh(logit / softcap)."""
     in_float32: bool = False
     """Whether logits are computed in float32, whatever the model's type."""
+    input_norm: NormSpec | None = None
+    """Of what it reads, before that is multiplied with `input_scale` (Gemma 4)."""
+    input_scale: float = 1.0
+    expert_scales: bool = False
+    """Whether each expert's weights are multiplied with a number of its own at the end (Gemma 4)."""
     jitter: float = 0.0
     """SparseMixer's: scores that are lower than the best by twice this share do not count."""
 
@@ -490,8 +495,10 @@ class MoESpec:
     limit: float | None = None
     """Gate and up are cut off there (`Experts.limit`); None: silu(gate) * up."""
     alpha: float = 1.0
-    activation: str | None = None
-    """Of experts without a gate, by the name in `layers/activations.py`; None: they have a gate (Nemotron-H)."""
+    activation: str = "silu"
+    """By the name in `layers/activations.py`."""
+    gated: bool = True
+    """Whether experts have a gate, whose activation is multiplied with up; else it is up's (Nemotron-H)."""
     latent: int | None = None
     """The size that experts read and give, which hidden states are projected to and back; None: the hidden size."""
     latent_bias: bool = False
@@ -500,6 +507,9 @@ class MoESpec:
     """Whether routing weights multiply what experts read instead of what they give (Llama 4)."""
     scale: float = 1.0
     """What the sum of experts and shared expert is multiplied with."""
+    branch_norm: NormSpec | None = None
+    """Before and after the experts, and before and after the shared one, four norms with weights of their own; the
+    router reads what is not normalised, and the layer itself has no norm before them (Gemma 4)."""
     quantization: MXFP4 | None = None
     """How experts are stored in the checkpoint; None: in floating point."""
 

@@ -167,6 +167,19 @@ CASES = {
             "tie_word_embeddings": False,
         },
     ),
+    "gemma4-unified": Case(
+        "Gemma4Unified",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "head_dim": 16,
+            "global_head_dim": 24,
+            "sliding_window": WINDOW,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "tie_word_embeddings": False,
+        },
+    ),
     "bitnet": Case("BitNet", UNEVEN_BIASED),
     "emu3": Case(
         "Emu3",

@@ -9,6 +9,23 @@ from checkpoints import UNEVEN as UNEVEN_BIASED
 from family_cases.case import LLAMA_SIZES, UNEVEN, WINDOW, Case
 
 CASES = {
+    "gemma4-experts": Case(
+        "Gemma4",
+        {
+            "head_dim": 16,
+            "global_head_dim": 24,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 8,
+            "vocab_size_per_layer_input": 131,
+            "hidden_size_per_layer_input": 12,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 40,
+            "final_logit_softcapping": 9.0,
+            "tie_word_embeddings": False,
+        },
+    ),
     "qwen3-moe": Case(
         "Qwen3Moe",
         {
@@ -28,6 +45,7 @@ CASES = {
             "num_experts_per_tok": 2,
             "moe_intermediate_size": 35,
             "decoder_sparse_step": 2,
+            "hidden_act": "relu",
             "use_sliding_window": True,
             "sliding_window": WINDOW,
         },
@@ -111,6 +129,7 @@ CASES = {
             "first_k_dense_replace": 1,
             "sliding_window": WINDOW,
             "max_window_layers": 2,
+            "hidden_act": "gelu_pytorch_tanh",
         },
     ),
     "exaone-moe": Case(

@@ -26,7 +26,7 @@ from octavo_engine.model.families.gemma import GEMMA
 from octavo_engine.model.families.gemma2 import GEMMA2, VAULTGEMMA
 from octavo_engine.model.families.gemma3 import GEMMA3
 from octavo_engine.model.families.gemma3n import GEMMA3N
-from octavo_engine.model.families.gemma4 import GEMMA4
+from octavo_engine.model.families.gemma4 import GEMMA4, GEMMA4_UNIFIED
 from octavo_engine.model.families.glm import GLM, GLM4
 from octavo_engine.model.families.glm4_moe import DOTS1, GLM4_MOE, SOLAR_OPEN
 from octavo_engine.model.families.gpt2 import GPT2
@@ -112,6 +112,7 @@ _ALL = (
     GEMMA3,
     GEMMA3N,
     GEMMA4,
+    GEMMA4_UNIFIED,
     BITNET,
     EMU3,
     GLM,

@@ -22,11 +22,10 @@ def _read(fields: Fields) -> ModelSpec:
     norm, bias = reading.rms_norm(fields), fields.boolean("attention_bias", False)
     reading.refuse_if_true(fields, "mlp_bias")
     shared = mixtures.shared(fields, "moe_num_shared_experts", "intermediate_size")
+    router, sizes = RouterSpec(), {"count": "moe_num_experts", "top_k": "moe_topk", "size": "intermediate_size"}
     layer = LayerSpec(
         mixer=reading.attention(fields, qkv_bias=bias, output_bias=bias),
-        feed_forward=mixtures.experts(
-            fields, RouterSpec(), count="moe_num_experts", top_k="moe_topk", size="intermediate_size", shared=shared
-        ),
+        feed_forward=mixtures.experts(fields, router, **sizes, shared=shared, activation="silu"),  # whatever it says
         norms=reading.norms_before(norm),
     )
     return reading.model(fields, ARIA_TEXT.architecture, reading.repeated(fields, layer), norm=norm, names=_NAMES)

@@ -43,8 +43,13 @@ def _read(fields: Fields) -> ModelSpec:
 
 
 def _windows(fields: Fields) -> list[int | None]:
-    """Of each layer, from `attention_types`: lists of kinds, and how often each list is repeated."""
+    """Of each layer, from `attention_types`: lists of kinds, and how often each list is repeated.
+
+    `attention_layers`, which says the same layer by layer in files that transformers writes, counts more.
+    """
     stated: Any = fields.values["attention_types"]
+    if isinstance(layers := fields.values.get("attention_layers"), list):
+        stated = [[layers, 1]]
     count, window = reading.num_layers(fields), fields.integer("window_size", 1, 1 << 30)
     try:
         kinds = [kind for pattern, times in stated for _ in range(min(times, count + 1)) for kind in pattern]

@@ -16,7 +16,6 @@ def _feed_forward(fields: Fields) -> FeedForward:
 
 
 def _read(fields: Fields) -> ModelSpec:
-    reading.require_silu(fields)
     rotates = fields.values.get("position_embedding_type") == "rope"
     attention = granite.mixer(fields) if rotates else granite.mixer(fields, rope=None)
     mamba = mamba2(fields)

@@ -8,7 +8,7 @@ from octavo_engine.model.families import granite, mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
-from octavo_engine.model.spec import MLPSpec, ModelSpec, MoESpec, RouterSpec, SharedExpertSpec
+from octavo_engine.model.spec import ModelSpec, MoESpec, RouterSpec, SharedExpertSpec
 
 _MOE, _SHARED = "model.layers.{layer}.block_sparse_moe", "model.layers.{layer}.shared_mlp"
 NAMES = TensorNames(
@@ -34,7 +34,7 @@ _NAMES_SWA = replace(
 def experts(fields: Fields) -> MoESpec:
     """The experts of a layer, with a shared one if the file says how wide it is."""
     width = fields.integer("shared_intermediate_size", 0, 1 << 22, default=0)
-    shared = SharedExpertSpec(mlp=MLPSpec(intermediate_size=width)) if width else None
+    shared = SharedExpertSpec(mlp=reading.mlp(fields, intermediate_size=width)) if width else None
     return mixtures.experts(fields, RouterSpec(), count="num_local_experts", size="intermediate_size", shared=shared)
 
 

@@ -9,7 +9,6 @@ from octavo_engine.model.names import TensorNames
 from octavo_engine.model.spec import (
     AttentionSpec,
     LayerSpec,
-    MLPSpec,
     ModelSpec,
     MoESpec,
     NormSpec,
@@ -73,7 +72,7 @@ def _experts(fields: Fields) -> MoESpec:
         softcap=cap or None,
     )
     size = reading.intermediate_size(fields, "shared_expert_intermediate_size")
-    return mixtures.experts(fields, router, shared=SharedExpertSpec(mlp=MLPSpec(intermediate_size=size)))
+    return mixtures.experts(fields, router, shared=SharedExpertSpec(mlp=reading.mlp(fields, intermediate_size=size)))
 
 
 LAGUNA = Family(

@@ -19,7 +19,6 @@ MIXTRAL_NAMES = TensorNames(
 
 def _read(fields: Fields) -> ModelSpec:
     norm, experts = reading.rms_norm(fields), reading.num_experts(fields, "num_local_experts")
-    reading.require_silu(fields)
     layer = LayerSpec(
         mixer=reading.attention(fields, window=reading.window(fields)),
         feed_forward=MoESpec(
@@ -27,6 +26,7 @@ def _read(fields: Fields) -> ModelSpec:
             top_k=fields.integer("num_experts_per_tok", 1, experts),
             intermediate_size=reading.intermediate_size(fields),
             router=RouterSpec(scores="softmax", renormalize=True),
+            activation=reading.activation(fields),
         ),
         norms=reading.norms_before(norm),
     )

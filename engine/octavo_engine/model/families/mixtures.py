@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo_engine.model.families import reading
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.spec import ExpertGroups, FeedForward, MLPSpec, MoESpec, RouterSpec, SharedExpertSpec
+from octavo_engine.model.spec import ExpertGroups, FeedForward, MoESpec, RouterSpec, SharedExpertSpec
 
 
 def experts(
@@ -20,7 +20,7 @@ def experts(
     **values: Any,
 ) -> MoESpec:
     """The experts of a layer, their number, choice and size in the fields of these names; `values` add to them."""
-    reading.require_silu(fields)
+    values.setdefault("activation", reading.activation(fields))
     number = reading.num_experts(fields, count if fields.has(count) else "num_local_experts")
     chosen = fields.integer(top_k, 1, number)
     if router.groups is not None:
@@ -38,7 +38,7 @@ def shared(fields: Fields, count: str, size: str = "moe_intermediate_size", **va
     """So many shared experts of a size as one feed-forward, which is the same; `values` are the feed-forward's."""
     number = fields.integer(count, 0, 1 << 10)
     width = number * reading.intermediate_size(fields, size)
-    return SharedExpertSpec(mlp=MLPSpec(intermediate_size=width, **values)) if number else None
+    return SharedExpertSpec(mlp=reading.mlp(fields, intermediate_size=width, **values)) if number else None
 
 
 def sigmoid_router(fields: Fields, *, scale: str = "routed_scaling_factor") -> RouterSpec:

@@ -22,6 +22,7 @@ WRAPPERS: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "Gemma3nForConditionalGeneration": "Gemma3nForCausalLM",
     "Gemma4ForConditionalGeneration": "Gemma4ForCausalLM",
+    "Gemma4UnifiedForConditionalGeneration": "Gemma4UnifiedForCausalLM",
     "Glm46VForConditionalGeneration": "Glm4ForCausalLM",
     "Glm4vForConditionalGeneration": "Glm4ForCausalLM",
     "Glm4vMoeForConditionalGeneration": "Glm4MoeForCausalLM",
@@ -65,7 +66,11 @@ _BY_MODEL_TYPE = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
-PLAIN_HEADS = frozenset(WRAPPERS) - {"Gemma3nForConditionalGeneration", "Gemma4ForConditionalGeneration"}
+PLAIN_HEADS = frozenset(WRAPPERS) - {
+    "Gemma3nForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+}
 """Those that compute logits without the scales and softcaps that their language models have alone."""
 _NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
 """Those whose head has a weight of its own whatever `tie_word_embeddings` says."""

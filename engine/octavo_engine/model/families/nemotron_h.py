@@ -63,6 +63,7 @@ def _experts(fields: Fields) -> MoESpec:
         count="n_routed_experts",
         shared=SharedExpertSpec(mlp=shared),
         activation=shared.activation,
+        gated=False,
         latent=fields.integer("moe_latent_size", 1, 1 << 20) if fields.has("moe_latent_size") else None,
         latent_bias=shared.bias,
     )

@@ -6,7 +6,7 @@ from octavo_engine.model.families import mixtures, reading
 from octavo_engine.model.families.family import Family
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import TensorNames
-from octavo_engine.model.spec import LayerSpec, MLPSpec, ModelSpec, RouterSpec, SharedExpertSpec
+from octavo_engine.model.spec import LayerSpec, ModelSpec, RouterSpec, SharedExpertSpec
 
 _SHARED = "model.layers.{layer}.mlp.shared_expert"
 _NAMES = TensorNames(
@@ -16,7 +16,7 @@ _NAMES = TensorNames(
 
 def _read(fields: Fields) -> ModelSpec:
     norm = reading.rms_norm(fields)
-    shared = MLPSpec(intermediate_size=reading.intermediate_size(fields, "shared_expert_intermediate_size"))
+    shared = reading.mlp(fields, intermediate_size=reading.intermediate_size(fields, "shared_expert_intermediate_size"))
     router = RouterSpec(scores="softmax", renormalize=fields.boolean("norm_topk_prob", False))
     moe = mixtures.experts(fields, router, shared=SharedExpertSpec(mlp=shared, gated=True))
     step, dense = fields.integer("decoder_sparse_step", 1, 4096), frozenset(fields.integers("mlp_only_layers"))

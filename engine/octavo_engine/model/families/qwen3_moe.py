@@ -35,7 +35,6 @@ def _read(fields: Fields, architecture: str, names: TensorNames, *, renormalize:
 
 
 def _experts(fields: Fields, *, renormalize: bool) -> MoESpec:
-    reading.require_silu(fields)
     name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5, and before
     count = reading.num_experts(fields, name)
     return MoESpec(
@@ -43,6 +42,7 @@ def _experts(fields: Fields, *, renormalize: bool) -> MoESpec:
         top_k=fields.integer("num_experts_per_tok", 1, count),
         intermediate_size=reading.intermediate_size(fields, "moe_intermediate_size"),
         router=RouterSpec(scores="softmax", renormalize=renormalize),
+        activation=reading.activation(fields),
     )
 
 

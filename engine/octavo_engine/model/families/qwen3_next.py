@@ -13,7 +13,6 @@ from octavo_engine.model.names import QKVLayout, TensorNames
 from octavo_engine.model.spec import (
     FeedForward,
     LayerSpec,
-    MLPSpec,
     ModelSpec,
     OutputGateSpec,
     QKNormSpec,
@@ -54,7 +53,7 @@ def _model(fields: Fields, architecture: str, feed_forwards: list[FeedForward], 
 
 
 def _experts(fields: Fields, *, renormalize: bool) -> FeedForward:
-    shared = MLPSpec(intermediate_size=reading.intermediate_size(fields, "shared_expert_intermediate_size"))
+    shared = reading.mlp(fields, intermediate_size=reading.intermediate_size(fields, "shared_expert_intermediate_size"))
     router = RouterSpec(scores="softmax", renormalize=renormalize)
     return mixtures.experts(fields, router, shared=SharedExpertSpec(mlp=shared, gated=True))
 

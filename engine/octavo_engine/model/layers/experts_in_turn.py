@@ -24,7 +24,8 @@ class ExpertMixture(Protocol):
 def all_experts(product: Product, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
     """The same by all experts for all tokens, whose weights are zero where they were not chosen.
 
-    For experts without a gate on GPUs, which our kernels do not compute: nothing waits for the device.
+    On GPUs for experts without a gate, or of another activation than SiLU, which our kernels do not compute: nothing
+    waits for the device.
     """
     total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     every = torch.zeros(len(x), len(experts.down), device=x.device).scatter_add_(1, chosen, weights)

@@ -14,6 +14,7 @@ from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Span, joined, plain, unsharded
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.layers.router import choose
@@ -24,6 +25,7 @@ from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MoESpec
 
 _FLOAT32_BYTES = 4
+_BRANCH_NORMS = ("before_shared", "after_shared", "before_experts", "after_experts")
 _CHOICE_BYTES = 128
 """Of one expert of one token: its number and weight, and the rows' order by expert and back (int64)."""
 
@@ -44,12 +46,22 @@ class MoE(nn.Module):
         self.router = Linear(self.hidden, (unsharded(count),), bias=spec.router.bias, options=options)
         corrected = spec.router.correction_bias
         self.correction = parameter(count, dtype=torch.float32, device=options.device) if corrected else None
+        self.router_norm = (
+            None if spec.router.input_norm is None else Norm(hidden_size, spec.router.input_norm, options)
+        )
+        scaled = spec.router.expert_scales
+        self.expert_scales = parameter(count, dtype=options.dtype, device=options.device) if scaled else None
+        self.branch_norms = nn.ModuleDict(
+            {}
+            if spec.branch_norm is None
+            else {role: Norm(hidden_size, spec.branch_norm, options) for role in _BRANCH_NORMS}
+        )
         self.shared = None if spec.shared is None else SharedExpert(spec.shared, hidden_size, layer, options)
 
         def memory(*shape: int) -> nn.Parameter:
             return parameter(*shape, dtype=options.dtype, device=options.device)
 
-        rows = self.inner.size * (2 if spec.activation is None else 1)
+        rows = self.inner.size * (2 if spec.gated else 1)
         self.latent_in, self.latent_out = self._latents(self.hidden, options)
         self.width = self.hidden if spec.latent is None else unsharded(spec.latent, "moe_latent_size")
         self.gate_up, self.down = memory(count, rows, self.width.size), memory(count, self.width.size, self.inner.size)
@@ -62,7 +74,8 @@ class MoE(nn.Module):
             self.down_bias,
             limit=spec.limit,
             alpha=spec.alpha,
-            activation=None if spec.activation is None else ACTIVATIONS[spec.activation],
+            activation=None if spec.activation in {"silu", "swish"} else ACTIVATIONS[spec.activation],
+            gated=spec.gated,
         )
 
     def _latents(self, hidden: Span, options: LayerOptions) -> tuple[Linear | None, Linear | None]:
@@ -86,6 +99,11 @@ class MoE(nn.Module):
         """[T, hidden] to the same; the next norm adds it to `residual`."""
         values = cast("Tensor", x)  # as `input_scaling` says
         chosen, weights = choose(self._logits(values), self.spec.router, self.spec.top_k, self.correction)
+        if self.expert_scales is not None:
+            weights = weights * self.expert_scales[chosen]
+        if self.branch_norms:
+            product = self._branches(values, chosen, weights)
+            return product if residual is None else ResidualSum(product, residual)
         mixture = self._mixture(values if self.latent_in is None else self.latent_in(values), chosen, weights)
         if self.latent_out is not None:
             mixture = self.latent_out(mixture)
@@ -96,8 +114,23 @@ class MoE(nn.Module):
         product = self.options.ranks.all_reduce(mixture)
         return product if residual is None else ResidualSum(product, residual)
 
+    def _branches(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Experts and shared expert of x [T, hidden], each normalised before and after; their sum."""
+        all_reduce = self.options.ranks.all_reduce
+
+        def normed(role: str, values: Tensor) -> Tensor:
+            return cast("Tensor", self.branch_norms[role](values)[0])
+
+        mixture = all_reduce(self._mixture(normed("before_experts", x), chosen, weights))
+        product = normed("after_experts", mixture)
+        if self.shared is not None:
+            product = normed("after_shared", all_reduce(self.shared(normed("before_shared", x)))) + product
+        return product
+
     def _logits(self, x: Tensor) -> Tensor:
         """The router's, [T, experts]."""
+        if self.router_norm is not None:
+            x = cast("Tensor", self.router_norm(x)[0]) * self.spec.router.input_scale
         if self.spec.router.in_float32 and x.dtype != torch.float32:
             bias = None if self.router.bias is None else self.router.bias.float()
             return nn.functional.linear(x.float(), self.router.weight.float(), bias)
@@ -121,6 +154,12 @@ class MoE(nn.Module):
         if self.correction is not None:
             name = names.of_layer("correction_bias", layer)
             yield replace(plain(name, self.correction, unsharded(len(self.correction))), squeezed=True)
+        if self.router_norm is not None:
+            yield plain(names.of_layer("router_scale", layer), self.router_norm.weight, self.hidden)
+        if self.expert_scales is not None:
+            yield plain(names.of_layer("expert_scales", layer), self.expert_scales, unsharded(len(self.expert_scales)))
+        for role, norm in self.branch_norms.items():
+            yield from cast("Norm", norm).tensors(names.of_layer(role, layer))
         if self.shared is not None:
             yield from self.shared.tensors()
         if self.latent_in is not None and self.latent_out is not None:
@@ -137,7 +176,7 @@ class MoE(nn.Module):
     def _numbered(self, expert: int, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
         size = self.inner.size
         pairs = [(gate, self.gate_up[expert, :size]), (up, self.gate_up[expert, -size:])]
-        pairs = pairs if self.spec.activation is None else pairs[1:]
+        pairs = pairs if self.spec.gated else pairs[1:]
         yield from joined(plain(f"{name}.weight", target, self.inner, self.width) for name, target in pairs)
         yield plain(f"{down}.weight", self.down[expert], self.width, self.inner)
 
@@ -206,7 +245,17 @@ class MoE(nn.Module):
         weighted = 2 * self.spec.top_k * hidden * size if self.spec.weighs_inputs else 0
         shared = 0 if self.shared is None else self.shared.step_bytes()
         latents = 0 if self.spec.latent is None else 3 * (hidden + self.spec.latent) * size
-        return hidden * (2 * size + _FLOAT32_BYTES) + self.spec.top_k * routed + router + weighted + shared + latents
+        norms = self.spec.branch_norm is not None or self.router_norm is not None
+        apart = (6 * size + 3 * _FLOAT32_BYTES) * hidden * norms
+        return (
+            apart
+            + hidden * (2 * size + _FLOAT32_BYTES)
+            + self.spec.top_k * routed
+            + router
+            + weighted
+            + shared
+            + latents
+        )
 
 
 def _viewed(name: str, target: Tensor, *spans: Span) -> CheckpointTensor:

@@ -99,7 +99,7 @@ class TritonExperts:
 
     def __call__(self, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum of each token's experts [T, hidden] for x [T, hidden]; chosen int64 and weights [T, k]."""
-        if experts.activation is not None:
+        if experts.activation is not None or not experts.gated:
             return all_experts(torch_product, x, experts, chosen, weights)
         compute = mixture_of_experts if len(x) < _MANY_TOKENS else self._many
         return compute(x, experts, chosen, weights)
@@ -109,7 +109,7 @@ class TritonExperts:
 
         Not for fewer: they may be a CUDA graph's, in which nothing must wait for the device, and PyTorch's may wait.
         """
-        if experts.activation is not None:
+        if experts.activation is not None or not experts.gated:
             return
         self._many, seconds = autotune_mixture_of_experts(experts, top_k, _MANY_TOKENS)
         measured = ", ".join(f"{name} {1e3 * time:.2f} ms" for name, time in seconds.items()) or "not measured"

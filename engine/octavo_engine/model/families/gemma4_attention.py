@@ -1,0 +1,45 @@
+"""Gemma 4's attention: heads of another size where all tokens are seen, without a scale of scores; errors are
+ModelLoadError."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo_engine.model.families import reading
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import AttentionSpec, NormSpec, QKNormSpec
+
+
+def mixer(fields: Fields, norm: NormSpec, window: int | None, layer: int, source: int | None) -> AttentionSpec:
+    """Of one layer with this window, which reads the cache of the layer `source`, if that is given."""
+    bias, alike = fields.boolean("attention_bias", False), fields.boolean("attention_k_eq_v", False)
+    return reading.attention(
+        Fields(fields.origin, {**fields.values, **_overrides(fields, layer, window)}, read=fields.read),
+        layer_type=reading.layer_type(window),
+        scale=1.0,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=QKNormSpec(norm),
+        value_norm=None if source is not None else NormSpec(norm.eps, weight=False),
+        value_is_key=alike and window is None and source is None,
+        kv_of_layer=source,
+        window=window,
+    )
+
+
+def _overrides(fields: Fields, layer: int, window: int | None) -> dict[str, Any]:
+    """The fields that one layer has of its own."""
+    given = fields.mapping("per_layer_config")
+    if given is None and window is None:
+        of_its_own = fields.boolean("attention_k_eq_v", False) and fields.has("num_global_key_value_heads")
+        heads = {"num_key_value_heads": fields.values["num_global_key_value_heads"]} if of_its_own else {}
+        return {"head_dim": fields.integer("global_head_dim", 2, 1024, default=512), **heads}
+    if given is None:
+        return {}
+    own = next((name for name in given.values if name.isdigit() and int(name) == layer), None)
+    values = None if own is None else given.mapping(own)
+    if values is None:
+        return {}
+    if unknown := sorted(values.values.keys() - {"head_dim", "num_key_value_heads"}):
+        raise values.wrong(unknown[0], values.values[unknown[0]], "is not supported for one layer")
+    return dict(values.values)

@@ -1,0 +1,52 @@
+"""Files that have a head of their own although config.json says that it is the embedding."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from octavo_engine.model.safetensors_file import TensorHeader, has_weights, read_headers
+from octavo_engine.model.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+_PART = 16 << 20
+"""Bytes that are compared at a time."""
+
+
+def with_stored_head(spec: ModelSpec, directory: Path) -> ModelSpec:
+    """`spec` untied, if the files in `directory` have a head whose numbers are not the embedding's.
+
+    As transformers does, which ties them only where both are alike or one is missing. A head that is a copy costs
+    reading both. ModelLoadError if a file is broken.
+    """
+    if not spec.head.tied or not has_weights(directory):
+        return spec
+    head, embedding = f"{spec.names.head}.weight", f"{spec.names.embedding}.weight"
+    found = {
+        own: (header.path, tensor)
+        for header in read_headers(directory)
+        for name, tensor in header.tensors.items()
+        if (own := spec.stored_names.own(name)) in {head, embedding}
+    }
+    if len(found) < 2 or _alike(*found[head], *found[embedding]):
+        return spec
+    log.warning("%s: %s differs from %s: they are not tied, whatever config.json says", directory, head, embedding)
+    return replace(spec, head=replace(spec.head, tied=False))
+
+
+def _alike(path: Path, tensor: TensorHeader, other_path: Path, other: TensorHeader) -> bool:
+    """Whether both tensors have the same shape, type and bytes."""
+    if (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
+        return False
+    with path.open("rb") as file, other_path.open("rb") as other_file:
+        file.seek(tensor.begin)
+        other_file.seek(other.begin)
+        left = tensor.num_bytes
+        while left:
+            part = min(left, _PART)
+            if file.read(part) != other_file.read(part):
+                return False
+            left -= part
+    return True
