@@ -141,6 +141,10 @@ class AttentionSpec:
     output_norm: NormSpec | None = None
     """A root mean square over what all heads give, before the last projection (BitNet)."""
     output_gate: OutputGateSpec | None = None
+    value_dim: int | None = None
+    """The size of each head's value, where it is smaller than `head_dim`; it is cached with zeros behind it."""
+    value_scale: float = 1.0
+    """What values are multiplied with before they are cached (MiMo V2)."""
     value_is_key: bool = False
     """Whether the value is the key as it is before it is normalised and rotated."""
     kv_of_layer: int | None = None

@@ -132,6 +132,26 @@ CASES = {
             "hidden_act": "gelu_pytorch_tanh",
         },
     ),
+    "mimo-v2": Case(
+        "MiMoV2Flash",
+        {
+            "hidden_size": 72,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 3,
+            "head_dim": 24,
+            "v_head_dim": 10,
+            "attention_bias": True,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": WINDOW,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "n_group": 3,
+            "topk_group": 2,
+            "moe_intermediate_size": 44,
+            "routed_scaling_factor": 1.7,
+        },
+    ),
     "exaone-moe": Case(
         "ExaoneMoe",
         {

@@ -50,6 +50,7 @@ from octavo_engine.model.families.llama import EMU3, LLAMA
 from octavo_engine.model.families.llama4 import LLAMA4
 from octavo_engine.model.families.mamba import FALCON_MAMBA, MAMBA, MAMBA2
 from octavo_engine.model.families.mellum import MELLUM
+from octavo_engine.model.families.mimo_v2 import MIMO_V2_FLASH
 from octavo_engine.model.families.minicpm3 import MINICPM3, YOUTU
 from octavo_engine.model.families.minimax import MINIMAX
 from octavo_engine.model.families.minimax_m2 import MINIMAX_M2
@@ -146,6 +147,7 @@ _ALL = (
     SOLAR_OPEN,
     EXAONE_MOE,
     ERNIE4_5_MOE,
+    MIMO_V2_FLASH,
     MINIMAX,
     MINIMAX_M2,
     PHIMOE,

@@ -48,6 +48,8 @@ class Attention(nn.Module):
         self.heads = span(shard.heads(spec), spec.num_heads, "query heads")
         self.kv_heads = span(shard.kv_heads(spec), spec.num_kv_heads, "KV heads")
         query, key, hidden = self.heads.times(size), self.kv_heads.times(size), unsharded(hidden_size, "hidden_size")
+        self.value_dim = size if spec.value_dim is None else spec.value_dim
+        value, attended = self.kv_heads.times(self.value_dim), self.heads.times(self.value_dim)
         self.order = head_order(spec.rope, size)
         orders = (*(row_order(spec.rope, size, heads.size) for heads in (self.heads, self.kv_heads)), None)
         count = 1 if spec.kv_of_layer is not None else 2 if spec.value_is_key else 3
@@ -55,14 +57,14 @@ class Attention(nn.Module):
         self.roles = ("query", "key", "value")[:count] + ("output_gate",) * self.gated_by_query
         self.qkv = Linear(
             hidden,
-            (query, key, key)[:count] + (query,) * self.gated_by_query,
+            (query, key, value)[:count] + (query,) * self.gated_by_query,
             bias=spec.qkv_bias,
             options=options,
             method=method,
             orders=orders[:count] + (None,) * self.gated_by_query,
             layout=options.names.qkv_layout if count == 3 else None,
         )
-        self.output = Linear(query, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
+        self.output = Linear(attended, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
         apart = None if self.gated_by_query else spec.output_gate
         gates = None if apart is None else self.heads if apart.per_head else query
         self.gate = None if gates is None else Linear(hidden, (gates,), bias=False, options=options, method=method)
@@ -125,6 +127,8 @@ class Attention(nn.Module):
         heads = self.qkv(x)
         if self.spec.clip is not None and self.spec.qk_norm is None:
             heads.clamp_(-self.spec.clip, self.spec.clip)
+        if self.value_dim < self.spec.head_dim:
+            heads = self._widened(heads)
         heads = heads.view(len(heads), -1, self.spec.head_dim)
         gates: Tensor | None = None
         if self.gated_by_query:
@@ -134,12 +138,20 @@ class Attention(nn.Module):
             attended = attention.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
         else:
             attended = attention.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
+        attended = attended[..., : self.value_dim]
         if self.gate is not None:
             gates = self.gate(x)
         if gates is not None:
             attended = attended * self._gates(gates, attended)
         attended = attended.reshape(len(heads), -1)
         return self.output.add_to(residual, attended if self.output_norm is None else self.output_norm(attended))
+
+    def _widened(self, heads: Tensor) -> Tensor:
+        """[T, (H + K) D + K V] with zeros behind each of the K values: [T, (H + 2 K) D]."""
+        size = self.kv_heads.size * self.value_dim
+        values = heads[:, -size:].reshape(len(heads), self.kv_heads.size, self.value_dim)
+        padded = torch.nn.functional.pad(values, (0, self.spec.head_dim - self.value_dim))
+        return torch.cat((heads[:, :-size], padded.flatten(1)), dim=1)
 
     def _gates(self, gates: Tensor, attended: Tensor) -> Tensor:
         """What `attended` [T, H, D] is multiplied with: [T, H, D] or [T, H, 1]."""
@@ -148,9 +160,11 @@ class Attention(nn.Module):
         return activated.view(*attended.shape[:2], -1)
 
     def _with_value(self, heads: Tensor) -> Tensor:
-        """[T, H + 2 K, D] with the value normalised, where the spec says so; it may be missing in `heads`."""
+        """[T, H + 2 K, D] with the value scaled or normalised, as the spec says; it may be missing in `heads`."""
         if self.spec.value_is_key:
             heads = torch.cat((heads, heads[:, -self.kv_heads.size :]), dim=1)
+        if self.spec.value_scale != 1:
+            heads[:, -self.kv_heads.size :] *= self.spec.value_scale
         if self.value_norm is None:
             return heads
         value = self.value_norm.weights.apply(heads[:, -self.kv_heads.size :])
@@ -226,4 +240,5 @@ class Attention(nn.Module):
         norm = 0 if self.output_norm is None else self.output_norm.step_bytes()
         gated = 0 if self.spec.output_gate is None else 3 * query * (size + _FLOAT32_BYTES)
         gated += (3 * query + 2 * key) * size * self.gated_by_query
+        gated += 2 * (query + 2 * key) * size * (self.value_dim < self.spec.head_dim)
         return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized + norm + gated
