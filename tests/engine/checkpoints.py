@@ -79,12 +79,15 @@ def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any)
 def num_parameters(model: Any) -> int:
     """How many numbers the model has learnt: those that correct a router's choice are buffers in some families.
 
-    Of an indexer (DeepSeek V3.2) none count, which nothing reads in the contexts that are computed here.
+    Of an indexer (DeepSeek V3.2) none count, which nothing reads in the contexts that are computed here, nor of experts
+    that give what they read (LongCat).
     """
     ends = ("correction_bias", "expert_bias")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(ends))
     learnt = (parameter for name, parameter in model.named_parameters() if ".indexer." not in name)
-    return sum(tensor.numel() for tensor in (*learnt, *corrections))
+    zero = getattr(model.config, "zero_expert_num", 0)
+    idle = (p[:zero].numel() for name, p in model.named_parameters() if name.endswith("experts.gate_up_proj"))
+    return sum(tensor.numel() for tensor in (*learnt, *corrections)) - sum(idle)
 
 
 def save(model: Any, directory: Path, *, shard_size: str = "5GB", dtype: torch.dtype = torch.float32) -> Path:

@@ -27,8 +27,8 @@ class QKVLayout:
 class TensorNames:
     """Names without `.weight` and `.bias`, as transformers' Llama has them unless a family says otherwise.
 
-    `{layer}`, `{head}` and `{expert}` stand for numbers. Roles that share a name are stored as one tensor, one after
-    another: Phi-3's query, key and value are the rows of `qkv_proj`. Experts without `{expert}` in their names are
+    `{layer}`, `{sublayer}`, `{head}` and `{expert}` stand for numbers. Roles that share a name are stored as one
+    tensor, one after another: Phi-3's query, key and value are the rows of `qkv_proj`. Experts without `{expert}` are
     bundled: one tensor holds all experts of a layer, laid out as `expert_layout` says; their names are whole names.
     Where gate and up are bundled apart, each of the three tensors has the rows of one expert after another's, down
     transposed (DBRX).
@@ -42,6 +42,9 @@ class TensorNames:
     """Whether the weights of layers' linears are stored as [in, out]."""
     buffers: tuple[str, ...] = ()
     """Whole names of what old checkpoints hold of each layer and nothing reads, such as masks."""
+
+    sublayers: int = 1
+    """How many layers have a number in common: `{layer}` is that number then, `{sublayer}` which of them it is."""
 
     embedding: str = "model.embed_tokens"
     positions: str = "model.embed_positions"
@@ -160,7 +163,8 @@ class TensorNames:
     def of_layer(self, role: str, layer: int) -> str:
         """The name of a role in one layer; of an expert's role with `{expert}` still to be filled in."""
         name: str = getattr(self, role)
-        return name.replace("{layer}", str(layer))
+        number, which = divmod(layer, self.sublayers)
+        return name.replace("{layer}", str(number)).replace("{sublayer}", str(which))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from octavo_engine.model.checkpoint import Span
 from octavo_engine.model.spec import (
     AttentionMixer,
     GatedDeltaNetSpec,
+    KimiDeltaAttentionSpec,
     LightningAttentionSpec,
     Mamba2Spec,
     MambaSpec,
@@ -27,7 +28,7 @@ from octavo_engine.model.spec import (
     StateMixer,
 )
 
-HeadMixer = AttentionMixer | Mamba2Spec | GatedDeltaNetSpec | LightningAttentionSpec
+HeadMixer = AttentionMixer | Mamba2Spec | GatedDeltaNetSpec | KimiDeltaAttentionSpec | LightningAttentionSpec
 """Mixers of heads, several of which share a key."""
 
 _ROWS = 16
@@ -109,7 +110,7 @@ class Shard:
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_kv_heads=len(self.kv_heads(mixer)))
             case Mamba2Spec():
                 return replace(mixer, num_heads=len(self.heads(mixer)), num_groups=len(self.kv_heads(mixer)))
-            case LightningAttentionSpec():
+            case LightningAttentionSpec() | KimiDeltaAttentionSpec():
                 return replace(mixer, num_heads=len(self.heads(mixer)))
             case ShortConvSpec() | MambaSpec():
                 return replace(mixer, channels=len(self.intermediate(mixer.channels)))
@@ -146,7 +147,7 @@ def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
         if layer.feed_forward is not None:
             yield layer.feed_forward.intermediate_size, "rows (intermediate_size)"
         match layer.state_mixer:
-            case GatedDeltaNetSpec() | LightningAttentionSpec() as mixer:
+            case GatedDeltaNetSpec() | KimiDeltaAttentionSpec() | LightningAttentionSpec() as mixer:
                 yield mixer.num_heads, "heads of linear attention"
             case Mamba2Spec() as mixer:
                 yield mixer.num_heads, "Mamba heads"

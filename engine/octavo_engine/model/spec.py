@@ -198,6 +198,8 @@ class LatentAttentionSpec:
     """Of both latents."""
     bias: bool = False
     """Of the projections to latents and of the output."""
+    latent_scales: tuple[float, float] = (1.0, 1.0)
+    """What the normalised latents of queries and of keys and values are multiplied with (LongCat)."""
     query_scaling: QueryScaling | None = None
 
     @property
@@ -375,6 +377,37 @@ class GatedDeltaNetSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KimiDeltaAttentionSpec:
+    """The gated delta rule with a decay for each number of a key (Kimi Delta Attention, arXiv 2510.26692).
+
+    Query, key and value go through causal convolutions and an activation, query and key are divided by their lengths;
+    what is read of the state is normalised, multiplied with the sigmoid of a gate, and projected. Decays and gates are
+    projected by way of a vector of `head_dim`.
+    """
+
+    num_heads: int
+    """Each with a state of head_dim * head_dim numbers."""
+    head_dim: int
+    width: int
+    """Tokens that the convolutions see, the own included."""
+    activation: str
+    """After the convolutions."""
+    norm_eps: float
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Every head has a key and a value of its own."""
+        return self.num_heads
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolutions' last inputs, and the state in float32."""
+        conv = StateSpec((self.width - 1) * 3 * self.num_heads * self.head_dim)
+        state = StateSpec(self.num_heads * self.head_dim**2, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LightningAttentionSpec:
     """Linear attention in which a head's state fades at a constant rate (Lightning Attention, arXiv 2401.04658).
 
@@ -403,7 +436,9 @@ class LightningAttentionSpec:
 
 
 AttentionMixer = AttentionSpec | LatentAttentionSpec
-StateMixer = ShortConvSpec | Mamba2Spec | MambaSpec | GatedDeltaNetSpec | LightningAttentionSpec
+StateMixer = (
+    ShortConvSpec | Mamba2Spec | MambaSpec | GatedDeltaNetSpec | KimiDeltaAttentionSpec | LightningAttentionSpec
+)
 """Those that keep a state of a sequence instead of its tokens."""
 Mixer = AttentionMixer | StateMixer | ParallelMixersSpec
 """What mixes tokens with those before them."""
@@ -494,6 +529,8 @@ class MoESpec:
     """Of one expert."""
     router: RouterSpec
     shared: SharedExpertSpec | None = None
+    zero_experts: int = 0
+    """Experts behind the others that give what they read (LongCat)."""
     bias: bool = False
     """Whether experts' projections have biases."""
     limit: float | None = None
@@ -591,6 +628,8 @@ class LayerSpec:
     """None: the layer has a feed-forward alone (Nemotron-H)."""
     feed_forward: FeedForward | None
     norms: LayerNorms
+    shortcut: MoESpec | None = None
+    """A mixture that reads what the feed-forward reads, and whose result is added after the next layer (LongCat)."""
     parallel: bool = False
     """Whether the feed-forward reads what the mixer reads, not what it gave; without a norm of its own it shares the
     mixer's."""
@@ -685,7 +724,7 @@ class ModelSpec:
     @property
     def has_experts(self) -> bool:
         """Whether any feed-forward is a mixture of experts."""
-        return any(isinstance(layer.feed_forward, MoESpec) for layer in self.layers)
+        return any(isinstance(layer.feed_forward, MoESpec) or layer.shortcut is not None for layer in self.layers)
 
     @property
     def attention_mixers(self) -> tuple[AttentionMixer, ...]:

@@ -14,14 +14,14 @@ from octavo_engine.model.spec import ModelSpec
 
 _SMALL = {
     "vocab_size": 1 << 20,
-    "hidden_size": 64,
+    "hidden_size": 256,
     "intermediate_size": 128,
     "moe_intermediate_size": 32,
     "num_hidden_layers": 8,
-    "num_attention_heads": 4,
+    "num_attention_heads": 8,
     "num_key_value_heads": 4,
-    "head_dim": 16,
-    "num_heads": 8,
+    "head_dim": 32,
+    "num_heads": 16,
     "max_position_embeddings": 512,
     "rope_theta": 10000.0,
     "sliding_window": 64,
@@ -30,6 +30,8 @@ _SMALL = {
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
     "num_kv_shared_layers": 0,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 32,
     "rotary_dim": 16,
     "attention_types": [[["global", "local"], 4]],
 }

@@ -145,7 +145,7 @@ CASES = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
             "sliding_window": WINDOW,
             "n_routed_experts": 6,
-            "num_experts_per_tok": 2,
+            "num_experts_per_tok": 3,
             "n_group": 3,
             "topk_group": 2,
             "moe_intermediate_size": 44,

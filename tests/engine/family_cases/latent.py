@@ -25,6 +25,23 @@ _YARN = {
 _EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 36}
 
 CASES = {
+    "longcat-flash": Case(
+        "LongcatFlash",
+        {
+            **_LATENT,
+            "num_layers": 2,
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "ffn_hidden_size": 50,
+            "expert_ffn_hidden_size": 36,
+            "attention_bias": True,
+            "n_routed_experts": 5,
+            "zero_expert_num": 3,
+            "moe_topk": 3,
+            "routed_scaling_factor": 2.5,
+            "rope_parameters": _YARN,
+        },
+    ),
     "deepseek-v2": Case(
         "DeepseekV2",
         {

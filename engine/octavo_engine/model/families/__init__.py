@@ -43,11 +43,13 @@ from octavo_engine.model.families.hunyuan_moe import HUNYUAN_MOE
 from octavo_engine.model.families.hy_v3 import HY_V3
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.jamba import JAMBA
+from octavo_engine.model.families.kimi_linear import KIMI_LINEAR
 from octavo_engine.model.families.laguna import LAGUNA
 from octavo_engine.model.families.lfm2 import LFM2
 from octavo_engine.model.families.lfm2_moe import LFM2_MOE
 from octavo_engine.model.families.llama import EMU3, LLAMA
 from octavo_engine.model.families.llama4 import LLAMA4
+from octavo_engine.model.families.longcat import LONGCAT_FLASH
 from octavo_engine.model.families.mamba import FALCON_MAMBA, MAMBA, MAMBA2
 from octavo_engine.model.families.mellum import MELLUM
 from octavo_engine.model.families.mimo_v2 import MIMO_V2_FLASH
@@ -176,6 +178,7 @@ _ALL = (
     QWEN3_5,
     QWEN3_5_MOE,
     OLMO_HYBRID,
+    KIMI_LINEAR,
     GPT_NEOX,
     FALCON,
     OPT,
@@ -191,6 +194,7 @@ _ALL = (
     DEEPSEEK_V3,
     GLM4_MOE_LITE,
     MISTRAL4,
+    LONGCAT_FLASH,
     MINICPM3,
     YOUTU,
 )

@@ -22,7 +22,7 @@ def experts(
     """The experts of a layer, their number, choice and size in the fields of these names; `values` add to them."""
     values.setdefault("activation", reading.activation(fields))
     number = reading.num_experts(fields, count if fields.has(count) else "num_local_experts")
-    chosen = fields.integer(top_k, 1, number)
+    chosen = fields.integer(top_k, 1, number + values.get("zero_experts", 0))
     if router.groups is not None:
         _check_groups(fields, router.groups, number, chosen)
     return MoESpec(

@@ -231,6 +231,10 @@ class Attention(nn.Module):
                 piece = Piece(torch.empty(0), fill=note)
                 yield CheckpointTensor(name=name, shape=(), pieces=(piece,), optional=True, squeezed=True)
 
+    def sequence_bytes(self) -> int:
+        """What one sequence takes in it besides its tokens: nothing."""
+        return 0
+
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
         hidden, size = self.qkv.columns.size, self.options.dtype.itemsize

@@ -16,6 +16,7 @@ from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.gated_delta_net import GatedDeltaNet
+from octavo_engine.model.layers.kimi_delta_attention import KimiDeltaAttention
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.laurel import Laurel
 from octavo_engine.model.layers.lightning_attention import LightningAttention
@@ -27,12 +28,13 @@ from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.parallel_mixers import ParallelMixers
 from octavo_engine.model.layers.per_layer_input import PerLayerInput
-from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
+from octavo_engine.model.layers.residual import Carrying, LayerStream, ResidualStream, ResidualSum, summed
 from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.spec import (
     AttentionSpec,
     GatedDeltaNetSpec,
+    KimiDeltaAttentionSpec,
     LatentAttentionSpec,
     LayerSpec,
     LightningAttentionSpec,
@@ -47,13 +49,15 @@ from octavo_engine.model.spec import (
 
 _FLOAT32_BYTES = 4
 
-Mixing = Attention | LatentAttention | ShortConv | Mamba2 | Mamba | ParallelMixers | GatedDeltaNet | LightningAttention
+StateMixing = ShortConv | Mamba2 | Mamba | ParallelMixers | GatedDeltaNet | KimiDeltaAttention | LightningAttention
+Mixing = Attention | LatentAttention | StateMixing
 Part = Mixing | MLP | MoE
 _MIXERS: dict[type, Any] = {
     AttentionSpec: Attention,
     LatentAttentionSpec: LatentAttention,
     ShortConvSpec: ShortConv,
     GatedDeltaNetSpec: GatedDeltaNet,
+    KimiDeltaAttentionSpec: KimiDeltaAttention,
     LightningAttentionSpec: LightningAttention,
     Mamba2Spec: Mamba2,
     MambaSpec: Mamba,
@@ -83,6 +87,8 @@ class DecoderLayer(nn.Module):
         self.after_mixer = self._norm(spec.norms.after_mixer)
         self.before_feed_forward = self._norm(spec.norms.before_feed_forward)
         self.feed_forward = self._feed_forward(method)
+        shortcut = spec.shortcut
+        self.shortcut = None if shortcut is None else MoE(shortcut, hidden_size, layer, options)
         self.after_feed_forward = self._norm(spec.norms.after_feed_forward)
         extra = spec.per_layer_input
         self.per_layer_input = None if extra is None else PerLayerInput(extra, hidden_size, layer, options)
@@ -112,8 +118,21 @@ class DecoderLayer(nn.Module):
             case None:
                 return None
 
-    def forward(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
+    def forward(self, stream: LayerStream, rope: Rope | None, attention: AttentionContext) -> LayerStream:
         """[T, hidden] to the same."""
+        if isinstance(stream, Carrying):
+            return summed(self._without_shortcut(stream.stream, rope, attention)) + stream.later
+        if self.shortcut is None:
+            return self._without_shortcut(stream, rope, attention)
+        stream = self._mixed(stream, rope, attention)
+        normed, x = self._read(self.before_feed_forward, stream, None, self.spec.norms.stream_scales[1])
+        later = summed(self.shortcut(normed, None))
+        return Carrying(self._fed(normed, x), later)
+
+    def _without_shortcut(
+        self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext
+    ) -> ResidualStream:
+        """All of it but that."""
         if self.updates is not None:
             return self._updated(self.updates, summed(stream), rope, attention)
         stream = self._parts(stream, rope, attention)
@@ -144,19 +163,26 @@ class DecoderLayer(nn.Module):
             return self._parallel(stream, rope, attention)
         if self.spec.norms.after_adding:
             return self._normalised_after(summed(stream), rope, attention)
-        if self.mixer is not None:
-            normed, x = self._read(self.before_mixer, stream, self.mixer, self.spec.norms.stream_scales[0])
-            stream = self._added(
-                self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
-            )
-            if self.laurel is not None:
-                stream = self.laurel(summed(stream), normed)
+        stream = self._mixed(stream, rope, attention)
         if self.feed_forward is None:
             return stream
-        normed, x = self._read(self.before_feed_forward, stream, self.feed_forward, self.spec.norms.stream_scales[1])
-        return self._added(
-            self.feed_forward(normed, self._residual(self.after_feed_forward, x)), self.after_feed_forward, x
+        read = self._read(self.before_feed_forward, stream, self.feed_forward, self.spec.norms.stream_scales[1])
+        return self._fed(*read)
+
+    def _mixed(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
+        """The stream after the mixer."""
+        if self.mixer is None:
+            return stream
+        normed, x = self._read(self.before_mixer, stream, self.mixer, self.spec.norms.stream_scales[0])
+        stream = self._added(
+            self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
         )
+        return stream if self.laurel is None else self.laurel(summed(stream), normed)
+
+    def _fed(self, normed: Tensor | Quantized, x: Tensor) -> ResidualStream:
+        """x with the feed-forward's result, of what is read of it, added."""
+        feed_forward = cast("MLP | MoE", self.feed_forward)
+        return self._added(feed_forward(normed, self._residual(self.after_feed_forward, x)), self.after_feed_forward, x)
 
     def _normalised_after(self, x: Tensor, rope: Rope | None, attention: AttentionContext) -> Tensor:
         """Each part's result is added to x, and the sum is normalised."""
@@ -177,7 +203,7 @@ class DecoderLayer(nn.Module):
         return ResidualSum(self._scaled(sum(parts[1:], parts[0])), x)
 
     def _read(
-        self, norm: Norm | None, stream: ResidualStream, part: Part, scale: float
+        self, norm: Norm | None, stream: ResidualStream, part: Part | None, scale: float
     ) -> tuple[Tensor | Quantized, Tensor]:
         """What a part reads, and what its result is added to."""
         if not self.spec.norms.into_stream:
@@ -234,6 +260,8 @@ class DecoderLayer(nn.Module):
             yield from self.mixer.tensors()
         if self.feed_forward is not None:
             yield from self.feed_forward.tensors()
+        if self.shortcut is not None:
+            yield from self.shortcut.tensors()
         if self.per_layer_input is not None:
             yield from self.per_layer_input.tensors()
         if self.laurel is not None:
@@ -245,22 +273,19 @@ class DecoderLayer(nn.Module):
 
     def sequence_bytes(self) -> int:
         """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
-        return (
-            self.mixer.sequence_bytes()
-            if isinstance(self.mixer, Mamba2 | Mamba | ParallelMixers | GatedDeltaNet | LightningAttention)
-            else 0
-        )
+        return 0 if self.mixer is None else self.mixer.sequence_bytes()
 
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it besides attention's scratch: the residual stream, before and
         after a part, that part's result, and the largest part."""
         hidden, size = self.hidden_size, self.options.dtype.itemsize
         norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
-        every = (self.mixer, self.feed_forward, self.per_layer_input, self.laurel)
+        every = (self.mixer, self.feed_forward, self.shortcut, self.per_layer_input, self.laurel)
         parts = [part.step_bytes() for part in every if part is not None]
         beside = 0 if self.updates is None else self.updates.step_bytes()
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
         apart |= self.spec.norms.stream_scales != (1, 1)
+        beside += 2 * hidden * size  # what a shortcut carries
         return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
 
 

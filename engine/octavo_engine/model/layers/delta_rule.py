@@ -16,6 +16,8 @@ from torch import Tensor
 from octavo_engine.attention.states import StateStep
 
 CHUNK = 64
+FINE_CHUNK = 16
+"""Where each number of a key has a decay of its own, of which there are as many for each pair of tokens."""
 _EPSILON = 1e-6
 
 
@@ -29,7 +31,7 @@ class DeltaInputs:
     value: Tensor
     """[T, H, Dv]"""
     log_decay: Tensor
-    """[T, H], at most 0."""
+    """[T, H, 1], or [T, H, Dk] where each number of a key has a decay of its own; at most 0."""
     strength: Tensor
     """[T, H]"""
 
@@ -59,8 +61,9 @@ def gated_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Te
         if length > 1:
             place, fresh = step.places[number], step.fresh[number]
             state = states[place].masked_fill(fresh, 0)
-            for start in range(first, first + length, CHUNK):
-                rows_of_chunk = slice(start, min(start + CHUNK, first + length))
+            size = CHUNK if inputs.log_decay.shape[-1] == 1 else FINE_CHUNK
+            for start in range(first, first + length, size):
+                rows_of_chunk = slice(start, min(start + size, first + length))
                 output[rows_of_chunk], state = _chunk(inputs.rows(rows_of_chunk), state)
             states[place] = state
         first += length
@@ -70,7 +73,7 @@ def gated_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Te
 def _one_token_each(inputs: DeltaInputs, states: Tensor, places: Tensor, fresh: Tensor) -> Tensor:
     """The result [S, H, Dv] of one token of each sequence."""
     state = states[places].masked_fill_(fresh[:, None, None, None], 0)
-    state.mul_(inputs.log_decay.exp()[..., None, None])
+    state.mul_(inputs.log_decay.exp()[..., None])
     found = (inputs.key[..., None, :] @ state)[..., 0, :]
     delta = inputs.strength[..., None] * (inputs.value - found)
     flat = state.view(-1, *state.shape[2:])
@@ -82,15 +85,26 @@ def _one_token_each(inputs: DeltaInputs, states: Tensor, places: Tensor, fresh: 
 def _chunk(inputs: DeltaInputs, state: Tensor) -> tuple[Tensor, Tensor]:
     """The result [C, H, Dv] of some tokens of one sequence, and the state [H, Dk, Dv] after them."""
     query, key, value = (x.transpose(0, 1) for x in (inputs.query, inputs.key, inputs.value))
-    decay, strength = inputs.log_decay.t().cumsum(-1), inputs.strength.t()[..., None]
-    later = torch.ones(len(inputs.key), len(inputs.key), dtype=torch.bool, device=key.device).triu(1)
-    fades = (decay[..., None] - decay[:, None]).masked_fill(later, float("-inf")).exp()
-    since_start = decay.exp()[..., None]
+    decay, strength = inputs.log_decay.transpose(0, 1).cumsum(1), inputs.strength.t()[..., None]
+    since_start = decay.exp()
     weighted = key * strength
-    lower = (weighted @ key.transpose(1, 2)) * fades  # what is on the diagonal is taken for ones
+    lower, scores = _products(decay, key, weighted, query)  # what is on the diagonal of `lower` is taken for ones
     wrong = value * strength - (weighted * since_start) @ state
     delta = torch.linalg.solve_triangular(lower, wrong, upper=False, unitriangular=True)
-    result = (query * since_start) @ state + ((query @ key.transpose(1, 2)) * fades) @ delta
-    until_end = (decay[:, -1:] - decay).exp()[..., None]
-    state = state * decay[:, -1].exp()[:, None, None] + (key * until_end).transpose(1, 2) @ delta
+    result = (query * since_start) @ state + scores @ delta
+    until_end = (decay[:, -1:] - decay).exp()
+    state = state * decay[:, -1].exp()[..., None] + (key * until_end).transpose(1, 2) @ delta
     return result.transpose(0, 1), state
+
+
+def _products(decay: Tensor, key: Tensor, *rows: Tensor) -> tuple[Tensor, ...]:
+    """Of each of `rows` [H, C, Dk], its products with the keys [H, C, Dk] of tokens up to its own, faded since those.
+
+    `decay` [H, C, 1] or [H, C, Dk] is summed up over tokens; the results are [H, C, C].
+    """
+    later = torch.ones(key.shape[1], key.shape[1], dtype=torch.bool, device=key.device).triu(1)
+    fades = (decay[:, :, None] - decay[:, None]).masked_fill(later[..., None], float("-inf")).exp()
+    if decay.shape[-1] == 1:
+        return tuple((each @ key.transpose(1, 2)) * fades[..., 0] for each in rows)
+    faded = fades * key[:, None]
+    return tuple((faded @ each[..., None])[..., 0] for each in rows)

@@ -76,7 +76,7 @@ class GatedDeltaNet(nn.Module):
         mixed = ACTIVATIONS[spec.activation](causal_conv(mixed, self.conv[:, 0], None, past, step))
         inputs = DeltaInputs(
             *self._heads(mixed),
-            -self.a_log.float().exp() * F.softplus(steps.float() + self.step_bias),
+            (-self.a_log.float().exp() * F.softplus(steps.float() + self.step_bias))[..., None],
             (strength.sigmoid() * spec.most_strength).float(),
         )
         attended = gated_delta_rule(inputs, states.view(-1, heads, spec.key_dim, spec.value_dim), step)

@@ -78,8 +78,10 @@ class LatentAttention(nn.Module):
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         spec, compressed = self.spec, self.compressed(x)
         cached = compressed[:, -spec.head_dim :]
-        latent = self.latent_norm(cached[:, : spec.latent].contiguous())[0]
-        low = x if self.query_norm is None else self.query_norm(compressed[:, : -spec.head_dim].contiguous())[0]
+        latent = _scaled(self.latent_norm(cached[:, : spec.latent].contiguous())[0], spec.latent_scales[1])
+        low = x
+        if self.query_norm is not None:
+            low = _scaled(self.query_norm(compressed[:, : -spec.head_dim].contiguous())[0], spec.latent_scales[0])
         query = self.query(low).view(len(latent), self.heads.size, spec.key_dim)
         plain_part, rotated = query[..., : spec.plain_dim], query[..., spec.plain_dim :]
         shared = cached[:, None, spec.latent :]
@@ -109,15 +111,23 @@ class LatentAttention(nn.Module):
         yield from self.output.tensors(names.of_layer("output", layer))
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
 
+    def sequence_bytes(self) -> int:
+        """What one sequence takes in it besides its tokens: nothing."""
+        return 0
+
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included, but for the backend's scratch."""
         spec, size, heads = self.spec, self.options.dtype.itemsize, self.heads.size
         hidden, rows = self.compressed.columns.size, sum(self.compressed.parts)
-        narrow = 3 * rows + 2 * spec.head_dim
+        narrow = (3 + (spec.latent_scales != (1, 1))) * rows + 2 * spec.head_dim
         each = 2 * spec.key_dim + 3 * spec.head_dim + 2 * spec.latent + 2 * spec.value_dim
         rotated = 4 * (heads + 1) * spec.rotary_dim + 3 * rows
         quantized = 0 if self.query.method is UNQUANTIZED else max(rows, hidden) + hidden * size
         return (hidden + narrow + heads * each) * size + rotated * _FLOAT32_BYTES + quantized
+
+
+def _scaled(x: Tensor, scale: float) -> Tensor:
+    return x if scale == 1 else x * scale
 
 
 def _order(spec: LatentAttentionSpec, before: int, heads: int) -> Tensor | None:

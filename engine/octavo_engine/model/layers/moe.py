@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Span, joined, plain, unsharded
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Span, ignored, joined, plain, unsharded
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
@@ -43,9 +43,10 @@ class MoE(nn.Module):
         size, shard, count = spec.intermediate_size, options.ranks.shard, spec.num_experts
         alignment = 1 if spec.quantization is None else spec.quantization.alignment
         self.inner = span(shard.intermediate(size, alignment), size, "intermediate_size")
-        self.router = Linear(self.hidden, (unsharded(count),), bias=spec.router.bias, options=options)
+        ranked = count + spec.zero_experts
+        self.router = Linear(self.hidden, (unsharded(ranked),), bias=spec.router.bias, options=options)
         corrected = spec.router.correction_bias
-        self.correction = parameter(count, dtype=torch.float32, device=options.device) if corrected else None
+        self.correction = parameter(ranked, dtype=torch.float32, device=options.device) if corrected else None
         self.router_norm = (
             None if spec.router.input_norm is None else Norm(hidden_size, spec.router.input_norm, options)
         )
@@ -139,6 +140,8 @@ class MoE(nn.Module):
 
     def _mixture(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """This rank's part of each token's sum of experts [T, hidden]."""
+        if self.spec.zero_experts:
+            return self._beside_zero_experts(x, chosen, weights)
         mixture = self.options.compute.mixture
         if not self.spec.weighs_inputs:
             return mixture(x, self.experts, chosen, weights)
@@ -146,6 +149,14 @@ class MoE(nn.Module):
         single = chosen.reshape(-1, 1)
         parts = mixture(rows, self.experts, single, torch.ones_like(single, dtype=torch.float32))
         return parts.view(*chosen.shape, -1).sum(dim=1)
+
+    def _beside_zero_experts(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The same where some of the chosen experts give what they read, which the first rank adds."""
+        zero = chosen >= self.spec.num_experts
+        others = chosen.masked_fill(zero, 0), weights.masked_fill(zero, 0)
+        mixture = self.options.compute.mixture(x, self.experts, *others)
+        share = weights.masked_fill(~zero, 0).sum(dim=-1, keepdim=True).to(x.dtype)
+        return mixture if self.options.ranks.on_first_rank(x) is None else mixture + share * x
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""
@@ -170,6 +181,9 @@ class MoE(nn.Module):
             for expert in range(self.spec.num_experts):
                 number = str(expert)
                 yield from self._numbered(expert, *(name.replace("{expert}", number) for name in (gate, up, down)))
+            for expert in range(self.spec.num_experts, self.spec.num_experts + self.spec.zero_experts):
+                stored = (name.replace("{expert}", str(expert)) for name in (gate, up))  # transformers has them
+                yield from (ignored(f"{name}.weight") for name in stored)
         else:
             yield from self._stacked(gate, up, down) if gate != up else self._bundled(gate, down)
 
@@ -241,7 +255,9 @@ class MoE(nn.Module):
         """
         hidden, inner, size = self.hidden.size, self.inner.size, self.options.dtype.itemsize
         routed = (2 * hidden + 7 * inner) * size + 3 * hidden * _FLOAT32_BYTES
-        router = self.spec.num_experts * (size + 6 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
+        zero = self.spec.zero_experts
+        router = (self.spec.num_experts + zero) * (size + 6 * _FLOAT32_BYTES) + self.spec.top_k * _CHOICE_BYTES
+        router += (3 * hidden * size + 2 * self.spec.top_k * _CHOICE_BYTES) * (zero > 0)
         weighted = 2 * self.spec.top_k * hidden * size if self.spec.weighs_inputs else 0
         shared = 0 if self.shared is None else self.shared.step_bytes()
         latents = 0 if self.spec.latent is None else 3 * (hidden + self.spec.latent) * size

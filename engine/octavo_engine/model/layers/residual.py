@@ -19,6 +19,18 @@ ResidualStream = Tensor | ResidualSum
 """[T, hidden]"""
 
 
+@dataclass(frozen=True, slots=True)
+class Carrying:
+    """A residual stream between two layers, and what is added to it after the second. [T, hidden] each."""
+
+    stream: ResidualStream
+    later: Tensor
+
+
+LayerStream = ResidualStream | Carrying
+"""What a layer gives to the next."""
+
+
 def summed(stream: ResidualStream) -> Tensor:
     """The residual stream as one tensor [T, hidden], added up if that has not been done."""
     return stream if isinstance(stream, Tensor) else stream.residual + stream.product

@@ -10,13 +10,13 @@ from torch import Tensor
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights
-from octavo_engine.model.layers.residual import ResidualStream, summed
+from octavo_engine.model.layers.residual import Carrying, LayerStream, summed
 
 
 class Layer(Protocol):
     """What a runner of layers needs to know of a decoder layer."""
 
-    def __call__(self, stream: ResidualStream, rope: Rope | None, attention: AttentionContext) -> ResidualStream:
+    def __call__(self, stream: LayerStream, rope: Rope | None, attention: AttentionContext) -> LayerStream:
         """The residual stream [T, hidden] after this layer."""
 
     def weights(self) -> LayerWeights:
@@ -34,7 +34,9 @@ LayerRunner = Callable[[Sequence[Layer], Tensor, Ropes, AttentionContext], Tenso
 
 def one_by_one(layers: Sequence[Layer], x: Tensor, ropes: Ropes, attention: AttentionContext) -> Tensor:
     """x [T, hidden] through one layer after another."""
-    stream: ResidualStream = x
+    stream: LayerStream = x
     for layer, rope in zip(layers, ropes, strict=True):
         stream = layer(stream, rope, attention)
+    if isinstance(stream, Carrying):
+        raise ValueError("the last layer leaves something to the next")
     return summed(stream)

@@ -68,6 +68,10 @@ class ShortConv(nn.Module):
             yield plain(f"{conv}.bias", self.bias, self.channels)
         yield from self.output.tensors(names.of_layer("conv_output", self.layer))
 
+    def sequence_bytes(self) -> int:
+        """What one sequence takes in it besides its tokens: nothing."""
+        return 0
+
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included: a decode also reads and writes a state."""
         hidden, inner, size = self.input.columns.size, self.channels.size, self.options.dtype.itemsize

@@ -1,0 +1,126 @@
+"""Kimi Delta Attention (arXiv 2510.26692), of which each rank has some heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from octavo_engine.attention.context import AttentionContext
+from octavo_engine.attention.rope import Rope
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, unsharded
+from octavo_engine.model.layers.activations import ACTIVATIONS
+from octavo_engine.model.layers.causal_conv import causal_conv
+from octavo_engine.model.layers.delta_rule import FINE_CHUNK, DeltaInputs, gated_delta_rule, unit_length
+from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.options import LayerOptions
+from octavo_engine.model.layers.residual import ResidualStream
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
+from octavo_engine.model.shard import span
+from octavo_engine.model.spec import KimiDeltaAttentionSpec
+
+_FLOAT32_BYTES = 4
+_ROLES = ("query", "key", "value")
+
+
+class KimiDeltaAttention(nn.Module):
+    """Projections, convolutions of query, key and value, the delta rule, norm and gate, and a projection."""
+
+    def __init__(
+        self,
+        spec: KimiDeltaAttentionSpec,
+        hidden_size: int,
+        layer: int,
+        options: LayerOptions,
+        method: LinearMethod | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.layer, self.options = spec, layer, options
+        hidden, rank = unsharded(hidden_size, "hidden_size"), unsharded(spec.head_dim)
+        self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "heads of linear attention")
+        self.inner = inner = self.heads.times(spec.head_dim)
+        parts = (inner, inner, inner, self.heads, rank, rank)
+        self.input = Linear(hidden, parts, bias=False, options=options, method=method)
+        self.decay, self.gate = (Linear(rank, (inner,), bias=False, options=options) for _ in range(2))
+        self.output = Linear(inner, (hidden,), bias=False, options=options, method=method, summed=True)
+        dtype, device = options.dtype, options.device
+        self.conv = parameter(3 * inner.size, 1, spec.width, dtype=dtype, device=device)
+        self.a_log = parameter(self.heads.size, dtype=dtype, device=device)
+        self.step_bias = parameter(inner.size, dtype=dtype, device=device)
+        self.norm = parameter(spec.head_dim, dtype=dtype, device=device)
+
+    @property
+    def input_scaling(self) -> Scaling | None:
+        """How its input is to be quantized."""
+        return self.input.input_scaling
+
+    def forward(
+        self,
+        x: Tensor | Quantized,
+        residual: Tensor | None,
+        rope: Rope | None,  # noqa: ARG002 (mixers are called alike, and this one has no positions)
+        attention: AttentionContext,
+    ) -> ResidualStream:
+        """[T, hidden] to the same, added to `residual`, which may be overwritten."""
+        heads, size = self.heads.size, self.spec.head_dim
+        mixed, strength, low_decay, low_gate = torch.split(
+            self.input(x), [3 * self.inner.size, heads, size, size], dim=-1
+        )
+        (past, states), step = attention.state(self.layer)
+        mixed = ACTIVATIONS[self.spec.activation](causal_conv(mixed, self.conv[:, 0], None, past, step))
+        query, key, value = mixed.float().view(-1, 3, heads, size).unbind(1)
+        steps = F.softplus(self.decay(low_decay.contiguous()).float() + self.step_bias).view(-1, heads, size)
+        inputs = DeltaInputs(
+            unit_length(query) * size**-0.5,
+            unit_length(key),
+            value,
+            -self.a_log.float().exp()[:, None] * steps,
+            strength.sigmoid().float(),
+        )
+        attended = gated_delta_rule(inputs, states.view(-1, heads, size, size), step)
+        return self.output.add_to(residual, self._gated(attended, self.gate(low_gate.contiguous())))
+
+    def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        """x [T, H, D] in float32, each head normalised by its root mean square, times sigmoid(gate); [T, H * D]."""
+        normed = x.to(gate.dtype).float()
+        normed = self.norm.float() * normed * torch.rsqrt(normed.square().mean(-1, keepdim=True) + self.spec.norm_eps)
+        return (normed.view(len(x), -1) * gate.float().sigmoid()).to(gate.dtype)
+
+    def tensors(self) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        names, layer = self.options.names, self.layer
+        module = names.of_layer("attention", layer)
+        roles = (names.of_layer(role, layer) for role in _ROLES)
+        yield from self.input.tensors(*roles, f"{module}.b_proj", f"{module}.f_a_proj", f"{module}.g_a_proj")
+        yield from self.decay.tensors(f"{module}.f_b_proj")
+        yield from self.gate.tensors(f"{module}.g_b_proj")
+        for role, part in zip("qkv", self.conv.chunk(3), strict=True):
+            yield plain(f"{module}.{role}_conv1d.weight", part, self.inner)
+        yield CheckpointTensor(name=f"{module}.A_log", shape=None, pieces=(Piece(self.a_log, fill=self._fill_a_log),))
+        yield plain(f"{module}.dt_bias", self.step_bias, self.inner)
+        yield plain(f"{module}.o_norm.weight", self.norm, unsharded(len(self.norm)))
+        yield from self.output.tensors(names.of_layer("output", layer))
+
+    def _fill_a_log(self, target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG002
+        """From a number for each head, stored as [1, 1, heads, 1]."""
+        if values.numel() != self.heads.total:
+            raise ValueError(f"is {list(values.shape)}, expected [1, 1, {self.heads.total}, 1]")
+        target.copy_(values.flatten()[self.heads.slice])
+
+    def step_bytes(self) -> int:
+        """An upper bound of what one token takes in it, its input included."""
+        hidden, size, inner = self.input.columns.size, self.options.dtype.itemsize, self.inner.size
+        quantized = 0 if self.input.method is UNQUANTIZED else max(inner, hidden) + hidden * size
+        past = 3 * (self.spec.width - 1) * inner
+        in_float32 = 20 * inner + 4 * self.heads.size * FINE_CHUNK * (self.spec.head_dim + 1)
+        projected = 2 * sum(self.input.parts) + 18 * inner + past
+        return (hidden + projected) * size + 8 * 8 + quantized + _FLOAT32_BYTES * in_float32
+
+    def sequence_bytes(self) -> int:
+        """An upper bound of what one sequence takes in it besides its tokens: its state as it is computed with."""
+        past = 3 * (self.spec.width - 1) * self.inner.size
+        return 2 * _FLOAT32_BYTES * self.inner.size * self.spec.head_dim + 3 * past * _FLOAT32_BYTES
