@@ -3,6 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+PLAYGROUND := engine/octavo_engine/server/playground_files/index.html
 PYTHON ?= python3
 # What is compiled at a first import is kept, whatever the environment says: pods mount this folder read-only, and each
 # start of an engine there would take seconds longer.
@@ -27,7 +28,17 @@ help: ## this list
 	@touch $@
 
 .PHONY: setup
-setup: .venv/.installed ## .venv with octavo-engine and octavo-operator
+setup: .venv/.installed $(PLAYGROUND) ## .venv with octavo-engine and octavo-operator
+
+# The page at / of every engine. Without npm everything else works, and / says what is missing.
+PLAYGROUND_SOURCES := $(shell find engine/playground -path '*/node_modules' -prune -o -type f -print)
+$(PLAYGROUND): $(PLAYGROUND_SOURCES)
+	@if command -v npm > /dev/null; \
+	then npm --prefix engine/playground ci --silent && npm --prefix engine/playground run --silent build -- --logLevel warn; \
+	else echo "octavo: there is no npm, so the playground is not built: install Node 20 or newer, then make playground"; fi
+
+.PHONY: playground
+playground: $(PLAYGROUND) ## the page at / of every engine, with Node 20
 
 .PHONY: demo serve
 demo: setup ## a real model answers, without a cluster
@@ -124,8 +135,9 @@ bench-gpu: ## on a GPU: every figure beside its roofline, into OUT=.cache/gpu; P
 	@$(GPU_PYTHON) -m bench.gpu --out $(OUT) $(addprefix --part=,$(PART))
 
 .PHONY: docs screens
-screens: setup ## docs/reference/screens.md: what kubectl shows, from a real Kubernetes
+screens: setup ## docs/reference/screens.md and the playground's pictures, from a real Kubernetes and a real browser
 	$(BIN)/python -m docs.screens
+	$(BIN)/python -m docs.playground
 
 docs: setup ## docs/reference from the code, and the documentation as a site in .cache/site
 	$(BIN)/python -m docs.generate

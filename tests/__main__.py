@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.browser import ensure_browser
 from tests.cluster.build import HELM, VERSITYGW, ensure_built
 from tests.cluster.errors import ClusterError
 
@@ -49,6 +50,7 @@ def runs(environment: Mapping[str, str]) -> dict[str, list[str]]:
 def main(arguments: list[str]) -> int:
     # Tests of both runs need these programs, and Go's build takes longer than the time limit of a test.
     ensure_built(lambda line: print(f"tests: {line}", flush=True), (HELM, VERSITYGW))
+    ensure_browser(lambda line: print(f"tests: {line}", flush=True))
     selections = runs(os.environ)
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder) / str(number) for number in range(len(selections))]

@@ -380,6 +380,7 @@ class ServerConfig:
     batch_storage_size: int = setting(
         4 << 30, "size", "most bytes of files in --batch-storage", minimum=1 << 20, maximum=1 << 50, metavar="SIZE"
     )
+    playground: bool = setting(True, "bool", "serve a page at / that chats with the model")
     vllm_metrics: bool = setting(True, "bool", "export the vllm:* metric names beside octavo_*")
     log_format: str = setting("text", "str", "shape of log lines", choices=("text", "json"))
 

@@ -14,6 +14,7 @@ from octavo_engine.model.source import ModelFiles
 from octavo_engine.server import run, text_pool
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 from tests.api.kept_worker import KeptWorker
+from tests.api.real_server import RealServer
 from tests.api.served import Served, serve
 
 
@@ -59,3 +60,16 @@ def start(tokenizer: Tokenizer) -> Iterator[Callable[..., Served]]:
             return stack.enter_context(serve(tokenizer, **config))
 
         yield _start
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+    server = RealServer(tmp_path_factory.mktemp("serve") / "log")
+    try:
+        server.wait_until(server.is_ready)
+        yield server
+        assert server.end() == 0, server.log.read_text()
+        assert "Traceback" not in server.log.read_text()
+    finally:
+        server.process.kill()
+        server.process.wait()

@@ -21,8 +21,9 @@ from tests.api.served import Served, serve, write_keys
 KEY = {"Authorization": "Bearer sk-alice"}
 OPEN = ["/health", "/health/startup", "/health/ready", "/health/live", "/health/adapters", "/metrics"]
 CLOSED = [
-    "/", "/version", "/v1/models", "/v1/models/smollm2", "/v1/chat/completions", "/v1/completions", "/v1/embeddings",
-    "/tokenize", "/detokenize", "/docs", "/openapi.json", "/v1/load_lora_adapter", "/nonsense", "//v1/models",
+    "//", "/playground", "/playground/x", "/index.html", "/version", "/v1/models", "/v1/models/smollm2",
+    "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize", "/docs", "/openapi.json",
+    "/v1/load_lora_adapter", "/nonsense", "//v1/models",
     "/v1//models", "/v1/models/", "/metrics/", "/health/../v1/models", "/health/%2e%2e/v1/models", "/%2f",
     "/metrics%2f",
     "/metrics;/v1/models", "/health/ready/../../v1/models", "/Metrics", "/metrics.", "/health/x", "/v1/models%00",

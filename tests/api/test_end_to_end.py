@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import jsonschema
 import openai
 import psutil
@@ -24,67 +16,12 @@ import pytest
 
 from octavo_engine.openmp import SPIN_COUNT
 from octavo_engine.text.tokenizer import Tokenizer
+from tests.api.real_server import RealServer
 
 ROOT = Path(__file__).parents[2]
 QUESTION: list[Any] = [{"role": "user", "content": "Name the capital of France."}]
 STORY: list[Any] = [{"role": "user", "content": "Tell me a short story about a fox and a crow."}]
 GREEDY: dict[str, Any] = {"model": "smollm2", "temperature": 0}
-
-
-class RealServer:
-    """A server process; its log is kept for a failing test to show."""
-
-    def __init__(self, log: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx2.Client(base_url=self.url, timeout=120)
-        self.openai = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
-        self.log = log
-        command = [sys.executable, "-m", "octavo_engine.cli", "serve", "smollm2", "--device", "cpu"]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"]
-        command += ["--max-model-len", "1024", "--num-kv-blocks", "512", "--max-num-seqs", "16"]
-        command += ["--batch-storage", str(log.parent / "batches")]
-        # One thread: with more, a test machine that is busy otherwise makes the model's threads wait for one another.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_DISPLAY_ENV": "verbose"}
-        environment.pop("GOMP_SPINCOUNT", None)  # of a command line that a test before called in this process
-        self.process = subprocess.Popen(command, stderr=log.open("wb"), env=environment)
-
-    def wait_until(self, condition: Callable[[], object], seconds: float = 240) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
-
-    def is_ready(self) -> bool:
-        assert self.process.poll() is None, self.log.read_text()
-        try:
-            return self.http.get("/health/ready").status_code == 200
-        except httpx2.ConnectError:  # the first moments
-            return False
-
-    def metric(self, name: str) -> float:
-        lines = self.http.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
-
-    def end(self) -> int:
-        """The exit code after SIGTERM."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(120)
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
-    server = RealServer(tmp_path_factory.mktemp("serve") / "log")
-    try:
-        server.wait_until(server.is_ready)
-        yield server
-        assert server.end() == 0, server.log.read_text()
-        assert "Traceback" not in server.log.read_text()
-    finally:
-        server.process.kill()
-        server.process.wait()
 
 
 def answer_to(server: RealServer, messages: list[Any], **options: Any) -> str:

@@ -11,8 +11,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from octavo_engine import __version__
-from octavo_engine.server import adapters, health, tokenize
+from octavo_engine.server import adapters, health, playground, tokenize
 from octavo_engine.server.anthropic import messages
+from octavo_engine.server.auth import OPEN_PATHS
 from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
 from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
 from octavo_engine.server.openai import chat, completions, models
@@ -45,6 +46,12 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     app.include_router(routes.routes(batches))
     _add_probes(app, serving, metrics=serving.config.metrics_port is None)
 
+    open_paths = OPEN_PATHS
+    if serving.config.playground:
+        files = playground.read_files()
+        app.include_router(playground.routes(files))
+        open_paths |= {"/", *files}
+
     @app.get("/version")
     async def version() -> dict[str, str]:
         return {"version": __version__}
@@ -53,8 +60,8 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     _answer_errors(app, serving)
     streamed = frozenset({FILES} if batches is not None else ())
     limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads, streamed)
-    metered = Metering(limited, serving.arrive)
-    guarded = Authentication(metered, serving.keys, lambda: serving.metrics.reject("unauthorized"))
+    metered = Metering(limited, open_paths, serving.arrive)
+    guarded = Authentication(metered, serving.keys, open_paths, lambda: serving.metrics.reject("unauthorized"))
     return Application(RequestContext(guarded, serving.metrics.reject), batches)
 
 

@@ -24,7 +24,7 @@ from octavo_engine.yaml_file import load_yaml
 log = logging.getLogger("octavo.server")
 
 OPEN_PATHS = frozenset({"/health", "/health/startup", "/health/ready", "/health/live", "/health/adapters", "/metrics"})
-"""Answered without a key; every other path, existing or not, needs one."""
+"""Answered without a key, as the playground's static files are; every other path, existing or not, needs one."""
 _MAX_KEYS = 10_000
 _FLAG = "--api-key-file"
 

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo_engine.server.access_log import AccessLog
-from octavo_engine.server.auth import OPEN_PATHS, Key, KeyRing, key_of, presented_key, unauthorized
+from octavo_engine.server.auth import Key, KeyRing, key_of, presented_key, unauthorized
 from octavo_engine.server.bytes_in_use import BytesInUse, Hold
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers
 from octavo_engine.server.limits import Arrival
@@ -99,14 +99,17 @@ def _check_headers(scope: Scope) -> None:
 
 
 class Authentication:
-    """Default-deny: a path that is not exactly one of OPEN_PATHS needs a key, whether it exists or not.
+    """Default-deny: a path that is not exactly one of `open_paths` needs a key, whether it exists or not.
 
     The path is `scope["path"]`, the request target's with its %-escapes decoded: the string that the router matches.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyRing | None, on_reject: Callable[[], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: KeyRing | None, open_paths: frozenset[str], on_reject: Callable[[], None]
+    ) -> None:
         self._app = app
         self._keys = keys
+        self._open_paths = open_paths
         self._on_reject = on_reject
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +118,7 @@ class Authentication:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             raise APIError(404, "there is nothing but HTTP here", code="not_found")
-        if self._keys is not None and scope["path"] not in OPEN_PATHS:
+        if self._keys is not None and scope["path"] not in self._open_paths:
             scope.setdefault("state", {})["key"] = self._key(scope, self._keys)
         return await self._app(scope, receive, send)
 
@@ -137,13 +140,14 @@ class Metering:
     request, also if it turns out to be invalid.
     """
 
-    def __init__(self, app: ASGIApp, arrive: Callable[[Scope], Arrival | None]) -> None:
+    def __init__(self, app: ASGIApp, open_paths: frozenset[str], arrive: Callable[[Scope], Arrival | None]) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._arrive = arrive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or (arrival := self._arrive(scope)) is None:
+        if scope["type"] != "http" or scope["path"] in self._open_paths or (arrival := self._arrive(scope)) is None:
             return await self._app(scope, receive, send)
         scope.setdefault("state", {})["arrival"] = arrival
         try:

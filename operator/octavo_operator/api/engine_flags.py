@@ -24,15 +24,17 @@ EXTRA = (
     "attention-backend", "block-size", "device", "enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager",
     "no-enforce-eager", "generation-config", "kv-cache-dtype", "kv-cache-memory", "log-format",
     "max-connections", "max-num-batched-tokens", "max-key-share", "max-kv-commitment", "max-queue-seconds",
-    "max-queued-tokens", "max-request-bytes", "num-kv-blocks", "prefix-cache-policy", "prefix-cache-ttl",
-    "request-timeout", "scheduling-policy", "seed", "speculative-config", "swap-space", "target-itl-p90",
-    "target-ttft-p90", "tool-call-parser", "vllm-metrics", "no-vllm-metrics", "watchdog-timeout",
+    "max-queued-tokens", "max-request-bytes", "num-kv-blocks", "playground", "no-playground",
+    "prefix-cache-policy", "prefix-cache-ttl", "request-timeout", "scheduling-policy", "seed", "speculative-config",
+    "swap-space", "target-itl-p90", "target-ttft-p90", "tool-call-parser", "vllm-metrics", "no-vllm-metrics",
+    "watchdog-timeout",
 )  # fmt: skip
 """Fine tuning that has no field of its own. `device` is rendered too, where extraArgs do not give it."""
 
 SERVER_EXTRA = frozenset({
     "log-format", "max-connections", "max-key-share", "max-kv-commitment", "max-queue-seconds", "max-queued-tokens",
-    "max-request-bytes", "request-timeout", "tool-call-parser", "vllm-metrics", "no-vllm-metrics",
+    "max-request-bytes", "playground", "no-playground", "request-timeout", "tool-call-parser", "vllm-metrics",
+    "no-vllm-metrics",
 })  # fmt: skip
 """Those of EXTRA that mean nothing to a model that is only fetched."""
 

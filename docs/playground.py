@@ -1,0 +1,56 @@
+"""Takes the pictures of docs/how-to/playground.md from a real engine in a real browser (`make screens`)."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, expect
+
+from tests.api.real_server import RealServer
+from tests.browser import browser
+
+FOLDER = Path(__file__).parent / "how-to"
+QUESTION = "Write a Python function that adds two numbers, as a code block."
+PICTURES: dict[str, dict[str, Any]] = {
+    "playground-light.png": {"color_scheme": "light", "viewport": {"width": 1100, "height": 700}},
+    "playground-dark.png": {"color_scheme": "dark", "viewport": {"width": 1100, "height": 700}},
+    "playground-phone.png": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
+}
+
+
+def take(chromium: Browser, url: str, name: str, **options: Any) -> None:
+    """One picture of two answers to the same question."""
+    page = chromium.new_page(**options)
+    page.goto(url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    if "phone" not in name:
+        page.get_by_label("Compare two").check()
+    page.get_by_text("System message, sampling").click()
+    page.get_by_label("Temperature").fill("0.2")
+    page.get_by_label("Most tokens").fill("80")
+    page.get_by_text("System message, sampling").click()
+    page.get_by_label("Your message").fill(QUESTION)
+    page.keyboard.press("Enter")
+    for timing in page.locator(".timing").locator("visible=true").all():
+        expect(timing).to_contain_text("tokens/s", timeout=60_000)
+    page.wait_for_timeout(2500)  # the strip at the top is as old as its last look
+    page.screenshot(path=FOLDER / name)
+    page.close()
+
+
+def main() -> None:
+    """Entry point of `python -m docs.playground`."""
+    with tempfile.TemporaryDirectory() as folder, browser() as chromium:
+        server = RealServer(Path(folder) / "log")
+        try:
+            server.wait_until(server.is_ready)
+            for name, options in PICTURES.items():
+                take(chromium, server.url, name, **options)
+        finally:
+            server.end()
+
+
+if __name__ == "__main__":
+    main()

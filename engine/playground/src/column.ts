@@ -1,0 +1,123 @@
+// A conversation with one model: its messages, and at most one answer under way.
+import { chat, type ChatRequest, type Message, type Model, type Token } from "./api";
+import { element } from "./element";
+import { render } from "./markdown";
+import { renderTokens } from "./tokens";
+
+export type KeptColumn = { model: string; messages: Message[] };
+/** What all columns ask alike: sampling, a schema; and the system message that stands before the conversation. */
+export type Settings = { fields: Record<string, unknown>; system: string };
+
+export class Column {
+  readonly element = element("section", "", "column");
+  messages: Message[];
+  request: ChatRequest | null = null;
+  raw: string[] = [];
+  private running: AbortController | null = null;
+  private readonly picker = document.createElement("select");
+  private readonly log = element("div", "", "log");
+  private readonly timing = element("p", "", "timing");
+  private wanted: string;
+
+  constructor(name: string, kept: KeptColumn) {
+    this.messages = kept.messages;
+    this.wanted = kept.model;
+    this.element.setAttribute("aria-label", `Conversation ${name}`);
+    const label = element("label", `Model ${name} `);
+    label.append(this.picker);
+    this.element.append(label, this.log, this.timing);
+    this.redraw();
+  }
+
+  get busy(): boolean {
+    return this.running !== null;
+  }
+
+  get kept(): KeptColumn {
+    return { model: this.picker.value || this.wanted, messages: this.messages };
+  }
+
+  /** The text of the last answer; empty where the last message is the user's. */
+  get lastAnswer(): string {
+    const last = this.messages.at(-1);
+    return last?.role === "assistant" ? last.content : "";
+  }
+
+  listModels(models: Model[]): void {
+    const chosen = this.picker.value || this.wanted;
+    const options = models.map(({ id, parent }) => new Option(parent ? `${id} (adapter of ${parent})` : id, id));
+    this.picker.replaceChildren(...options);
+    if (models.some(({ id }) => id === chosen)) this.picker.value = chosen;
+  }
+
+  say(content: string): void {
+    const message: Message = { role: "user", content };
+    this.messages.push(message);
+    this.card(message);
+  }
+
+  /** Asks for an answer to the conversation so far; rejects with the engine's refusal. */
+  async answer(settings: Settings): Promise<void> {
+    const system: Message[] = settings.system ? [{ role: "system", content: settings.system }] : [];
+    const messages = [...system, ...this.messages];
+    this.request = structuredClone({ ...settings.fields, model: this.picker.value, messages });
+    this.raw = [];
+    this.timing.textContent = "";
+    const reply: Message = { role: "assistant", content: "" };
+    const card = this.card(reply);
+    const tokens: Token[] = [];
+    const running = (this.running = new AbortController());
+    try {
+      const timing = await chat(this.request, running.signal, {
+        text: (text, more) => {
+          reply.content += text;
+          tokens.push(...more);
+          card.replaceChildren(tokens.length ? renderTokens(tokens) : render(reply.content));
+          this.log.scrollTop = this.log.scrollHeight;
+        },
+        event: (event) => this.raw.push(event),
+      });
+      const cut = timing.finish === "length" ? ", cut off at its greatest length" : "";
+      this.timing.textContent =
+        `${timing.tokens} tokens, the first after ${timing.firstTokenMs.toFixed(0)} ms, ` +
+        `then ${timing.tokensPerSecond.toFixed(1)} tokens/s${cut}`;
+    } catch (error) {
+      if (!running.signal.aborted) throw error;
+      this.timing.textContent = "Stopped.";
+    } finally {
+      this.running = null;
+      if (reply.content) this.messages.push(reply);
+      else card.remove();
+    }
+  }
+
+  stop(): void {
+    this.running?.abort();
+  }
+
+  /** Takes the last answer back, so that the question can be asked again. */
+  takeBack(): void {
+    if (this.messages.at(-1)?.role === "assistant") this.messages.pop();
+    this.redraw();
+  }
+
+  clear(): void {
+    this.stop();
+    this.messages = [];
+    this.timing.textContent = "";
+    this.redraw();
+  }
+
+  private redraw(): void {
+    this.log.replaceChildren();
+    for (const message of this.messages) this.card(message);
+  }
+
+  private card(message: Message): HTMLElement {
+    const card = element("article", "", message.role);
+    card.setAttribute("aria-label", message.role === "user" ? "You" : "Model");
+    card.append(render(message.content));
+    this.log.append(card);
+    return card;
+  }
+}

@@ -1,0 +1,128 @@
+// The page: one or two columns that get the same message, and what is common to both.
+import { type ChatRequest, models, Refusal, saveKey } from "./api";
+import { Column } from "./column";
+import { difference } from "./difference";
+import { get } from "./element";
+import { load } from "./load";
+import { keep, restore } from "./session";
+import { addFields, chosen } from "./settings";
+import { asCurl, asPython, asTypeScript } from "./snippets";
+
+const REFRESH_MS = 2000;
+const prompt = get<HTMLTextAreaElement>("prompt");
+const compare = get<HTMLInputElement>("compare");
+const buttons = {
+  send: get<HTMLButtonElement>("send"),
+  stop: get<HTMLButtonElement>("stop"),
+  again: get<HTMLButtonElement>("again"),
+};
+const session = restore();
+const both = [new Column("A", session.columns[0]), new Column("B", session.columns[1])] as const;
+
+const shown = (): Column[] => (compare.checked ? [...both] : [both[0]]);
+const busy = (): boolean => shown().some((column) => column.busy);
+
+function update(): void {
+  keep({ compare: compare.checked, columns: [both[0].kept, both[1].kept] });
+  both[1].element.hidden = !compare.checked;
+  buttons.send.disabled = busy();
+  buttons.stop.disabled = !busy();
+  buttons.again.disabled = busy() || shown().every((column) => column.messages.length === 0);
+  const [left, right] = both.map((column) => column.lastAnswer);
+  get("difference").hidden = !compare.checked || busy() || !left || !right;
+  if (!get("difference").hidden) get("difference").replaceChildren(difference(left!, right!));
+}
+
+function say(text: string): void {
+  get("notice").textContent = text;
+}
+
+function explain(error: unknown): void {
+  if (!(error instanceof Refusal)) return say(`The engine cannot be reached: ${String(error)}`);
+  if (error.status === 401) get("key-form").hidden = false;
+  const wait = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "";
+  say(`${error.message}${wait}`);
+}
+
+async function answer(): Promise<void> {
+  const settings = chosen(compare.checked);
+  if (settings === null) return update();
+  say("");
+  const answers = shown().map((column) => column.answer(settings).catch(explain).finally(update));
+  update();
+  await Promise.all(answers);
+  const parts = shown().flatMap(({ request, raw }) => [JSON.stringify(request, null, 2), raw.join("\n")]);
+  get("raw").textContent = parts.join("\n\n");
+}
+
+async function listModels(): Promise<void> {
+  try {
+    const there = await models();
+    for (const column of both) column.listModels(there);
+    get("key-form").hidden = true;
+    say("");
+  } catch (error) {
+    explain(error);
+    const wrongKey = error instanceof Refusal && error.status === 401;
+    if (!wrongKey) setTimeout(() => void listModels(), REFRESH_MS); // it is loading, or it restarts
+  }
+}
+
+function copy(write: (body: ChatRequest, url: string) => string): void {
+  const { request } = both[0];
+  if (request === null) return say("Send a message first: the copy is of the last request.");
+  const text = write(request, location.origin);
+  get("raw").textContent = text;
+  // Without HTTPS a browser may offer no clipboard; the text stands below in any case.
+  const copied = navigator.clipboard?.writeText(text) ?? Promise.reject(new Error("no clipboard"));
+  copied.then(() => say("Copied."), () => say("The text to copy stands below."));
+}
+
+function listen(): void {
+  get<HTMLFormElement>("prompt-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (busy() || !prompt.value.trim() || chosen(compare.checked) === null) return;
+    for (const column of shown()) column.say(prompt.value);
+    prompt.value = "";
+    void answer();
+  });
+  prompt.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    get<HTMLFormElement>("prompt-form").requestSubmit();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") for (const column of both) column.stop();
+  });
+  get<HTMLFormElement>("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    saveKey(get<HTMLInputElement>("key").value.trim());
+    get<HTMLInputElement>("key").value = "";
+    void listModels();
+  });
+  buttons.stop.addEventListener("click", () => both.forEach((column) => column.stop()));
+  buttons.again.addEventListener("click", () => {
+    for (const column of shown()) column.takeBack();
+    void answer();
+  });
+  compare.addEventListener("change", update);
+  get("columns").addEventListener("change", update);
+  get("clear").addEventListener("click", () => {
+    for (const column of both) column.clear();
+    get("raw").textContent = "";
+    say("");
+    update();
+  });
+  for (const [id, write] of [["copy-curl", asCurl], ["copy-python", asPython], ["copy-typescript", asTypeScript]] as const)
+    get(id).addEventListener("click", () => copy(write));
+}
+
+compare.checked = session.compare;
+get("columns").append(...both.map((column) => column.element));
+addFields();
+listen();
+update();
+void listModels();
+setInterval(() => {
+  if (!document.hidden) load().then((text) => (get("load").textContent = text), () => undefined);
+}, REFRESH_MS);

@@ -1,0 +1,36 @@
+// What this browser keeps between visits: the conversations, never the key.
+import type { KeptColumn } from "./column";
+
+export type Session = { compare: boolean; columns: [KeptColumn, KeptColumn] };
+
+const NAME = "octavo-session";
+const empty = (): KeptColumn => ({ model: "", messages: [] });
+
+export function restore(): Session {
+  try {
+    const kept = JSON.parse(localStorage.getItem(NAME) ?? "null");
+    const columns = [0, 1].map((i) => readColumn(kept?.columns?.[i])) as [KeptColumn, KeptColumn];
+    return { compare: kept?.compare === true, columns };
+  } catch {
+    return { compare: false, columns: [empty(), empty()] };
+  }
+}
+
+export function keep(session: Session): void {
+  try {
+    localStorage.setItem(NAME, JSON.stringify(session));
+  } catch {
+    // The browser's storage is full or switched off: the conversation then lasts as long as the page.
+  }
+}
+
+function readColumn(kept: unknown): KeptColumn {
+  const column = empty();
+  const { model, messages } = (kept ?? {}) as Partial<KeptColumn>;
+  if (typeof model === "string") column.model = model;
+  if (Array.isArray(messages))
+    column.messages = messages.filter(
+      (each) => typeof each?.content === "string" && (each.role === "user" || each.role === "assistant"),
+    );
+  return column;
+}

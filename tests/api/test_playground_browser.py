@@ -1,0 +1,195 @@
+"""The playground in a real browser: what a person does with it, and what it says when the engine cannot answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.api.real_server import RealServer
+from tests.api.served import Served
+from tests.browser import browser
+
+AXE = Path(__file__).parents[2] / "engine" / "playground" / "node_modules" / "axe-core" / "axe.min.js"
+PHONE: Any = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture
+def context(chromium: Browser) -> Iterator[BrowserContext]:
+    """A browser's profile of its own; the test fails if a page logs an error, as a refused script would."""
+    made = chromium.new_context()
+    made.set_default_timeout(120_000)
+    expect.set_options(timeout=120_000)
+    problems: list[str] = []
+    made.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    made.on("weberror", lambda error: problems.append(str(error.error)))
+    yield made
+    made.close()
+    assert [problem for problem in problems if "Failed to load resource" not in problem] == []
+
+
+def opened(context: BrowserContext, url: str) -> Page:
+    page = context.new_page()
+    page.goto(url)
+    return page
+
+
+def ask(page: Page, question: str) -> None:
+    page.get_by_label("Your message").fill(question)
+    page.keyboard.press("Enter")
+
+
+def accessibility_problems(page: Page) -> list[str]:
+    """What axe finds against WCAG 2.2 A and AA; the policy of the page does not bind the browser's own debugger."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+    found = page.evaluate("tags => axe.run(document, { runOnly: tags })", tags)
+    return [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in found["violations"]]
+
+
+def test_a_chat_is_answered_kept_and_asked_again(real: RealServer, context: BrowserContext) -> None:
+    page = opened(context, real.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    page.get_by_text("System message, sampling").click()
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Most tokens").fill("24")
+    ask(page, "Name the capital of France.")
+    answer = page.get_by_role("article", name="Model").first
+    expect(answer).to_contain_text("Paris")
+    expect(page.locator(".timing").first).to_have_text(
+        re.compile(r"\d+ tokens, the first after \d+ ms, then .* tokens/s")
+    )
+    expect(page.get_by_label("Load of the engine")).to_have_text(re.compile(r"running · .*KV cache .*refused"))
+    first = answer.inner_text()
+    page.get_by_role("button", name="Regenerate").click()
+    expect(answer).to_have_text(first)
+    page.get_by_text("Request and response").click()
+    raw = page.get_by_label("The last request and its response")
+    expect(raw).to_contain_text('"max_tokens": 24')
+    expect(raw).to_contain_text("[DONE]")
+    page.get_by_role("button", name="Copy as Python").click()
+    expect(raw).to_contain_text("from openai import OpenAI")
+    page.reload()
+    expect(page.get_by_role("article", name="You").first).to_have_text("Name the capital of France.")
+    expect(answer).to_have_text(first)
+    page.get_by_role("button", name="New chat").click()
+    expect(page.get_by_role("article")).to_have_count(0)
+
+
+def test_an_answer_is_stopped(real: RealServer, context: BrowserContext) -> None:
+    page = opened(context, real.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    ask(page, "Count from one to a thousand, with every number in between.")
+    expect(page.get_by_role("article", name="Model").first).not_to_be_empty()
+    page.keyboard.press("Escape")
+    expect(page.locator(".timing").first).to_have_text("Stopped.")
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    real.wait_until(lambda: real.metric("octavo_requests_running") == 0)
+
+
+def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealServer, context: BrowserContext) -> None:
+    page = opened(context, real.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    page.get_by_label("Compare two").check()
+    page.get_by_text("System message, sampling").click()
+    page.get_by_label("Most tokens").fill("12")
+    ask(page, "Tell me a story.")
+    expect(page.locator(".timing")).to_have_text([re.compile("12 tokens"), re.compile("12 tokens")])
+    left, right = (each.inner_text() for each in page.get_by_role("article", name="Model").all())
+    assert left == right  # the same seed, prompt and model
+    expect(page.locator("#difference")).to_be_visible()
+    expect(page.locator("#difference ins, #difference del")).to_have_count(0)
+
+
+def test_a_schema_holds_the_answer_and_a_wrong_one_is_said_beside_it(real: RealServer, context: BrowserContext) -> None:
+    page = opened(context, real.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    page.get_by_text("System message, sampling").click()
+    schema = page.get_by_label("JSON schema that the answer follows")
+    schema.fill('{"type": "object",')
+    ask(page, "Is Paris large?")
+    expect(page.get_by_role("alert")).to_contain_text("This schema cannot be used")
+    expect(page.get_by_role("article")).to_have_count(0)
+    schema.fill('{"type": "object", "properties": {"large": {"type": "boolean"}}, "required": ["large"],'
+                ' "additionalProperties": false}')  # fmt: skip
+    page.get_by_label("Show tokens with their probabilities").check()
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator(".timing").first).to_contain_text("tokens/s")
+    answer = page.get_by_role("article", name="Model").first
+    assert isinstance(json.loads(answer.inner_text())["large"], bool)
+    assert "%" in str(answer.locator(".tokens span").first.get_attribute("title"))
+
+
+def test_what_a_model_writes_is_shown_and_never_run(server: Served, context: BrowserContext) -> None:
+    server.play("Look:\n\n```html\n<b>x</b>\n```\n\n- one\n- **two**\n\n<img src=x onerror=\"document.title='owned'\">")
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    ask(page, "Write.")
+    answer = page.get_by_role("article", name="Model").first
+    expect(answer.locator("pre code")).to_have_text("<b>x</b>\n")
+    expect(answer.locator("li strong")).to_have_text("two")
+    expect(answer).to_contain_text("<img src=x")
+    assert answer.locator("img, b").count() == 0
+    assert page.title() == "Octavo playground"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_bars_anyone(server: Served, context: BrowserContext, scheme: Any) -> None:
+    server.play("# Heading\n\nSome `code`.\n\n```\nblock\n```")
+    page = opened(context, server.url)
+    page.emulate_media(color_scheme=scheme)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    page.get_by_label("Compare two").check()
+    page.get_by_text("System message, sampling").click()
+    page.get_by_text("Request and response").click()
+    ask(page, "Hello")
+    expect(page.locator("#difference")).to_be_visible()
+    assert accessibility_problems(page) == []
+    page.set_viewport_size(PHONE)
+    assert accessibility_problems(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_a_key_is_asked_for_and_forgotten_with_the_tab(
+    start: Callable[..., Served], context: BrowserContext, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: [{name: one, key: sk-secret}]")
+    server = start(api_key_file=keys)
+    page = opened(context, server.url)
+    page.get_by_label("API key").fill("sk-wrong")
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_role("status")).not_to_be_empty()
+    page.get_by_label("API key").fill("sk-secret")
+    page.get_by_role("button", name="Use this key").click()
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    expect(page.get_by_label("API key")).to_be_hidden()
+    assert "sk-secret" not in page.evaluate("JSON.stringify(localStorage)")
+    other = opened(context, server.url)
+    expect(other.get_by_label("API key")).to_be_visible()
+
+
+def test_a_server_that_loads_or_is_full_says_so(start: Callable[..., Served], context: BrowserContext) -> None:
+    loading = opened(context, start(load=False).url)
+    expect(loading.get_by_role("status")).to_contain_text("loading")
+    expect(loading.get_by_label("Load of the engine")).to_contain_text("loading")
+    full = start(max_queued_requests=0)
+    full.do(lambda: full.engine.report(running=4, waiting=0))
+    full.do(lambda: setattr(full.serving.admission, "begun", 4))
+    page = opened(context, full.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    ask(page, "Hello")
+    expect(page.get_by_role("status")).to_have_text(re.compile(r"Try again in \d+ s\."))
+    expect(page.get_by_role("article", name="Model")).to_have_count(0)
+    full.do(lambda: setattr(full.serving.admission, "begun", 0))
