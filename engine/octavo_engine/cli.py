@@ -65,6 +65,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_pull(commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False))
     _add_adapters(commands.add_parser("adapters", help="fetch LoRA adapters for a server beside", allow_abbrev=False))
     commands.add_parser("models", help="list the families of models that run, and what of each", allow_abbrev=False)
+    doctor = commands.add_parser("doctor", help="say what this machine has for serving, and lacks", allow_abbrev=False)
+    doctor.add_argument("--port", type=int, default=8000, metavar="N", help="port that serve would use (default: 8000)")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     chat.add_arguments(commands.add_parser("chat", help="talk to a running server", allow_abbrev=False))
     bench.add_arguments(commands.add_parser("bench", help="measure a running server", allow_abbrev=False))
     return parser
@@ -148,6 +151,12 @@ def _models(args: argparse.Namespace) -> int:  # noqa: ARG001
     return run()
 
 
+def _doctor(args: argparse.Namespace) -> int:
+    from octavo_engine.doctor import run
+
+    return run(args.port, args.json)
+
+
 def _pull(args: argparse.Namespace) -> int:
     from octavo_engine.pull import run
 
@@ -165,6 +174,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "generate": _generate,
     "plan": _plan,
     "models": _models,
+    "doctor": _doctor,
     "pull": _pull,
     "adapters": _adapters,
     "chat": chat.run,
