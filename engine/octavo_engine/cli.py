@@ -93,11 +93,11 @@ def _add_adapters(parser: argparse.ArgumentParser) -> None:
         "--output", required=True, type=Path, metavar="FILE", help="--lora-modules-file of the server, kept up to date"
     )
     parser.add_argument(
-        "--access",
-        action="append",
-        default=[],
-        metavar="JSON",
-        help="an endpoint with its credentials; repeatable",
+        "--credentials",
+        type=Path,
+        default=Path(),
+        metavar="FOLDER",
+        help="where files of credentials are, SECRET/KEY",
     )
     parser.add_argument("--max-size", metavar="SIZE", help="refuse an adapter that is larger")
 

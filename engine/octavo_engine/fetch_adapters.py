@@ -53,8 +53,24 @@ class Wanted(BaseModel):
     source: Text | None = None
     """A Hugging Face id, or s3://bucket/prefix."""
     revision: Text | None = None
-    access: Text | None = None
-    """Name of the --access with which it is fetched."""
+    variables: dict[str, Text] = Field(default_factory=dict)
+    """Of the fetching process: endpoints and the like."""
+    files: dict[str, Text] = Field(default_factory=dict)
+    """Variables whose values are in files below --credentials, SECRET/KEY; read anew at each try."""
+    optional: list[str] = Field(default_factory=list)
+    """Those of `files` that may be missing."""
+
+    def environment(self, credentials: Path) -> dict[str, str]:
+        """The variables of the fetching process; ConfigurationError if a file is missing."""
+        found = {**os.environ, **self.variables}
+        for name, file in self.files.items():
+            try:
+                found[name] = (credentials / file).read_text(encoding="utf-8").strip()
+            except (OSError, ValueError):
+                if name not in self.optional:
+                    secret, _, key = file.rpartition("/")
+                    raise ConfigurationError(f"there is no Secret {secret} with the key {key}") from None
+        return found
 
 
 class WantedList(BaseModel):
@@ -63,33 +79,6 @@ class WantedList(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     adapters: Annotated[list[Wanted], Field(max_length=1024)]
-
-
-class Access(BaseModel):
-    """Where adapters are fetched from, and with which credentials: variables of the fetching process."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    name: Text
-    variables: dict[str, Text] = Field(default_factory=dict)
-    files: dict[str, Text] = Field(default_factory=dict)
-    """Variables whose values are in files, as mounted Secrets have them; read anew at each try."""
-    optional: list[str] = Field(default_factory=list)
-    """Those of `files` that may be missing."""
-
-    def environment(self) -> dict[str, str]:
-        """The variables; ConfigurationError if a file is missing."""
-        found = dict(self.variables)
-        for name, file in self.files.items():
-            try:
-                found[name] = Path(file).read_text(encoding="utf-8").strip()
-            except (OSError, ValueError):
-                if name not in self.optional:
-                    path = Path(file)
-                    raise ConfigurationError(
-                        f"there is no Secret {path.parent.name} with the key {path.name}, or it cannot be read"
-                    ) from None
-        return found
 
 
 Start = Callable[[Wanted, Mapping[str, str]], "Running"]
@@ -157,7 +146,7 @@ class Fetcher:
 
     wanted: Path
     output: Path
-    access: Mapping[str, Access]
+    credentials: Path
     start: Start
     clock: Callable[[], float] = time.monotonic
     _fetches: dict[str, _Fetch] = field(default_factory=dict)
@@ -193,6 +182,8 @@ class Fetcher:
             if data == self._read:
                 return
             self._read = data
+            if not data.strip():
+                return  # the annotation that the list comes from is about to be written
             wanted = WantedList.model_validate_json(data).adapters
         except (OSError, ValidationError) as error:
             problem = _first_line(error)
@@ -224,15 +215,12 @@ class Fetcher:
         return sum(fetch.running is not None for fetch in self._fetches.values())
 
     def _begin(self, fetch: _Fetch) -> None:
-        wanted, environment = fetch.wanted, dict(os.environ)
+        wanted = fetch.wanted
         try:
             if wanted.source is None:
                 raise ConfigurationError("the list has neither a path nor a source for it")
-            if wanted.access is not None:
-                if wanted.access not in self.access:  # the pod that has it is about to replace this one
-                    raise ConfigurationError("its credentials and endpoint come with the next revision of the pod")
-                environment |= self.access[wanted.access].environment()
-            fetch.running, fetch.began = self.start(wanted, environment), self.clock()
+            fetch.running = self.start(wanted, wanted.environment(self.credentials))
+            fetch.began = self.clock()
         except (ConfigurationError, OSError) as error:
             self._fail(fetch, str(error))
 
@@ -310,7 +298,7 @@ def run(args: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    fetcher = Fetcher(args.list, args.output, _accesses(args.access), pull_process(args.max_size))
+    fetcher = Fetcher(args.list, args.output, args.credentials, pull_process(args.max_size))
     try:
         while not ended:
             try:
@@ -321,11 +309,3 @@ def run(args: argparse.Namespace) -> int:
     finally:
         fetcher.close()
     return 0
-
-
-def _accesses(given: Sequence[str]) -> dict[str, Access]:
-    try:
-        found = [Access.model_validate_json(text) for text in given]
-    except ValidationError as error:
-        raise ConfigurationError(f"--access: {_first_line(error)}") from None
-    return {access.name: access for access in found}

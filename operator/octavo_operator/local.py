@@ -179,9 +179,9 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
     `port` 0 takes any free one. `volumes` gives folders to volumes of the pod that cannot be made here. To be called
     from a thread that lives as long as the engine: the kernel ends the engine with it. LocalError says what is missing.
     """
-    if blocking := [row for row in unsupported_fields(service.spec) if row.blocks]:
-        raise LocalError("; ".join(map(str, blocking)))
-    manifests = render(service, RenderConfig(engine_image="local"))
+    if missing := unsupported_fields(service.spec):
+        raise LocalError("; ".join(map(str, missing)))
+    manifests = render(without_adapters(service), RenderConfig(engine_image="local"))
     pod = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]["spec"]
     container = next(container for container in pod["containers"] if container["name"] == CONTAINER)
     before = [container for container in pod.get("initContainers") or () if container["name"] == FETCH]
@@ -200,6 +200,11 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
             yield engine
         finally:
             engine.close()
+
+
+def without_adapters(service: LLMService) -> LLMService:
+    """`service` with its model alone: what fetches adapters beside the engine is not run here."""
+    return service.model_copy(update={"spec": service.spec.model_copy(update={"adapters": []})})
 
 
 def _run_to_the_end(command: Command, root: str) -> None:
@@ -330,6 +335,8 @@ def main(service: LLMService, port: int, volumes: Mapping[str, Path]) -> int:
         signal.signal(number, on_signal)
     for row in unsupported_fields(service.spec):
         report(f"note: {row}")
+    if service.spec.adapters:
+        report("note: spec.adapters: only the model is served here; octavo-engine serve --lora-modules serves adapters")
     if service.spec.engine.env_from:
         report(
             "note: spec.engine.envFrom: a cluster's Secrets and ConfigMaps cannot be read here; set their variables "

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from octavo_engine.model.source import resolve_model
@@ -24,6 +25,7 @@ from octavo_operator.cli import main
 from octavo_operator.reconcile.ownership import APPLIED
 from octavo_operator.render.volumes import NODE_FOLDER
 from tests.engine import fake_hub
+from tests.engine.adapters import write_adapter
 from tests.engine.checkpoints import save_smollm2
 from tests.operator.bad_llmservices import GONE, VALID, merged
 
@@ -84,7 +86,7 @@ def node_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def s3(namespace: Client, folder: Path) -> Path:
-    """A real S3 server as a pod; what lies in the returned folder is in its bucket."""
+    """A real S3 server as a pod; what lies in the returned folder is in its bucket, among it the model."""
     ensure_built(print, (VERSITYGW,))
     bucket = folder / "s3" / BUCKET
     (bucket / PREFIX).mkdir(parents=True)
@@ -260,7 +262,11 @@ def mirror(namespace: Client, folder: Path) -> str:
     """The address of a mirror of the hub, a pod; the fake hub stands in for the mirror, SmolLM2 in it is real."""
     model = resolve_model("smollm2", None, lambda *_: None).gguf
     assert model is not None
-    repository = save_smollm2(model, folder / "repository")
+    return start_mirror(namespace, save_smollm2(model, folder / "repository"))
+
+
+def start_mirror(namespace: Client, repository: Path) -> str:
+    """A pod that serves the files of `repository` as the hub does; its address."""
     for path in (repository, *repository.iterdir()):
         path.chmod(0o755)
     container = {
@@ -290,6 +296,115 @@ def test_without_the_internet_a_mirror_of_the_hub_is_enough(operator: Client, na
     found = wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
     assert condition(found, "ModelLoaded")["status"] == "True"
     assert "Paris" in answer(namespace)
+
+
+def save_adapter(folder: Path, rank: int, seed: int) -> Path:
+    """A random LoRA adapter of SmolLM2, as PEFT saves it, which every user of the node may read."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        f"base_model.model.model.layers.{layer}.self_attn.o_proj.lora_{side}.weight": 0.1
+        * torch.randn(shape, generator=generator)
+        for layer in range(30)
+        for side, shape in (("A", (rank, 576)), ("B", (576, rank)))
+    }
+    write_adapter(folder, tensors, {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank})
+    for path in (folder, *folder.iterdir()):
+        path.chmod(0o755)
+    return folder
+
+
+def wait_for_adapters(client: Client, pods: set[str], **wanted: str) -> dict[str, Any]:
+    """The LLMService once each of `pods` has a row in which each of `wanted` has its state."""
+
+    def reached() -> dict[str, Any] | None:
+        found = client.get("llms", "good")
+        rows = {
+            row["name"]: {each["pod"]: each["state"] for each in row["replicas"]} for row in found["status"]["adapters"]
+        }
+        return found if rows == {name: dict.fromkeys(pods, state) for name, state in wanted.items()} else None
+
+    return client.wait_until(reached, LOADED, lambda: f"{wanted}:\n{client.kubectl('describe', 'llms', 'good')}")
+
+
+def completions(client: Client, pods: set[str], model: str) -> set[str]:
+    """What each pod itself answers for `model`; the error's code where it does not."""
+    found = set()
+    for pod in pods:
+        url = client.path("pod", f"{pod}:8000") + "/proxy/v1/completions"
+        body = {"model": model, "prompt": "The capital of France is", "max_tokens": 12, "temperature": 0}
+        answered = client.http.post(url, json=body, timeout=LOADED).json()
+        found.add(answered["error"]["code"] if "error" in answered else answered["choices"][0]["text"])
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_alone(
+    operator: Client, namespace: Client, s3: Path, folder: Path
+) -> None:
+    save_adapter(s3 / "sql", 4, seed=1).parent.chmod(0o777)
+    save_adapter(folder / "claim" / "fr", 8, seed=2).parent.chmod(0o755)
+    endpoint = start_mirror(namespace, save_adapter(folder / "wide", 64, seed=3))
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "tunes"},
+             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}},
+                      "storageClassName": f"{namespace.namespace}-tunes"}}  # fmt: skip
+    in_bucket = {"s3": {**S3, "prefix": "sql"}}
+    on_claim = {"persistentVolumeClaim": {"claimName": "tunes", "path": "fr"}}
+    in_hub = {"huggingFace": {"repository": REPOSITORY, "endpoint": endpoint}}
+
+    def listed(**sources: Any) -> dict[str, Any]:
+        adapters = [{"name": name, "source": source} for name, source in sources.items()]
+        engine = {"dtype": "float32", "env": [{"name": "OMP_NUM_THREADS", "value": "1"}]}
+        return service(adapters=adapters, replicas=2, engine=engine, model={"source": {"s3": GONE, "demo": "smollm2"}})
+
+    with volumes(namespace, tunes=folder / "claim"):
+        namespace.apply(claim, listed(sql=in_bucket, fr=on_claim, wide=in_hub))
+        wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
+        namespace.wait_until(lambda: len(ready_pods(namespace)) == 2, LOADED, "both replicas are ready")
+        pods = {pod["metadata"]["name"] for pod in ready_pods(namespace)}
+        found = wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Failed")
+        assert {row["name"]: row["loadedReplicas"] for row in found["status"]["adapters"]} == {
+            "sql": 2,
+            "fr": 2,
+            "wide": 0,
+        }
+        for kind, status in (("AdaptersReady", "False"), ("Degraded", "True"), ("Ready", "True")):
+            assert condition(found, kind)["status"] == status
+        assert condition(found, "AdaptersReady")["reason"] == condition(found, "Degraded")["reason"] == "AdapterFailed"
+        described = namespace.kubectl("describe", "llms", "good")
+        assert "rank 64" in condition(found, "AdaptersReady")["message"] and "--max-lora-rank" in described
+        first = {name: completions(namespace, pods, name) for name in ("good", "sql", "fr", "wide")}
+        assert first["wide"] == {"model_not_found"}
+        assert all(len(answers) == 1 for answers in first.values()), first
+        assert len(set[str]().union(*first.values())) == 4, first
+        for pod in ready_pods(namespace):
+            engine, sidecar = pod["spec"]["containers"][0], pod["spec"]["initContainers"][0]
+            assert {mount["name"] for mount in sidecar["volumeMounts"]} > {"adapter-credentials"}
+            assert not {mount["name"] for mount in engine["volumeMounts"]} & {"adapter-credentials", "adapter-list"}
+
+        restarted = min(pods)
+        namespace.kubectl("exec", restarted, "-c", "engine", "--", "python", "-c", "import os; os.kill(1, 15)")
+        namespace.wait_until(
+            lambda: namespace.get("pod", restarted)["status"]["containerStatuses"][0]["restartCount"] == 1,
+            LOADED, "the engine starts again",
+        )  # fmt: skip
+        namespace.wait_until(lambda: len(ready_pods(namespace)) == 2, LOADED, "both replicas are ready again")
+        wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Failed")
+        assert {name: completions(namespace, pods, name) for name in first} == first
+
+        namespace.apply(listed(sql=on_claim, fr=on_claim, wide=in_bucket))
+        found = wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Loaded")
+        changed = {name: completions(namespace, pods, name) for name in first}
+        assert changed == {"good": first["good"], "sql": first["fr"], "fr": first["fr"], "wide": first["sql"]}
+        wait_for_condition(namespace, "good", "AdaptersReady", "AdaptersLoaded")
+        wait_for_condition(namespace, "good", "Degraded", "AsExpected")
+
+        namespace.apply(listed(sql=on_claim, wide=in_bucket))
+        wait_for_adapters(namespace, pods, sql="Loaded", wide="Loaded")
+        gone = [{"model_not_found"}, first["fr"], first["good"]]
+        namespace.wait_until(
+            lambda: [completions(namespace, pods, name) for name in ("fr", "sql", "good")] == gone, 60, "fr is unloaded"
+        )
+        assert {pod["metadata"]["name"] for pod in ready_pods(namespace)} == pods, "no change needed a new pod"
 
 
 def answer(client: Client) -> str:

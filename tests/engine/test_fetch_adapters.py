@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from octavo_engine.cli import main
-from octavo_engine.fetch_adapters import Access, Fetcher, Running, Wanted, pull_process
+from octavo_engine.fetch_adapters import Fetcher, Running, Wanted, pull_process
 
 
 class Pretended(Running):
@@ -45,9 +45,8 @@ class Pod:
     started: list[tuple[str, Pretended, Mapping[str, str]]] = field(default_factory=list)
     now: float = 0.0
 
-    def fetcher(self, *access: Access) -> Fetcher:
-        known = {each.name: each for each in access}
-        return Fetcher(self.folder / "list", self.folder / "out", known, self.start, lambda: self.now)
+    def fetcher(self) -> Fetcher:
+        return Fetcher(self.folder / "list", self.folder / "out", self.folder, self.start, lambda: self.now)
 
     def start(self, wanted: Wanted, environment: Mapping[str, str]) -> Running:
         self.started.append((wanted.name, Pretended(), environment))
@@ -149,17 +148,16 @@ def test_no_more_than_four_are_fetched_at_once(pod: Pod) -> None:
     assert len(pod.started) == 5
 
 
-def test_each_adapter_has_the_credentials_of_its_access_alone(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_adapter_has_its_own_credentials_alone(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     secret = pod.folder / "hub"
     secret.mkdir()
-    files = {"HF_TOKEN": str(secret / "token"), "AWS_SESSION_TOKEN": str(secret / "session")}
-    hub = Access(name="hub", variables={"HF_ENDPOINT": "http://hub"}, files=files, optional=["AWS_SESSION_TOKEN"])
-    fetcher = pod.fetcher(hub)
-    pod.wants(SQL, {**SQL, "name": "private", "access": "hub"}, {**SQL, "name": "later", "access": "new"})
+    files = {"HF_TOKEN": "hub/token", "AWS_SESSION_TOKEN": "hub/session"}
+    private = {"variables": {"HF_ENDPOINT": "http://hub"}, "files": files, "optional": ["AWS_SESSION_TOKEN"]}
+    fetcher = pod.fetcher()
+    pod.wants(SQL, {**SQL, "name": "private", **private})
     fetcher.step()
-    assert "no Secret hub with the key token" in pod.entries["private"]["message"]
-    assert "next revision" in pod.entries["later"]["message"]
+    assert pod.entries["private"]["message"] == "there is no Secret hub with the key token"
     (secret / "token").write_text("hf_secret\n")
     pod.now += 10
     fetcher.step()
@@ -168,6 +166,13 @@ def test_each_adapter_has_the_credentials_of_its_access_alone(pod: Pod, monkeypa
     assert "HF_TOKEN" not in environments["sql"]
     assert "AWS_SESSION_TOKEN" not in environments["private"]
     assert "hf_secret" not in (pod.folder / "out").read_text()
+
+
+def test_a_list_that_is_not_written_yet_takes_nothing_away(pod: Pod) -> None:
+    (pod.folder / "list").write_text("")
+    (pod.folder / "out").write_text("as it was")
+    pod.fetcher().step()
+    assert (pod.folder / "out").read_text() == "as it was"
 
 
 def test_a_process_says_where_the_adapter_is_or_why_there_is_none(tmp_path: Path) -> None:
@@ -186,9 +191,3 @@ def test_the_demo_model_is_no_adapter(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["pull", "--adapter", "smollm2"]) == 3
     assert "smollm2 is the demo model and no adapter" in capsys.readouterr().err
     assert main(["pull", "--adapter", "--check-memory", "smollm2"]) == 2
-
-
-def test_an_access_that_cannot_be_read_ends_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["adapters", f"--list={tmp_path / 'list'}", f"--output={tmp_path / 'out'}", "--access={}"]
-    assert main(arguments) == 2
-    assert "--access: name: Field required" in capsys.readouterr().err

@@ -79,10 +79,11 @@ def refusal(arguments: list[str]) -> str:
 
 
 def blocked(service: LLMService) -> bool:
-    return any(row.blocks for row in unsupported_fields(service.spec))
+    return bool(unsupported_fields(service.spec))
 
 
 CLAIMS = {"claims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}]}
+ADAPTERS = [{"name": "sql", "source": {"huggingFace": {"repository": "owner/sql"}}}]
 REFUSED = [
     {"engine": {"extraArgs": ["--speculative-config={}"]}},
 ]
@@ -98,6 +99,8 @@ TAKEN = [
     {"engine": {"extraArgs": ["--kv-cache-dtype=auto", "--swap-space=1GiB", "--scheduling-policy=priority"]}},
     {"engine": {"extraArgs": ["--prefix-cache-policy=lfu", "--prefix-cache-ttl=3", "--target-ttft-p90=0.5"]}},
     {"engine": {"extraArgs": ["--seed=1", "--enforce-eager"]}},
+    {"adapters": ADAPTERS},
+    {"adapters": ADAPTERS, "engine": {"extraArgs": ["--max-loras=2", "--max-lora-rank=256", "--max-cpu-loras=20"]}},
 ]
 
 

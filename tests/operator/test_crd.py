@@ -82,7 +82,9 @@ def test_the_status_has_the_whole_contract_and_requires_nothing_of_later() -> No
     for name, fields_of in declared.items():
         assert set(status[name]["properties"]) == fields_of
         assert not set(status[name].get("required", ())) - {"name", "phase", "message"}
-    assert set(status["adapters"]["items"]["properties"]) == {"name", "loadedReplicas"}
+    adapters = status["adapters"]["items"]["properties"]
+    assert set(adapters) == {"name", "loadedReplicas", "replicas"}  # the rows of each replica are ours
+    assert set(adapters["replicas"]["items"]["properties"]) == {"pod", "state", "message"}
 
 
 def test_it_is_plain_yaml_without_aliases() -> None:

@@ -124,6 +124,11 @@ class Server:
         if CHILD[kind].plural not in self.lagging:
             self.indexes[CHILD[kind].plural][KEY] = [trimmed(CHILD[kind], live)]
 
+    async def merge(self, kind: Kind, namespace: str, name: str, patch: Any) -> None:
+        self.writes.append(f"merge {kind.name} {name}")
+        if kind.name in self.failures:
+            raise self.failures[kind.name]
+
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         self.writes.append(f"delete {kind.name}")
         self.remove(kind.name)

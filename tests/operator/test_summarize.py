@@ -9,12 +9,15 @@ import pytest
 from octavo_operator.api.conditions import ConditionType, Reason
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.api.status import Condition, LLMServiceStatus
+from octavo_operator.reconcile.adapter_report import AdapterReport, ReportedAdapter
+from octavo_operator.reconcile.adapter_states import MOST_ROWS
 from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Observation, trimmed
 from octavo_operator.reconcile.pods import last_words, view
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.summarize import Result, invalid_status, summarize
+from octavo_operator.render.adapters import version_of
 from tests.operator.bad_llmservices import VALID, merged
 
 NOW = "2026-01-01T00:00:00Z"
@@ -406,13 +409,85 @@ def test_stopped_on_purpose_is_not_broken(fields: dict[str, Any], reason: Reason
     assert status.replicas == 0
 
 
-def test_fields_that_do_not_act_yet_do_not_take_ready_away() -> None:
-    later = service(adapters=[{"name": "sql", "source": {"demo": "smollm2"}}])
-    status = summary(pod(container=SERVING), of=later, children=deployment(ready=1))
+SQL = {"name": "sql", "source": {"huggingFace": {"repository": "owner/sql"}}}
+
+
+def adapters_of(of: LLMService, **states: str) -> Observation:
+    """A pod that serves the model, and says this of the adapters of `of`."""
+    reported = [
+        ReportedAdapter(
+            name=each.name, version=version_of(each), state=states[each.name], message="rank 64 is too much"
+        )
+        for each in of.spec.adapters
+        if each.name in states
+    ]
+    serving = pod(container=SERVING)
+    serving["metadata"]["uid"] = "u1"
+    reports = {"u1": AdapterReport(adapters=tuple(reported))}
+    return Observation({}, deployment(ready=1), (serving,), adapter_reports=reports)
+
+
+def test_an_adapter_that_failed_degrades_itself_and_not_the_model() -> None:
+    of = service(adapters=[SQL, {**SQL, "name": "fr"}])
+    status = summarize(of, adapters_of(of, sql="Loaded", fr="Failed"), IMAGE, Result(), NOW)
     assert condition(status, ConditionType.READY).status == "True"
-    found = condition(status, ConditionType.DEGRADED)
-    assert (found.status, found.reason) == ("True", Reason.FIELDS_NOT_YET_ACTED_ON)
-    assert "spec.adapters" in found.message
+    for kind, holds in ((ConditionType.ADAPTERS_READY, "False"), (ConditionType.DEGRADED, "True")):
+        found = condition(status, kind)
+        assert (found.status, found.reason) == (holds, Reason.ADAPTER_FAILED)
+        assert found.message == "adapter fr failed in 1 replica: rank 64 is too much"
+    assert status.adapters is not None
+    assert [(each.name, each.loaded_replicas) for each in status.adapters] == [("sql", 1), ("fr", 0)]
+    assert [row.state for row in status.adapters[1].replicas] == ["Failed"]
+
+
+@pytest.mark.parametrize(
+    ("states", "status", "reason"),
+    [
+        ({"sql": "Loaded"}, "True", Reason.ADAPTERS_LOADED),
+        ({"sql": "Fetching"}, "False", Reason.ADAPTERS_LOADING),
+        ({"sql": "of a newer engine"}, "False", Reason.ADAPTERS_LOADING),
+        ({}, "False", Reason.ADAPTERS_LOADING),
+    ],
+)
+def test_adapters_are_ready_once_all_replicas_have_them(states: dict[str, str], status: str, reason: Reason) -> None:
+    of = service(adapters=[SQL])
+    summed = summarize(of, adapters_of(of, **states), IMAGE, Result(), NOW)
+    found = condition(summed, ConditionType.ADAPTERS_READY)
+    assert (found.status, found.reason) == (status, reason)
+    assert condition(summed, ConditionType.DEGRADED).status == "False"
+    more = summarize(service(adapters=[SQL], replicas=2), adapters_of(of, **states), IMAGE, Result(), NOW)
+    assert condition(more, ConditionType.ADAPTERS_READY).reason == Reason.ADAPTERS_LOADING
+
+
+def test_weights_of_an_earlier_source_do_not_count() -> None:
+    before = service(adapters=[SQL])
+    after = service(adapters=[{"name": "sql", "source": {"huggingFace": {"repository": "owner/better"}}}])
+    status = summarize(after, adapters_of(before, sql="Loaded"), IMAGE, Result(), NOW)
+    assert status.adapters is not None
+    assert (status.adapters[0].loaded_replicas, status.adapters[0].replicas[0].state) == (0, "Pending")
+
+
+def test_without_adapters_or_pods_nothing_is_wrong_with_adapters() -> None:
+    assert condition(summary(), ConditionType.ADAPTERS_READY).reason == Reason.NO_ADAPTERS
+    assert summary().adapters is None
+    stopped = summary(of=service(adapters=[SQL], suspend=True), children=deployment(total=0, updated=0))
+    assert condition(stopped, ConditionType.ADAPTERS_READY).reason == Reason.SUSPENDED
+    assert condition(stopped, ConditionType.DEGRADED).status == "False"
+
+
+def test_rows_of_very_many_replicas_are_bounded_and_show_what_is_not_loaded() -> None:
+    of = service(adapters=[{**SQL, "name": f"a{n}"} for n in range(64)], replicas=100)
+    pods = []
+    for n in range(100):
+        each = pod(f"p{n:03}", container=SERVING)
+        each["metadata"]["uid"] = f"u{n}"
+        pods.append(each)
+    loaded = tuple(ReportedAdapter(name=a.name, version=version_of(a), state="Loaded") for a in of.spec.adapters)
+    reports = {f"u{n}": AdapterReport(adapters=loaded) for n in range(99)}
+    status = summarize(of, Observation({}, {}, tuple(pods), adapter_reports=reports), IMAGE, Result(), NOW)
+    assert status.adapters is not None
+    assert all(each.loaded_replicas == 99 and each.replicas[0].pod == "p099" for each in status.adapters)
+    assert sum(len(each.replicas) for each in status.adapters) <= MOST_ROWS
 
 
 def test_what_stopped_the_operator_comes_first() -> None:

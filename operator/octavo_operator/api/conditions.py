@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ConditionType(StrEnum):
-    """The ten conditions. All are always present, so that no script has to handle a missing one.
+    """The eleven conditions. All are always present, so that no script has to handle a missing one.
 
     Reconciling and Stalled are what kstatus (Flux, `kubectl` plugins) and Argo CD's health checks look at.
     """
@@ -19,6 +19,7 @@ class ConditionType(StrEnum):
     SCALING_ACTIVE = "ScalingActive"
     ROLLOUT_BLOCKED = "RolloutBlocked"
     MEMORY_FITS = "MemoryFits"
+    ADAPTERS_READY = "AdaptersReady"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
 
@@ -84,6 +85,21 @@ class Reason(StrEnum):
     NOT_YET_KNOWN = "NotYetKnown"
     FITS = "Fits"
     DOES_NOT_FIT = "DoesNotFit"
+    # AdaptersReady
+    NO_ADAPTERS = "NoAdapters"
+    ADAPTERS_LOADED = "AdaptersLoaded"
+    ADAPTERS_LOADING = "AdaptersLoading"
+    ADAPTER_FAILED = "AdapterFailed"
+
+
+class AdapterState(StrEnum):
+    """How far a replica has come with an adapter."""
+
+    PENDING = "Pending"
+    FETCHING = "Fetching"
+    LOADING = "Loading"
+    LOADED = "Loaded"
+    FAILED = "Failed"
 
 
 class LoadingPhase(StrEnum):

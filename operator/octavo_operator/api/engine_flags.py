@@ -8,12 +8,12 @@ from __future__ import annotations
 RENDERED = frozenset({
     "host", "port", "served-model-name", "api-key-file", "revision", "dtype", "max-model-len", "max-num-seqs",
     "gpu-memory-utilization", "tensor-parallel-size", "quantization", "max-queued-requests", "drain-timeout",
+    "enable-lora", "lora-modules-file",
 })  # fmt: skip
 """Set from fields of the spec: giving them twice would make the spec lie."""
 
 RESERVED = frozenset({
-    "config", "enable-lora", "no-enable-lora", "lora-modules", "lora-modules-file", "max-loras", "max-lora-rank",
-    "max-cpu-loras", "help", "model",
+    "config", "no-enable-lora", "lora-modules", "help", "model",
     "metrics-port",
     "batch-storage", "batch-storage-size",
 })  # fmt: skip
@@ -21,15 +21,17 @@ RESERVED = frozenset({
 folder that belongs to one server while a service has several behind one name."""
 
 EXTRA = (
-    "attention-backend", "block-size", "device", "enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager",
-    "no-enforce-eager", "generation-config", "kv-cache-dtype", "kv-cache-memory", "log-format",
-    "max-connections", "max-num-batched-tokens", "max-key-share", "max-kv-commitment", "max-queue-seconds",
-    "max-queued-tokens", "max-request-bytes", "num-kv-blocks", "playground", "no-playground",
+    "attention-backend", "block-size", "device", "enable-prefix-caching", "no-enable-prefix-caching",
+    "enforce-eager", "no-enforce-eager", "generation-config", "kv-cache-dtype", "kv-cache-memory", "log-format",
+    "max-connections", "max-cpu-loras", "max-lora-rank", "max-loras", "max-num-batched-tokens", "max-key-share",
+    "max-kv-commitment", "max-queue-seconds", "max-queued-tokens", "max-request-bytes", "num-kv-blocks",
+    "playground", "no-playground",
     "prefix-cache-policy", "prefix-cache-ttl", "request-timeout", "scheduling-policy", "seed", "speculative-config",
     "swap-space", "target-itl-p90", "target-ttft-p90", "tool-call-parser", "vllm-metrics", "no-vllm-metrics",
     "watchdog-timeout",
 )  # fmt: skip
-"""Fine tuning that has no field of its own. `device` is rendered too, where extraArgs do not give it."""
+"""Fine tuning that has no field of its own. `device`, and the room for adapters where there are any, are rendered
+too, where extraArgs do not give them."""
 
 SERVER_EXTRA = frozenset({
     "log-format", "max-connections", "max-key-share", "max-kv-commitment", "max-queue-seconds", "max-queued-tokens",

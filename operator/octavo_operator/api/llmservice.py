@@ -356,7 +356,8 @@ class LLMServiceSpec(SpecModel):
     )
     model: Model = Field(description="What is served.")
     adapters: Annotated[list[Adapter], Field(max_length=64), ListType("name")] = Field(
-        default_factory=list, description="LoRA adapters; not yet acted on."
+        default_factory=list,
+        description="LoRA adapters, served beside the model; changes need no new pods.",
     )
     engine: Engine = section(Engine, "Settings of the engine in each pod.")
     accelerator: Accelerator = section(Accelerator, "The GPUs of one replica.")

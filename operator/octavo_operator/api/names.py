@@ -26,6 +26,9 @@ TRACK_LABEL = f"{GROUP}/track"
 """Which of two versions that serve side by side a pod is of: stable; canary is kept for later."""
 STABLE = "stable"
 
+ADAPTERS_ANNOTATION = f"{GROUP}/adapters"
+"""Of a pod: the LoRA adapters that it should have, as JSON."""
+
 METRICS_API = "external.metrics.k8s.io/v1beta1"
 METRICS_API_SERVICE = ".".join(reversed(METRICS_API.split("/")))
 """The APIService that says who answers for external metrics; a cluster has one."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
+from octavo_operator.api.conditions import AdapterState, ConditionType, LoadingPhase, Reason
 from octavo_operator.api.schema import ListType
 
 # Closed sets here, but plain strings in the CRD: a newer operator must be able to report to an older CRD.
@@ -100,18 +100,31 @@ class AutoscalingStatus(StatusModel):
     message: Sentence | None = Field(default=None, description="Why it is or is not scaling, in a sentence.")
 
 
+class AdapterReplicaStatus(StatusModel):
+    """How far a replica has come with an adapter."""
+
+    pod: str = Field(description="Name of the pod.")
+    state: Annotated[AdapterState, OpenString] = Field(
+        description="Pending (the pod has not taken the list in yet), Fetching, Loading, Loaded or Failed."
+    )
+    message: Sentence | None = Field(default=None, description="Why it is not loaded, in a sentence.")
+
+
 class AdapterStatus(StatusModel):
     """How far an adapter has come."""
 
     name: str = Field(description="Name in the OpenAI API.")
     loaded_replicas: int = Field(description="Pods that serve it.")
+    replicas: Annotated[list[AdapterReplicaStatus], ListType("pod")] = Field(
+        description="A row for each pod; of very many, those that have loaded it are left out."
+    )
 
 
 class LLMServiceStatus(StatusModel):
     """What is, as the operator last saw it. What may be missing comes with the behaviour that it tells of."""
 
     observed_generation: int = Field(description="Generation of the spec that this status describes.")
-    conditions: Annotated[list[Condition], ListType("type")] = Field(description="All ten, always.")
+    conditions: Annotated[list[Condition], ListType("type")] = Field(description="All eleven, always.")
     replicas: int = Field(description="Pods that there are, of all revisions, also for the scale subresource.")
     desired_replicas: int = Field(description="Pods that should be.")
     ready_replicas: int = Field(description="Pods that answer requests.")
@@ -127,5 +140,5 @@ class LLMServiceStatus(StatusModel):
     revision: RevisionStatus | None = Field(default=None, description="Which revisions of the pods there are.")
     autoscaling: AutoscalingStatus | None = Field(default=None, description="What the autoscaler sees and wants.")
     adapters: Annotated[list[AdapterStatus], ListType("name")] | None = Field(
-        default=None, description="How far each adapter has come; not reported yet."
+        default=None, description="How far each adapter has come."
     )

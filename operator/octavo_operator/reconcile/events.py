@@ -28,6 +28,7 @@ _TOLD = (
     ConditionType.SCALING_ACTIVE,
     ConditionType.ROLLOUT_BLOCKED,
     ConditionType.MEMORY_FITS,
+    ConditionType.ADAPTERS_READY,
 )
 """The others change together with one of these, or say nothing that a person waits for."""
 _BAD = {
@@ -36,6 +37,7 @@ _BAD = {
     ConditionType.SCALING_ACTIVE: "False",
     ConditionType.ROLLOUT_BLOCKED: "True",
     ConditionType.MEMORY_FITS: "False",
+    ConditionType.ADAPTERS_READY: "False",
 }
 _WANTED = {
     Reason.DEPLOYING,
@@ -44,6 +46,7 @@ _WANTED = {
     Reason.FIXED_REPLICAS,
     Reason.AUTOSCALER_PENDING,
     Reason.NOT_LOADED,
+    Reason.ADAPTERS_LOADING,
 }
 """Reasons that are part of a good life, also where the condition is not what one hopes for."""
 

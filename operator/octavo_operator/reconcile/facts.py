@@ -8,6 +8,7 @@ from typing import Any
 
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.resource import LLMService
+from octavo_operator.api.status import AdapterStatus
 from octavo_operator.reconcile.autoscaling import Scaling
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.pods import PodView, condition_of
@@ -47,6 +48,7 @@ class Facts:
     result: Result
     scaled: Scaling | None = None
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    adapters: Sequence[AdapterStatus] = ()
     unknown: Sequence[str] = ()
     leaving: tuple[str, str] | None = None
     unreached: Problem | None = None

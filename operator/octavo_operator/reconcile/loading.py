@@ -140,15 +140,20 @@ def address_of(pod: Object) -> str:
 def is_loading(pod: Object) -> bool:
     """Whether it downloads or loads its model."""
     status: Mapping[str, Any] = pod.get("status") or {}
-    engine = _running(status.get("containerStatuses"), CONTAINER)
+    engine = running_container(pod, CONTAINER)
     fetching = _running(status.get("initContainerStatuses"), FETCH) is not None
     return fetching or (engine is not None and not engine.get("started"))
 
 
 def has_loaded(pod: Object) -> bool:
     """Whether its engine has loaded the model."""
-    engine = _running((pod.get("status") or {}).get("containerStatuses"), CONTAINER)
+    engine = running_container(pod, CONTAINER)
     return engine is not None and bool(engine.get("ready"))
+
+
+def running_container(pod: Object, name: str) -> Mapping[str, Any] | None:
+    """The status of a container that runs; None: it does not."""
+    return _running((pod.get("status") or {}).get("containerStatuses"), name)
 
 
 def _running(statuses: Any, name: str) -> Mapping[str, Any] | None:

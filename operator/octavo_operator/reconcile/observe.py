@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo_operator.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL, is_engine_pod
+from octavo_operator.api.names import ADAPTERS_ANNOTATION, FIELD_MANAGER, MANAGED_BY_LABEL, SERVICE_LABEL, is_engine_pod
+from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.endpoints import summary_of_slice
 from octavo_operator.reconcile.kinds import CHILDREN, ENDPOINT_SLICE, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.ownership import APPLIED, owned_fields
 from octavo_operator.reconcile.placement import kept_spec
+from octavo_operator.render.adapters import digest_of_list
 from octavo_operator.render.container import CONTAINER
 
 Object = Mapping[str, Any]
@@ -25,7 +27,7 @@ Index = Mapping[Key, Iterable[Object]]
 
 @dataclass(frozen=True)
 class Observation:
-    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, `reports` by pod uid.
+    """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, both reports by pod uid.
 
     `unknown`: the paths of its fields that this version does not know. `slices`: where its Service leads, as
     `trimmed` EndpointSlices; None: not watched.
@@ -35,6 +37,7 @@ class Observation:
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
     pods: tuple[Object, ...] = ()
     reports: Mapping[str, LoadReport] = field(default_factory=dict)
+    adapter_reports: Mapping[str, AdapterReport] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     slices: tuple[Object, ...] | None = None
 
@@ -105,6 +108,8 @@ def trimmed(kind: Kind, body: Object) -> Object:
         kept["spec"] = {name: spec[name] for name in names if name in spec}
         if kind is POD:
             kept["spec"] |= kept_spec(spec)
+            annotations = body["metadata"].get("annotations") or {}
+            kept["adapters"] = digest_of_list(annotations.get(ADAPTERS_ANNOTATION, ""))
     if kind not in OBSERVED:
         kept["fingerprint"] = fingerprint(body)
         kept["applied"] = (body["metadata"].get("annotations") or {}).get(APPLIED)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults
+from octavo_operator.reconcile.adapter_watch import AdapterWatch
 from octavo_operator.reconcile.apply import Cluster
 from octavo_operator.reconcile.discovery import WatchesOutdatedError, check_kinds, present_kinds, watch_kinds
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
@@ -184,14 +185,16 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     namespaces, indexes = process.namespaces.readable, dict[str, Index]()
     process.metrics.read_services(indexes)
     watches = Watches(cluster, queue, heartbeat, namespaces, kinds, indexes)
-    loading = LoadWatch(indexes, queue)
+    loading, adapters = LoadWatch(indexes, queue), AdapterWatch(indexes, queue)
     make_scaler = process.options.scaler
     scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
-    reconciler = Reconciler(cluster, indexes, config, loading.reports, scaler.reports if scaler else {})
+    scaling = scaler.reports if scaler else {}
+    reconciler = Reconciler(cluster, indexes, config, loading.reports, scaling, adapters.reports)
     return (
         watches.run(functools.partial(_stop_on_signals, process.stop)),
         Resync(cluster, namespaces, indexes, queue, heartbeat).run(),
-        _ask_pods(process, loading),
+        _ask_pods(process, loading.run),
+        _ask_pods(process, adapters.run),
         *([_scale(process, watches.indexed, scaler)] if scaler else []),
         *([_keep_discovery_working(process)] if process.options.metrics_url else []),
         *(_work(process, watches.indexed, reconciler) for _ in range(WORKERS)),
@@ -203,9 +206,9 @@ async def _keep_discovery_working(process: _Process) -> None:
     await watch_metrics_slot(process.cluster, process.options.metrics_url)
 
 
-async def _ask_pods(process: _Process, loading: LoadWatch) -> None:
+async def _ask_pods(process: _Process, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
     await process.leads.wait()
-    await loading.run()
+    await ask()
 
 
 async def _scale(process: _Process, indexed: asyncio.Event, scaler: Scaler) -> None:

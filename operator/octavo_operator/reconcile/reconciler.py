@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from octavo_operator.api.conditions import Reason
 from octavo_operator.api.names import API_VERSION, KIND
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
+from octavo_operator.reconcile.adapter_lists import PodWriter, write_adapter_lists
+from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Object, Writer
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
@@ -40,7 +42,7 @@ _LOAD_PAUSE = timedelta(minutes=1)
 """Between two writes of a status in which only the load is another: autoscalers measure it every few seconds."""
 
 
-class ReconcileCluster(Writer, EventWriter, Protocol):
+class ReconcileCluster(Writer, EventWriter, PodWriter, Protocol):
     """What reconciling needs of a cluster."""
 
 
@@ -54,10 +56,12 @@ class Reconciler:
         config: RenderConfig,
         reports: Mapping[str, LoadReport] | None = None,
         scaling: Mapping[Key, Mapping[str, Any]] | None = None,
+        adapter_reports: Mapping[str, AdapterReport] | None = None,
     ) -> None:
         self._cluster = cluster
         self._scaling = {} if scaling is None else scaling
         self._reports = {} if reports is None else reports
+        self._adapter_reports = {} if adapter_reports is None else adapter_reports
         self._indexes = indexes
         self._config = config
         self._children = Children(cluster, FieldConflicts())
@@ -69,7 +73,8 @@ class Reconciler:
 
     async def reconcile(self, key: Key) -> float | None:
         """One pass over `key`; raises ApiError to be called again later, or says in how many seconds it wants to be."""
-        observed = replace(observe(key, self._indexes), reports=self._reports)
+        seen = observe(key, self._indexes)
+        observed = replace(seen, reports=self._reports, adapter_reports=self._adapter_reports)
         if observed.service is None:
             self._children.forget(key)
             self._written.pop(key, None)
@@ -108,6 +113,7 @@ class Reconciler:
             seen = {**observed.children, ("HorizontalPodAutoscaler", service.name): report}
             observed = replace(observed, children=seen)
         applied = await self._children.apply(key, service, observed, render(service, config))
+        applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
         pauses = _pauses(service, observed, self._clock())
         again, reported = _again(service, applied, now, moment, pauses), self._reported(key, applied, moment)
         try:

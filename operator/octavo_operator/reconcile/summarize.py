@@ -11,6 +11,7 @@ from octavo_operator.api.conditions import ConditionType, LoadingPhase, Reason
 from octavo_operator.api.names import selector
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import Condition, LLMServiceStatus, LoadingStatus, MemoryStatus, ModelStatus
+from octavo_operator.reconcile.adapter_states import adapter_problem, adapter_statuses, adapters_ready
 from octavo_operator.reconcile.autoscaling import scaling
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Facts, Result, Verdict
@@ -50,6 +51,7 @@ def summarize(
         unreached=_unreached(service, pods, observed, now),
         result=result,
         reports=observed.reports,
+        adapters=adapter_statuses(service.spec.adapters, pods, observed.adapter_reports),
         unknown=observed.unknown,
         leaving=None if in_force else leaving(observed.children),
     )
@@ -63,6 +65,7 @@ def summarize(
         ConditionType.SCALING_ACTIVE: _scaling_active(facts),
         ConditionType.ROLLOUT_BLOCKED: _rollout_blocked(facts),
         ConditionType.MEMORY_FITS: memory_fit(service.spec, memory),
+        ConditionType.ADAPTERS_READY: _adapters_ready(facts),
         ConditionType.RECONCILING: reconciling(facts, now),
         ConditionType.STALLED: stalled(facts, now),
     }
@@ -81,6 +84,7 @@ def summarize(
         revision=revisions(facts.deployment, facts.pods),
         loading=_loading(facts).model_copy(update={"last_load_seconds": _load_seconds(service, observed)}),
         autoscaling=scaled.status() if scaled else None,
+        adapters=list(facts.adapters) or None,
     )
 
 
@@ -219,7 +223,8 @@ def _progressing(facts: Facts) -> Verdict:
 
 def _degraded(facts: Facts) -> Verdict:
     result, pending = facts.result, unsupported_fields(facts.service.spec)
-    kinds = (result.problem, result.unserved, facts.trouble, result.refused, result.conflict)
+    adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
+    kinds = (result.problem, result.unserved, facts.trouble, result.refused, result.conflict, adapters)
     found = list(dict.fromkeys(filter(None, kinds)))  # the worst first: it gives the reason
     sentences = [each.message for each in found]
     if pending:
@@ -238,6 +243,12 @@ def _model_loaded(facts: Facts) -> Verdict:
     if loaded:
         return "True", Reason.LOADED, f"{loaded} of {len(facts.pods)} pods have loaded the model"
     return "False", Reason.NOT_LOADED, f"no pod has loaded the model; the furthest is {_loading(facts).phase}"
+
+
+def _adapters_ready(facts: Facts) -> Verdict:
+    if facts.adapters and (stopped := _stopped(facts)):
+        return stopped
+    return adapters_ready(facts.adapters, max(facts.desired, len(facts.pods)))
 
 
 def _scaling_active(facts: Facts) -> Verdict:

@@ -8,13 +8,16 @@ from typing import Any
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.source import ModelSource
-from octavo_operator.render.volumes import API_KEYS, CACHE, HOME, LINK, Mount, weights_path
+from octavo_operator.render.volumes import ADAPTER_FILE, API_KEYS, CACHE, HOME, LINK, Mount, weights_path
 
 CONTAINER = "engine"
 PORT = 8000
 PORT_NAME = "http"
 PRE_STOP_SECONDS = 10  # until every node has taken the pod out of its Services
 STARTUP_PERIOD_SECONDS = 5
+MAX_LORAS = 8
+MAX_LORA_RANK = 32
+"""Room on the device where spec.adapters lists any and engine.extraArgs say nothing else."""
 GPU = "nvidia.com/gpu"
 
 
@@ -34,6 +37,8 @@ class Program:
     args: list[str]
     env: list[dict[str, Any]]
     mounts: list[Mount]
+    resources: dict[str, Any] | None = None
+    """None: those of the spec."""
     ports: dict[str, Any] = field(default_factory=dict)
     lifetime: dict[str, Any] = field(default_factory=dict)
 
@@ -48,7 +53,7 @@ class Program:
             "args": self.args,
             "env": self.env,
             **self.ports,
-            "resources": resources(llmservice),
+            "resources": resources(llmservice) if self.resources is None else self.resources,
             **self.lifetime,
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": SECURITY,
@@ -84,6 +89,7 @@ def arguments(llmservice: LLMService) -> list[str]:
         ("max-queued-requests", spec.engine.max_queued_requests),
         ("drain-timeout", spec.rollout.drain_timeout_seconds),
         ("api-key-file", API_KEYS if spec.auth else None),
+        ("lora-modules-file", ADAPTER_FILE if spec.adapters else None),
     ]
     return ["serve", model_argument(spec.model.source), *_given(flags), *engine_flags(spec), *spec.engine.extra_args]
 
@@ -91,17 +97,31 @@ def arguments(llmservice: LLMService) -> list[str]:
 def engine_flags(spec: LLMServiceSpec) -> list[str]:
     """The flags that say how the model is loaded and computed."""
     engine = spec.engine
-    return _given(
-        [
-            ("device", None if _given_device(spec) else "cuda" if on_gpu(spec) else "cpu"),
-            ("dtype", engine.dtype),
-            ("quantization", engine.quantization),
-            ("max-model-len", engine.max_model_length),
-            ("max-num-seqs", engine.max_concurrent_requests),
-            ("gpu-memory-utilization", engine.gpu_memory_utilization if on_gpu(spec) else None),
-            ("tensor-parallel-size", shards(spec)),
-        ]
-    )
+    return [
+        *_adapter_flags(spec),
+        *_given(
+            [
+                ("device", None if _given_flag(spec, "--device") else "cuda" if on_gpu(spec) else "cpu"),
+                ("dtype", engine.dtype),
+                ("quantization", engine.quantization),
+                ("max-model-len", engine.max_model_length),
+                ("max-num-seqs", engine.max_concurrent_requests),
+                ("gpu-memory-utilization", engine.gpu_memory_utilization if on_gpu(spec) else None),
+                ("tensor-parallel-size", shards(spec)),
+            ]
+        ),
+    ]
+
+
+def _adapter_flags(spec: LLMServiceSpec) -> list[str]:
+    """Room for adapters, where there are any; the same for one as for many, so that a new one needs no new pod."""
+    if not spec.adapters:
+        return []
+    room = {"--max-loras": MAX_LORAS, "--max-lora-rank": MAX_LORA_RANK}
+    return [
+        "--enable-lora",
+        *(f"{flag}={default}" for flag, default in room.items() if _given_flag(spec, flag) is None),
+    ]
 
 
 def _given(flags: list[tuple[str, Any]]) -> list[str]:
@@ -173,14 +193,14 @@ def resources(llmservice: LLMService) -> dict[str, Any]:
 
 def on_gpu(spec: LLMServiceSpec) -> bool:
     """Whether the model is computed on GPUs: where the pod has some, unless extraArgs name another device."""
-    if (device := _given_device(spec)) in {"cpu", "cuda"}:
+    if (device := _given_flag(spec, "--device")) in {"cpu", "cuda"}:
         return device == "cuda"
     return spec.accelerator.claims is not None or spec.accelerator.count > 0
 
 
-def _given_device(spec: LLMServiceSpec) -> str | None:
-    """The device that engine.extraArgs give."""
-    given = [value for flag, _, value in (arg.partition("=") for arg in spec.engine.extra_args) if flag == "--device"]
+def _given_flag(spec: LLMServiceSpec, wanted: str) -> str | None:
+    """The value that engine.extraArgs give a flag."""
+    given = [value for flag, _, value in (arg.partition("=") for arg in spec.engine.extra_args) if flag == wanted]
     return given[-1] if given else None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from octavo_operator.api.llmservice import LLMServiceSpec, Rollout
 from octavo_operator.api.names import GROUP, pod_labels, selector
 from octavo_operator.api.resource import LLMService
+from octavo_operator.render.adapters import own_mounts
 from octavo_operator.render.container import PRE_STOP_SECONDS, engine_container, gpu_resource
 from octavo_operator.render.fetch import init_containers
 from octavo_operator.render.metadata import child_metadata
@@ -114,7 +115,7 @@ def pod_spec(llmservice: LLMService, image: str, fixed_user: bool = True) -> dic
         **scheduling(llmservice),
         **({"initContainers": before} if before else {}),
         "containers": [engine_container(llmservice, image, mounted)],
-        "volumes": [mount.volume() for mount in mounted],
+        "volumes": [mount.volume() for mount in (*mounted, *own_mounts(llmservice))],
     }
     if spec.engine.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": secret.name} for secret in spec.engine.image_pull_secrets]

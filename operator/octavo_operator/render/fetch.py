@@ -14,6 +14,7 @@ from octavo_operator.api.engine_flags import SERVER_EXTRA
 from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
+from octavo_operator.render.adapters import sidecar
 from octavo_operator.render.container import PORT, Program, engine_flags, model_argument, variables
 from octavo_operator.render.volumes import CACHE, HOME, LINK, USER, Mount
 
@@ -27,6 +28,8 @@ def init_containers(llmservice: LLMService, image: str, mounts: list[Mount]) -> 
     found = []
     if llmservice.spec.cache.type == "HostPath":
         found.append(_own_cache(llmservice, image, mounts))
+    if (adapters := sidecar(llmservice, image, mounts)) is not None:  # fetched beside the model
+        found.append(adapters)
     if is_fetched(llmservice.spec):
         found.append(_fetch(llmservice, image, mounts))
     return found

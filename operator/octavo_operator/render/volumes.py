@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import posixpath
 from dataclasses import dataclass
 from typing import Any
 
+from octavo_operator.api.llmservice import LLMServiceSpec
 from octavo_operator.api.names import cache_claim
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.source import ModelSource
@@ -23,6 +26,10 @@ above, so no symbolic link of a pod's can lead a mount elsewhere.
 """
 WEIGHTS = "/models"
 API_KEYS = "/etc/octavo/api-keys"
+ADAPTERS = "/adapters"
+"""Below it is a folder for each claim and image with adapters."""
+ADAPTER_FILE = f"{HOME}/adapters.json"
+"""Written by the container that fetches adapters, read by the engine."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ def mounts(llmservice: LLMService) -> list[Mount]:
     ]
     if weights := _weights(spec.model.source):
         found.append(weights)
+    found += _adapters(spec)
     if spec.auth is not None:
         secret = {"secretName": spec.auth.api_keys_secret_ref.name, "defaultMode": 0o440}
         found.append(Mount("api-keys", API_KEYS, {"secret": secret}, read_only=True))
@@ -74,21 +82,37 @@ def _cache(llmservice: LLMService) -> dict[str, Any]:
 
 
 def _weights(source: ModelSource) -> Mount | None:
+    volume = _volume(source)
+    return Mount("weights", WEIGHTS, volume, read_only=True) if volume else None
+
+
+def _volume(source: ModelSource) -> dict[str, Any] | None:
+    """The volume that holds a source's files; None where they are fetched."""
     if claim := source.persistent_volume_claim:
-        return Mount(
-            "weights",
-            WEIGHTS,
-            {"persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}},
-            read_only=True,
-        )
+        return {"persistentVolumeClaim": {"claimName": claim.claim_name, "readOnly": True}}
     if image := source.image:
-        return Mount(
-            "weights",
-            WEIGHTS,
-            {"image": {"reference": image.reference, "pullPolicy": image.pull_policy}},
-            read_only=True,
-        )
+        return {"image": {"reference": image.reference, "pullPolicy": image.pull_policy}}
     return None
+
+
+def _adapters(spec: LLMServiceSpec) -> list[Mount]:
+    """The volumes of adapters, each once."""
+    volumes = [volume for volume in (_volume(adapter.source) for adapter in spec.adapters) if volume]
+    found = {_volume_name(volume): volume for volume in volumes}
+    return [Mount(name, f"{ADAPTERS}/{name}", found[name], read_only=True) for name in sorted(found)]
+
+
+def _volume_name(volume: dict[str, Any]) -> str:
+    """Names of claims and images may be longer than that of a volume, so it is made of their hash."""
+    return f"adapters-{hashlib.sha256(json.dumps(volume, sort_keys=True).encode()).hexdigest()[:10]}"
+
+
+def adapter_path(source: ModelSource) -> str | None:
+    """Where an adapter on a volume lies in the container; None where it is fetched."""
+    volume, place = _volume(source), source.persistent_volume_claim or source.image
+    if volume is None or place is None:
+        return None
+    return posixpath.normpath(posixpath.join(ADAPTERS, _volume_name(volume), place.path.lstrip("/")))
 
 
 def weights_path(path: str) -> str:

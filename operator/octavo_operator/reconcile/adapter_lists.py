@@ -1,0 +1,48 @@
+"""The list of LoRA adapters that each pod has as an annotation: written to pods that have another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from octavo_operator.api.names import ADAPTERS_ANNOTATION
+from octavo_operator.api.resource import LLMService
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.kinds import POD, Kind
+from octavo_operator.render.adapters import adapter_list, digest_of_list
+
+Object = Mapping[str, Any]
+_GONE = (404, 409)
+"""What the API server answers for a pod that is gone, and for another one of its name."""
+
+
+class PodWriter(Protocol):
+    """What writing annotations needs of a cluster."""
+
+    async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
+        """Merges `patch` into an object that exists."""
+
+
+async def write_adapter_lists(
+    cluster: PodWriter, service: LLMService, pods: Iterable[Object]
+) -> dict[tuple[str, str], ApiError]:
+    """Gives each pod of `service` the list of its adapters; the failures by kind and name.
+
+    Pods of a service without adapters keep what they have: they are about to be replaced by others without a sidecar.
+    """
+    failures: dict[tuple[str, str], ApiError] = {}
+    if not service.spec.adapters:
+        return failures
+    text = adapter_list(service.spec)
+    digest = digest_of_list(text)
+    for pod in pods:
+        metadata = pod["metadata"]
+        if pod.get("adapters") == digest or "deletionTimestamp" in metadata:
+            continue
+        patch = {"metadata": {"uid": metadata["uid"], "annotations": {ADAPTERS_ANNOTATION: text}}}
+        try:
+            await cluster.merge(POD, service.namespace, metadata["name"], patch)
+        except ApiError as error:
+            if error.status not in _GONE:
+                failures[POD.name, metadata["name"]] = error
+    return failures

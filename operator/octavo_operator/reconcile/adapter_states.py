@@ -1,0 +1,82 @@
+"""Each adapter of a spec in each replica, as the pods say it: rows of the status, and what conditions say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from octavo_operator.api.conditions import AdapterState, Reason
+from octavo_operator.api.llmservice import Adapter
+from octavo_operator.api.status import AdapterReplicaStatus, AdapterStatus
+from octavo_operator.reconcile.adapter_report import AdapterReport
+from octavo_operator.reconcile.pods import PodView
+from octavo_operator.reconcile.problem import Problem
+from octavo_operator.render.adapters import version_of
+
+MOST_ROWS = 1000
+"""Rows of a status: one object holds a megabyte or so."""
+_SHOWN = 3
+"""Adapters whose problems a condition spells out."""
+
+
+def adapter_statuses(
+    adapters: Sequence[Adapter], pods: Sequence[PodView], reports: Mapping[str, AdapterReport]
+) -> list[AdapterStatus]:
+    """A row for each adapter and pod. `reports` are by the pods' uids."""
+    return [_status(adapter, pods, reports, MOST_ROWS // len(adapters)) for adapter in adapters]
+
+
+def _status(
+    adapter: Adapter, pods: Sequence[PodView], reports: Mapping[str, AdapterReport], most: int
+) -> AdapterStatus:
+    version = version_of(adapter)
+    rows = [_row(adapter.name, version, pod, reports.get(pod.uid)) for pod in sorted(pods, key=lambda pod: pod.name)]
+    rest_last = sorted(rows, key=lambda row: row.state == AdapterState.LOADED) if len(rows) > most else rows
+    loaded = sum(row.state == AdapterState.LOADED for row in rows)
+    return AdapterStatus(name=adapter.name, loaded_replicas=loaded, replicas=rest_last[:most])
+
+
+def _row(name: str, version: str, pod: PodView, report: AdapterReport | None) -> AdapterReplicaStatus:
+    if report is None:
+        message = "the pod does not say yet which adapters it has"
+        return AdapterReplicaStatus(pod=pod.name, state=AdapterState.PENDING, message=message)
+    found = next((each for each in report.adapters if each.name == name), None)
+    if found is None or found.version != version:
+        message = "the pod has not taken the list in yet, which takes up to two minutes"
+        return AdapterReplicaStatus(pod=pod.name, state=AdapterState.PENDING, message=message)
+    return AdapterReplicaStatus(pod=pod.name, state=found.state, message=found.message or None)
+
+
+def adapter_problem(statuses: Sequence[AdapterStatus]) -> Problem | None:
+    """Why adapters are not served where they failed; None: none has failed."""
+    failed = {
+        status.name: rows
+        for status in statuses
+        if (rows := [row for row in status.replicas if row.state == AdapterState.FAILED])
+    }
+    if not failed:
+        return None
+    sentences = [
+        f"adapter {name} failed in {len(rows)} replica{'s' if len(rows) > 1 else ''}: {rows[0].message or 'no reason'}"
+        for name, rows in list(failed.items())[:_SHOWN]
+    ]
+    if len(failed) > _SHOWN:
+        sentences.append(f"{len(failed) - _SHOWN} more adapters failed (status.adapters)")
+    return Problem(Reason.ADAPTER_FAILED, "; ".join(sentences))
+
+
+def adapters_ready(statuses: Sequence[AdapterStatus], replicas: int) -> tuple[str, Reason, str]:
+    """Status, reason and message of the condition AdaptersReady, where `replicas` pods should have the adapters."""
+    if not statuses:
+        return "True", Reason.NO_ADAPTERS, "spec.adapters lists none"
+    if problem := adapter_problem(statuses):
+        return "False", problem.reason, problem.message
+    missing = [status for status in statuses if status.loaded_replicas < max(1, replicas)]
+    if missing:
+        first = missing[0]
+        words = f"{len(statuses) - len(missing)} of {len(statuses)} adapters are loaded by all replicas; "
+        return (
+            "False",
+            Reason.ADAPTERS_LOADING,
+            f"{words}{first.name} is loaded by {first.loaded_replicas} of {replicas}",
+        )
+    return "True", Reason.ADAPTERS_LOADED, f"all replicas have loaded all {len(statuses)} adapters"

@@ -1,0 +1,126 @@
+"""LoRA adapters: the list of them that pods have as an annotation, and the sidecar that fetches what it lists.
+
+The annotation is no part of the pod template: the operator writes it to each pod, so that a change of the list needs no
+new pod, and the sidecar reads it through a volume within seconds. Secrets and volumes are part of the template. Only
+the sidecar has credentials, and one that is missing keeps no pod from starting.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from octavo_operator.api.llmservice import Adapter, LLMServiceSpec
+from octavo_operator.api.names import ADAPTERS_ANNOTATION
+from octavo_operator.api.quantity import parse_quantity
+from octavo_operator.api.resource import LLMService
+from octavo_operator.api.source import ModelSource
+from octavo_operator.render.container import Program, variables
+from octavo_operator.render.volumes import ADAPTER_FILE, CACHE, HOME, Mount, adapter_path
+
+SIDECAR = "adapters"
+_LIST = "/etc/octavo/adapters"
+_LIST_KEY = "adapters.json"
+_CREDENTIALS = "/etc/octavo/credentials"
+_SHARED = ("/tmp", HOME, CACHE)  # noqa: S108 - a path in the container
+_RESOURCES = {"requests": {"cpu": "20m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+_S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+_S3_TOKEN = "AWS_SESSION_TOKEN"  # noqa: S105 - a variable's name
+
+
+def adapter_list(spec: LLMServiceSpec) -> str:
+    """The annotation of each pod: the adapters that it should have."""
+    return json.dumps({"adapters": [_entry(adapter) for adapter in spec.adapters]})
+
+
+def digest_of_list(text: str) -> str:
+    """What is kept of a pod's list, by which another one is told from it; empty where there is none."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+
+def sidecar(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str, Any] | None:
+    """The container that fetches adapters for as long as the pod lives; None where there are none."""
+    spec = llmservice.spec
+    if not spec.adapters:
+        return None
+    limit = spec.cache.size if spec.cache.type == "Ephemeral" else None  # a pod that exceeds it would be evicted
+    arguments = [
+        "adapters",
+        f"--list={_LIST}/{_LIST_KEY}",
+        f"--output={ADAPTER_FILE}",
+        f"--credentials={_CREDENTIALS}",
+        *([f"--max-size={int(parse_quantity(limit))}"] if limit else []),
+    ]
+    mounted = [mount for mount in mounts if mount.path in _SHARED] + own_mounts(llmservice)
+    program = Program(
+        SIDECAR, arguments, variables(spec, {}), mounted, resources=_RESOURCES, lifetime={"restartPolicy": "Always"}
+    )
+    return program.container(llmservice, image)
+
+
+def own_mounts(llmservice: LLMService) -> list[Mount]:
+    """What the sidecar alone has mounted."""
+    spec = llmservice.spec
+    if not spec.adapters:
+        return []
+    annotation = {"fieldPath": f"metadata.annotations['{ADAPTERS_ANNOTATION}']"}
+    listed = {"items": [{"path": _LIST_KEY, "fieldRef": annotation}]}
+    found = [Mount("adapter-list", _LIST, {"downwardAPI": listed}, read_only=True)]
+    files = sorted({file for adapter in spec.adapters for file in _credentials(adapter.source).values()})
+    if files:
+        projected = {"sources": [_projected(file) for file in files], "defaultMode": 0o440}
+        found.append(Mount("adapter-credentials", _CREDENTIALS, {"projected": projected}, read_only=True))
+    return found
+
+
+def version_of(adapter: Adapter) -> str:
+    """Another one for each source: by it a pod says which weights it has loaded."""
+    content = json.dumps(adapter.source.as_object(), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _projected(file: str) -> dict[str, Any]:
+    name, _, key = file.partition("/")
+    return {"secret": {"name": name, "items": [{"key": key, "path": file}], "optional": True}}
+
+
+def _entry(adapter: Adapter) -> dict[str, Any]:
+    source = adapter.source
+    files = _credentials(source)
+    found = {
+        "name": adapter.name,
+        "version": version_of(adapter),
+        "path": adapter_path(source),
+        "source": _fetched_from(source),
+        "revision": source.hugging_face.revision if source.hugging_face else None,
+        "variables": _variables(source),
+        "files": files,
+        "optional": [_S3_TOKEN] if _S3_TOKEN in files else [],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _fetched_from(source: ModelSource) -> str | None:
+    """As `octavo-engine pull --adapter` is given it; None for what lies on a volume."""
+    if source.s3 is not None:
+        return f"s3://{source.s3.bucket}/{source.s3.prefix.strip('/')}".rstrip("/")
+    return source.hugging_face.repository if source.hugging_face else source.demo
+
+
+def _variables(source: ModelSource) -> dict[str, str]:
+    found: dict[str, str | None] = {}
+    if source.hugging_face is not None:
+        found["HF_ENDPOINT"] = source.hugging_face.endpoint
+    if source.s3 is not None:
+        found |= {"AWS_REGION": source.s3.region, "AWS_ENDPOINT_URL": source.s3.endpoint_url}
+    return {name: value for name, value in found.items() if value}
+
+
+def _credentials(source: ModelSource) -> dict[str, str]:
+    """The variables that come from Secrets, with the files in which the sidecar has them."""
+    if source.hugging_face and (token := source.hugging_face.token_secret_ref):
+        return {"HF_TOKEN": f"{token.name}/{token.key}"}
+    if source.s3 and (keys := source.s3.credentials_secret_ref):
+        return {key: f"{keys.name}/{key}" for key in (*_S3_KEYS, _S3_TOKEN)}
+    return {}
