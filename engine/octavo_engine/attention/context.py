@@ -32,6 +32,8 @@ class AttentionContext:
     """By layer index, the KV group of its states."""
     per_layer_inputs: Tensor | None = None
     """[T, layers, size] of models whose layers get vectors of the tokens besides the residual stream."""
+    embedded: Tensor | None = None
+    """[T, hidden] of models in which layers read the tokens' embeddings again."""
     adapter_slots: Tensor | None = None
     """[T] int32, the slot of each token's adapter, -1 for none, for what computes all layers in one call."""
 

@@ -19,7 +19,7 @@ from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.alternating_updates import TokenVectors
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.choose_compute import choose_compute
-from octavo_engine.model.layers.decoder_layer import DecoderLayer
+from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks
 from octavo_engine.model.layers.embedding import Head, Input
 from octavo_engine.model.layers.latent_attention import LatentAttention
 from octavo_engine.model.layers.linear import Linear
@@ -79,6 +79,7 @@ class Decoder(nn.Module):
             )
             for index, layer in enumerate(spec.layers)
         )
+        self.reads_embeddings = share_blocks(self.decoder_layers)
         self.norm = None if spec.norm is None else Norm(spec.hidden_size, spec.norm, options)
         self.head = Head(spec.head, spec.hidden_size, self.input.tokens, options)
 
@@ -89,6 +90,8 @@ class Decoder(nn.Module):
         ropes = [different[index] for index in self._rope_of_layer]
         if self.per_layer_embedding is not None:
             attention = replace(attention, per_layer_inputs=self.per_layer_embedding(inputs.token_ids, x))
+        if self.reads_embeddings:
+            attention = replace(attention, embedded=x.clone())
         if self.vectors is not None:
             x = self.vectors.spread(x)
         run = self.compute.run

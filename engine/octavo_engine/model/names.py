@@ -108,6 +108,12 @@ class TensorNames:
     lightning_norm: str = "model.layers.{layer}.self_attn.norm"
     lightning_output: str = "model.layers.{layer}.self_attn.out_proj"
 
+    shared_block: str = "model.layers.{layer}.shared_transformer"
+    """The module; its tensors have the same names in all families."""
+    adapters: str = "model.layers.{layer}.adapters"
+    """The module with what a layer adds to the weights that it shares."""
+    block_output: str = "model.layers.{layer}.linear"
+
     gate: str = "model.layers.{layer}.mlp.gate_proj"
     up: str = "model.layers.{layer}.mlp.up_proj"
     """For a feed-forward without a gate, its only projection to the intermediate size."""

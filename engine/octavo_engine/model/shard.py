@@ -144,8 +144,7 @@ def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
     """What of each layer ranks share, and how many there are of it."""
     yield from ((mixer.num_heads, "attention heads") for mixer in spec.attention_mixers)
     for layer in spec.layers:
-        if layer.feed_forward is not None:
-            yield layer.feed_forward.intermediate_size, "rows (intermediate_size)"
+        yield from ((part.intermediate_size, "rows (intermediate_size)") for part in layer.feed_forwards)
         match layer.state_mixer:
             case GatedDeltaNetSpec() | KimiDeltaAttentionSpec() | LightningAttentionSpec() as mixer:
                 yield mixer.num_heads, "heads of linear attention"

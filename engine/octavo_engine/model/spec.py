@@ -141,6 +141,8 @@ class AttentionSpec:
     output_norm: NormSpec | None = None
     """A root mean square over what all heads give, before the last projection (BitNet)."""
     output_gate: OutputGateSpec | None = None
+    adapter_rank: int | None = None
+    """Whether query, key and value have a product of two weights beside their own, and of which rank (Zamba2)."""
     value_dim: int | None = None
     """The size of each head's value, where it is smaller than `head_dim`; it is cached with zeros behind it."""
     value_scale: float = 1.0
@@ -461,6 +463,8 @@ class MLPSpec:
     """What the gate is multiplied with before the activation (Falcon-H1)."""
     output_scale: float = 1.0
     """What the result is multiplied with."""
+    adapter_rank: int | None = None
+    """Whether gate and up have a product of two weights beside their own, and of which rank (Zamba2)."""
     sparsity: float = 0.0
     """The share of each token's gates that is about to be zero (arXiv 2506.06644): what is left of a gate is how far it
     is above that quantile of the normal distribution with the gates' mean and deviation; 0: all gates as they are."""
@@ -621,6 +625,22 @@ class AlternatingUpdatesSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedBlockSpec:
+    """Attention and a feed-forward before a layer's mixer, with weights that several layers share (Zamba2).
+
+    They read the residual stream side by side with the tokens' embeddings; a projection of what they give, which is the
+    layer's own, is added to what the mixer's norm reads, but not to the stream.
+    """
+
+    attention: AttentionSpec
+    mlp: MLPSpec
+    norm: NormSpec
+    """Before each."""
+    weights_of_layer: int | None
+    """The earlier layer whose weights they have; None: their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """One decoder layer: a mixer and a feed-forward, each added to the residual stream."""
 
@@ -628,6 +648,7 @@ class LayerSpec:
     """None: the layer has a feed-forward alone (Nemotron-H)."""
     feed_forward: FeedForward | None
     norms: LayerNorms
+    shared_block: SharedBlockSpec | None = None
     shortcut: MoESpec | None = None
     """A mixture that reads what the feed-forward reads, and whose result is added after the next layer (LongCat)."""
     parallel: bool = False
@@ -645,6 +666,8 @@ class LayerSpec:
     @property
     def attention(self) -> AttentionMixer | None:
         """The mixer that attends, or the part of it that does; None if there is none."""
+        if self.shared_block is not None:
+            return self.shared_block.attention
         mixer = self.mixer.attention if isinstance(self.mixer, ParallelMixersSpec) else self.mixer
         return mixer if isinstance(mixer, AttentionMixer) else None
 
@@ -653,6 +676,12 @@ class LayerSpec:
         """The mixer that keeps a state, or the part of it that does; None if there is none."""
         mixer = self.mixer.state_mixer if isinstance(self.mixer, ParallelMixersSpec) else self.mixer
         return mixer if isinstance(mixer, StateMixer) else None
+
+    @property
+    def feed_forwards(self) -> tuple[FeedForward, ...]:
+        """All that a layer has."""
+        block = None if self.shared_block is None else self.shared_block.mlp
+        return tuple(part for part in (block, self.feed_forward, self.shortcut) if part is not None)
 
     def with_attention(self, attention: AttentionMixer) -> LayerSpec:
         """The same layer, whose mixer or part of it attends so."""
@@ -724,7 +753,7 @@ class ModelSpec:
     @property
     def has_experts(self) -> bool:
         """Whether any feed-forward is a mixture of experts."""
-        return any(isinstance(layer.feed_forward, MoESpec) or layer.shortcut is not None for layer in self.layers)
+        return any(isinstance(part, MoESpec) for layer in self.layers for part in layer.feed_forwards)
 
     @property
     def attention_mixers(self) -> tuple[AttentionMixer, ...]:

@@ -24,6 +24,26 @@ GRANITE_SCALES = {
     "residual_multiplier": 0.6,
 }
 CASES = {
+    "zamba2": Case(
+        "Zamba2",
+        {
+            "num_hidden_layers": 5,
+            "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+            "num_mem_blocks": 2,
+            "num_key_value_heads": 8,
+            "intermediate_size": 90,
+            "mamba_d_state": 12,
+            "n_mamba_heads": 8,
+            "mamba_ngroups": 4,
+            "adapter_rank": 6,
+            "use_shared_attention_adapter": True,
+            "use_mem_rope": True,
+            "add_bias_linear": True,
+            "tie_word_embeddings": True,
+            "time_step_min": 0.2,
+        },
+        std=0.1,
+    ),
     "bamba": Case(
         "Bamba",
         {

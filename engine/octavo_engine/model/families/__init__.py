@@ -84,6 +84,7 @@ from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
 from octavo_engine.model.families.stablelm import STABLELM
 from octavo_engine.model.families.starcoder2 import STARCODER2
+from octavo_engine.model.families.zamba2 import ZAMBA2
 
 _ALL = (
     LLAMA,
@@ -174,6 +175,7 @@ _ALL = (
     MAMBA,
     FALCON_MAMBA,
     MAMBA2,
+    ZAMBA2,
     QWEN3_NEXT,
     QWEN3_5,
     QWEN3_5_MOE,

@@ -57,7 +57,9 @@ def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **va
     vocab_size = fields.integer("vocab_size", 1, 1 << 26)
     if "quantization" not in values:
         values["quantization"] = read_method(fields)
-    if values["quantization"] is not None and any(isinstance(layer.feed_forward, MoESpec) for layer in layers):
+    if values["quantization"] is not None and any(
+        isinstance(part, MoESpec) for layer in layers for part in layer.feed_forwards
+    ):
         raise ModelLoadError(
             f"{fields.origin}: the weights are quantized ({values['quantization'].name}), which this version of Octavo "
             "does not compute for mixtures of experts; take an unquantized checkpoint of the model"

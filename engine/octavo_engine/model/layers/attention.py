@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from octavo_engine.attention.rope import Rope
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span, ignored, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.low_rank import LowRank
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
@@ -39,7 +41,10 @@ class Attention(nn.Module):
         layer: int,
         options: LayerOptions,
         method: LinearMethod | None = None,
+        *,
+        output_size: int | None = None,
     ) -> None:
+        """`output_size`: of what it gives; None: `hidden_size`, what it reads."""
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         self.key_scale = self.value_scale = 1.0
@@ -64,7 +69,10 @@ class Attention(nn.Module):
             orders=orders[:count] + (None,) * self.gated_by_query,
             layout=options.names.qkv_layout if count == 3 else None,
         )
-        self.output = Linear(attended, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
+        given = unsharded(output_size or hidden_size, "hidden_size")
+        self.output = Linear(attended, (given,), bias=spec.output_bias, options=options, method=method, summed=True)
+        rank, parts = spec.adapter_rank, ((query,), (key,), (value,))
+        self.adapters = None if rank is None else LowRank(hidden, parts, rank, options)
         apart = None if self.gated_by_query else spec.output_gate
         gates = None if apart is None else self.heads if apart.per_head else query
         self.gate = None if gates is None else Linear(hidden, (gates,), bias=False, options=options, method=method)
@@ -114,7 +122,7 @@ class Attention(nn.Module):
     @property
     def input_scaling(self) -> Scaling | None:
         """How its input is to be quantized."""
-        return self.qkv.input_scaling
+        return None if self.adapters is not None else self.qkv.input_scaling
 
     def forward(
         self,
@@ -124,7 +132,7 @@ class Attention(nn.Module):
         attention: AttentionContext,
     ) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
-        heads = self.qkv(x)
+        heads = self.qkv(x) if self.adapters is None else self.qkv(x) + self.adapters(cast("Tensor", x))
         if self.spec.clip is not None and self.spec.qk_norm is None:
             heads.clamp_(-self.spec.clip, self.spec.clip)
         if self.value_dim < self.spec.head_dim:
@@ -171,7 +179,7 @@ class Attention(nn.Module):
         return torch.cat((heads[:, : -self.kv_heads.size], value), dim=1)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """What a checkpoint has of it, but for adapters."""
         names, layer = self.options.names, self.layer
         yield from self.qkv.tensors(*(names.of_layer(role, layer) for role in self.roles))
         if self.spec.kv_of_layer is not None:  # some checkpoints have them all the same
@@ -245,4 +253,5 @@ class Attention(nn.Module):
         gated = 0 if self.spec.output_gate is None else 3 * query * (size + _FLOAT32_BYTES)
         gated += (3 * query + 2 * key) * size * self.gated_by_query
         gated += 2 * (query + 2 * key) * size * (self.value_dim < self.spec.head_dim)
+        gated += 0 if self.adapters is None else self.adapters.step_bytes()
         return (hidden + 2 * (query + 2 * key) + 2 * query) * size + rotated + quantized + norm + gated

@@ -71,7 +71,7 @@ def choose_compute(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sh
 
 def _in_full_lanes(spec: ModelSpec, shard: Shard) -> bool:
     """Whether all rows that the C kernels read consist of full vectors."""
-    parts = [layer.feed_forward for layer in spec.layers if layer.feed_forward is not None]
+    parts = [part for layer in spec.layers for part in layer.feed_forwards]
     widths = {spec.hidden_size, *(len(shard.intermediate(part.intermediate_size)) for part in parts)}
     for mixer in spec.attention_mixers:
         if isinstance(mixer, LatentAttentionSpec):

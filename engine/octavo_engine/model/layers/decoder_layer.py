@@ -29,6 +29,7 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.parallel_mixers import ParallelMixers
 from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import Carrying, LayerStream, ResidualStream, ResidualSum, summed
+from octavo_engine.model.layers.shared_block import SharedBlock
 from octavo_engine.model.layers.short_conv import ShortConv
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.spec import (
@@ -82,6 +83,8 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         self.hidden_size = hidden_size
+        block = spec.shared_block
+        self.block = None if block is None else SharedBlock(block, hidden_size, layer, options, method)
         self.before_mixer = self._norm(spec.norms.before_mixer)
         self.mixer = self._mixer(method)
         self.after_mixer = self._norm(spec.norms.after_mixer)
@@ -173,7 +176,11 @@ class DecoderLayer(nn.Module):
         """The stream after the mixer."""
         if self.mixer is None:
             return stream
-        normed, x = self._read(self.before_mixer, stream, self.mixer, self.spec.norms.stream_scales[0])
+        if self.block is not None:
+            x = summed(stream)
+            normed = _before(self.before_mixer, ResidualSum(self.block(x, rope, attention), x), self.mixer)[0]
+        else:
+            normed, x = self._read(self.before_mixer, stream, self.mixer, self.spec.norms.stream_scales[0])
         stream = self._added(
             self.mixer(normed, self._residual(self.after_mixer, x), rope, attention), self.after_mixer, x
         )
@@ -256,6 +263,8 @@ class DecoderLayer(nn.Module):
         for role in ("before_mixer", "after_mixer", "before_feed_forward", "after_feed_forward"):
             if (norm := getattr(self, role)) is not None:
                 yield from norm.tensors(self.options.names.of_layer(role, self.layer))
+        if self.block is not None:
+            yield from self.block.tensors()
         if self.mixer is not None:
             yield from self.mixer.tensors()
         if self.feed_forward is not None:
@@ -280,13 +289,23 @@ class DecoderLayer(nn.Module):
         after a part, that part's result, and the largest part."""
         hidden, size = self.hidden_size, self.options.dtype.itemsize
         norm = hidden * size + 3 * hidden * _FLOAT32_BYTES
-        every = (self.mixer, self.feed_forward, self.shortcut, self.per_layer_input, self.laurel)
+        every = (self.block, self.mixer, self.feed_forward, self.shortcut, self.per_layer_input, self.laurel)
         parts = [part.step_bytes() for part in every if part is not None]
         beside = 0 if self.updates is None else self.updates.step_bytes()
         apart = self.spec.parallel or self.after_mixer is not None or self.spec.residual_scale != 1
         apart |= self.spec.norms.stream_scales != (1, 1)
         beside += 2 * hidden * size  # what a shortcut carries
         return (3 + 3 * apart) * hidden * size + max(norm, *parts) + beside
+
+
+def share_blocks(layers: list[DecoderLayer]) -> bool:
+    """Give blocks before mixers the weights that they share; whether there are any."""
+    blocks = [(layer.block, layer.block.spec.weights_of_layer) for layer in layers if layer.block is not None]
+    for block, source in blocks:
+        other = None if source is None else layers[source].block
+        if other is not None:
+            block.share(other)
+    return bool(blocks)
 
 
 def _normalised(norm: Norm | None, x: Tensor) -> Tensor:

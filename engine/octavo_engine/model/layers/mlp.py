@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
+from octavo_engine.model.layers.low_rank import LowRank
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
 from octavo_engine.model.layers.sharded_norm import ShardedNorm
@@ -48,6 +49,8 @@ class MLP(nn.Module):
         parts = (inner, inner) if spec.gated else (inner,)
         self.inner = inner
         self.gate_up = Linear(hidden, parts, bias=spec.bias, options=options, method=method)
+        rank = spec.adapter_rank
+        self.adapters = None if rank is None else LowRank(hidden, (parts,), rank, options)
         self.xielu = XIELU(options) if spec.activation == "xielu" else None
         eps = None if spec.inner_norm is None else spec.inner_norm.eps
         self.inner_norm = None if eps is None else ShardedNorm(inner, eps, options)
@@ -56,7 +59,7 @@ class MLP(nn.Module):
     @property
     def input_scaling(self) -> Scaling | None:
         """How its input is to be quantized."""
-        return self.gate_up.input_scaling
+        return None if self.adapters is not None else self.gate_up.input_scaling
 
     def forward(self, x: Tensor | Quantized, residual: Tensor | None) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
@@ -83,18 +86,23 @@ class MLP(nn.Module):
             return activated
         if not self.spec.gated:
             return compute.activate(gate_up(x), activation)
-        if self.spec.sparsity:
+        if self.adapters is not None:
+            return compute.gate(gate_up(x) + self.adapters(cast("Tensor", x)), activation)
+        if self.spec.sparsity or self.spec.gate_scale != 1:
             gate, up = torch.chunk(gate_up(x), 2, dim=-1)
-            return compute.activate(above_quantile(gate, self.inner, self.spec.sparsity, self.options), activation) * up
-        if self.spec.gate_scale != 1:
-            gate, up = torch.chunk(gate_up(x), 2, dim=-1)
-            return compute.activate(gate * self.spec.gate_scale, activation) * up
+            return compute.activate(self._changed(gate), activation) * up
         if gate_up.method is UNQUANTIZED and gate_up.lora is None:
             return compute.gated(cast("Tensor", x), gate_up.weight, gate_up.bias, activation)
         return compute.gate_for(gate_up(x), activation, self.down.input_scaling)
 
+    def _changed(self, gate: Tensor) -> Tensor:
+        """The gate [T, inner] before its activation."""
+        if self.spec.sparsity:
+            gate = above_quantile(gate, self.inner, self.spec.sparsity, self.options)
+        return gate if self.spec.gate_scale == 1 else gate * self.spec.gate_scale
+
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """What a checkpoint has of it, but for adapters."""
         names = self.options.names
         roles = ("gate", "up") if self.spec.gated else ("up",)
         yield from self.gate_up.tensors(*(names.of_layer(f"{self.roles}{role}", self.layer) for role in roles))
@@ -112,4 +120,5 @@ class MLP(nn.Module):
         norm = 0 if self.inner_norm is None else self.inner_norm.step_bytes()
         scaled = 2 * inner * (self.spec.gate_scale != 1) + 2 * hidden * (self.spec.output_scale != 1)
         sparse = 4 * inner * _FLOAT32_BYTES if self.spec.sparsity else 0
-        return (hidden + 3 * inner + activation + scaled) * size + quantized + norm + sparse
+        adapters = 0 if self.adapters is None else self.adapters.step_bytes() + 2 * inner * size
+        return (hidden + 3 * inner + activation + scaled) * size + quantized + norm + sparse + adapters

@@ -50,10 +50,10 @@ def torch_logits(x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
 
 
 def kernel_product(kernels: CPUKernels) -> Product:
-    """By our C kernels, which read weights once and round once; float32 by PyTorch."""
+    """By our C kernels, which read weights once and round once; by PyTorch in float32 and where a row has no pairs."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None) -> Tensor:
-        by_kernels = x.dtype == torch.bfloat16
+        by_kernels = x.dtype == torch.bfloat16 and x.shape[-1] % 2 == 0
         return kernels.linear(x, weight, bias, addend) if by_kernels else torch_product(x, weight, bias, addend)
 
     return product

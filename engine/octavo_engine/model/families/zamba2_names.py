@@ -1,0 +1,34 @@
+"""What Zamba2's checkpoints call their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from octavo_engine.model.names import StoredNames, TensorNames
+
+NAMES = TensorNames(norm="model.final_layernorm")
+_ADAPTERS = {
+    "self_attn.linear_q_adapter_list": "query",
+    "self_attn.linear_k_adapter_list": "key",
+    "self_attn.linear_v_adapter_list": "value",
+    "feed_forward.gate_up_proj_adapter_list": "gate_up",
+}
+
+
+def stored_names(sources: Mapping[int, int | None]) -> StoredNames:
+    """`sources`: for each layer with a block, the layer whose weights that has; None: its own.
+
+    Adapters are stored in the block that they belong to, by the number of the layer among those with one.
+    """
+    adapters = tuple(
+        (
+            f"model.layers.{layer if source is None else source}.shared_transformer.{stored}.{index}.",
+            f"model.layers.{layer}.adapters.{own}.",
+        )
+        for index, (layer, source) in enumerate(sources.items())
+        for stored, own in _ADAPTERS.items()
+    )
+    mixers = tuple((f"model.layers.{layer}.mamba_decoder.", f"model.layers.{layer}.") for layer in sources)
+    copies = [f"model.layers.{layer}.shared_transformer." for layer, source in sources.items() if source is not None]
+    others = (f"model.layers.{layer}.shared_transformer.{stored}." for layer in sources for stored in _ADAPTERS)
+    return StoredNames(renamed=(*adapters, *mixers), ignored=(*copies, *others))
