@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import time
 from collections.abc import Callable
@@ -14,9 +16,9 @@ import pytest
 from openai.types import Batch
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.server.openai.batches import batches, input_file, line_answers, upload
+from octavo_engine.server.openai.batches import batches, input_file, line_answers, results, storage, upload
 from octavo_engine.server.openai.batches.input_file import check_input
-from octavo_engine.server.openai.batches.storage import Storage
+from octavo_engine.server.openai.batches.storage import Storage, append
 from tests.api.served import Served, write_keys
 
 CHAT = "/v1/chat/completions"
@@ -262,6 +264,7 @@ def test_uploads_are_bounded_and_leave_nothing(start: Start, tmp_path: Path, mon
         ({"json": {"purpose": "batch"}}, 400, None),
         ({"content": b"--b\r\nnonsense", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, None),
         ({"content": b"--b\r\n", "headers": {"Content-Type": "multipart/form-data; boundary=b"}}, 400, None),
+        ({"files": [(f"p{n}", (None, b"")) for n in range(2000)]}, 400, None),
     ):  # fmt: skip
         answer = server.http.post("/v1/files", **form)  # type: ignore[arg-type]
         assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), form.keys()
@@ -276,6 +279,62 @@ def test_uploads_are_bounded_and_leave_nothing(start: Start, tmp_path: Path, mon
     with pytest.raises(openai.APIStatusError, match="more than 1000 bytes"):
         client.files.create(file=("a", content), purpose="batch")
     assert len([path for path in (tmp_path / "anyone" / "files").iterdir() if not path.suffix]) == 3
+
+
+def full_disk(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_503_and_leaves_nothing(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(batch_storage=tmp_path)
+    client = server.openai(max_retries=0)
+    file = client.files.create(file=("a", line("a")), purpose="batch")
+    monkeypatch.setattr(upload, "append", full_disk)
+    monkeypatch.setattr(storage, "_write", full_disk)
+    for ask in (
+        lambda: client.files.create(file=("a", line("a")), purpose="batch"),
+        lambda: client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h"),
+    ):
+        with pytest.raises(openai.APIStatusError, match="No space left") as full:
+            ask()
+        assert (full.value.status_code, full.value.code) == (503, "storage_unavailable")
+        assert full.value.response.headers["retry-after"]
+    assert not list(client.batches.list()) and [each.id for each in client.files.list()] == [file.id]
+    assert [path.name for path in (tmp_path / "anyone" / "files").iterdir() if not path.suffix] == [file.id]
+    assert client.files.delete(file.id).deleted
+
+
+def test_a_batch_whose_disk_is_full_goes_on_when_there_is_room(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(batch_storage=tmp_path)
+    server.play("Hello there.")
+    client = server.openai()
+    monkeypatch.setattr(storage, "PAUSE", 0.01)
+    failures = {results: iter([True] * 5), storage: iter([False] * 3 + [True] * 5)}  # all but the upload and create
+    for module, name in ((results, "append"), (storage, "_write")):
+        work = getattr(module, name)
+
+        def sometimes(*args: Any, work: Any = work, fails: Any = failures[module]) -> None:
+            (full_disk if next(fails, False) else work)(*args)
+
+        monkeypatch.setattr(module, name, sometimes)
+    batch = ended(server, client, begin(client, *[line(f"a{n}") for n in range(9)]))
+    assert batch.status == "completed" and len(lines_of(client, batch.output_file_id)) == 9
+    assert not any(next(fails, False) for fails in failures.values())
+
+
+def test_a_line_that_does_not_fit_leaves_no_part_of_it(tmp_path: Path) -> None:
+    class Small(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(bytes(data)[: 40 - self.tell()]) or full_disk() or 0
+
+    with Small(tmp_path / "a", "ab") as file:
+        append(file, b"a" * 30)
+        with pytest.raises(OSError, match="No space left"):
+            append(file, b"b" * 30)
+        append(file, b"c" * 5)
+    assert (tmp_path / "a").read_bytes() == b"a" * 30 + b"c" * 5
 
 
 def test_without_a_folder_the_flag_is_named(server: Served) -> None:

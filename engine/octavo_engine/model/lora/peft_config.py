@@ -101,14 +101,12 @@ def _is_default(name: str, value: Any) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():  # a named pipe is no file either: it would be opened when somebody writes to it
+        raise AdapterNotFoundError(f"{path}: there is no such file: is {path.parent} an adapter that PEFT saved?")
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_CONFIG_BYTES + 1)
         values = json.loads(data) if len(data) <= _MAX_CONFIG_BYTES else None
-    except FileNotFoundError:
-        raise AdapterNotFoundError(
-            f"{path}: there is no such file: is {path.parent} an adapter that PEFT saved?"
-        ) from None
     except OSError as error:
         raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -9,7 +9,7 @@ from octavo_engine.server.openai.batches.job import Job
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, RequestCounts
 from octavo_engine.server.openai.batches.protocol import BatchBody
-from octavo_engine.server.openai.batches.storage import MAX_ACTIVE, Owned, Storage, new_batch_id
+from octavo_engine.server.openai.batches.storage import MAX_ACTIVE, Owned, Storage, StorageError, new_batch_id
 
 _WINDOW = 24 * 3600
 """Seconds in which a batch has to be done."""
@@ -59,7 +59,11 @@ class Batches:
             request_counts=RequestCounts(),
             metadata=body.metadata,
         )
-        await self.storage.save(owner, batch)
+        try:
+            await self.storage.save(owner, batch)
+        except StorageError:
+            del owner.batches[batch.id]
+            raise
         self._run(owner, batch)
         return batch
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from octavo_engine.server.errors import APIError
@@ -12,7 +13,7 @@ from octavo_engine.server.openai.batches.input_file import check_input, read_lin
 from octavo_engine.server.openai.batches.line_answers import LineAnswers
 from octavo_engine.server.openai.batches.objects import BatchObject, LineError, LineErrors, LineFailure
 from octavo_engine.server.openai.batches.results import Results
-from octavo_engine.server.openai.batches.storage import Owned, Storage
+from octavo_engine.server.openai.batches.storage import Owned, Storage, patiently
 
 log = logging.getLogger("octavo.server")
 
@@ -61,7 +62,7 @@ class Job:
         self._batch.request_counts.total = total
         if self._batch.status == "validating":
             self._batch.status, self._batch.in_progress_at = "in_progress", self._now()
-        await self._storage.save(self._owner, self._batch)
+        await self._save()
         return True
 
     async def _answer_in_time(self) -> End:
@@ -109,7 +110,7 @@ class Job:
             await self._expire_rest()
         if end == "completed":
             self._batch.status, self._batch.finalizing_at = "finalizing", self._now()
-        await self._results.close()
+        await patiently(self._results.close)
         await self._end(end)
 
     async def _expire_rest(self) -> None:
@@ -122,13 +123,13 @@ class Job:
 
     async def _fail(self, errors: list[LineError]) -> None:
         self._batch.errors = LineErrors(errors)
-        await self._results.close()
+        await patiently(self._results.close)
         await self._end("failed")
 
     async def _end(self, end: End) -> None:
         self._batch.status = end
         setattr(self._batch, f"{end}_at", self._now())
-        await self._storage.save(self._owner, self._batch)
+        await self._save()
         counts = self._batch.request_counts
         log.info(
             "%s is %s: %d of %d lines were answered, %d with an error",
@@ -138,6 +139,9 @@ class Job:
             counts.total,
             counts.failed,
         )
+
+    async def _save(self) -> None:
+        await patiently(partial(self._storage.save, self._owner, self._batch))
 
     def _now(self) -> int:
         return int(self._storage.clock())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -17,7 +18,7 @@ from octavo_engine.server.openai.batches.objects import (
     OutputLine,
     encode,
 )
-from octavo_engine.server.openai.batches.storage import Owned, Storage, result_ids
+from octavo_engine.server.openai.batches.storage import Owned, Storage, append, on_disk, patiently, result_ids
 
 
 class _Written(msgspec.Struct):
@@ -37,6 +38,7 @@ class Results:
         self._ids = result_ids(batch)
         self._files: list[IO[bytes]] = []
         self._sizes: list[int] = []
+        self._writing = asyncio.Lock()
         self._writes: set[asyncio.Future[None]] = set()
         """Those that go on if the line is cancelled that waits for one."""
         self.done: set[int] = set()
@@ -46,7 +48,7 @@ class Results:
         """Read what an earlier server has written, and count it."""
         ended = []
         for file_id in self._ids:
-            self._files.append(await self._storage.create(self._owner, file_id))
+            self._files.append(await patiently(partial(self._storage.create, self._owner, file_id)))
             numbers, size, cut = await asyncio.to_thread(_recover, self._owner.path(file_id))
             self._sizes.append(size)
             self._owner.bytes -= cut
@@ -66,7 +68,7 @@ class Results:
         await self._append(_ERRORS, number, OutputLine(self._id(number), custom_id, None, failure))
 
     async def close(self) -> None:
-        """List both files in the batch. An empty one is removed."""
+        """List both files in the batch. An empty one is removed. After a StorageError it can be called again."""
         await asyncio.gather(*self._writes, return_exceptions=True)
         for file in self._files:
             file.close()
@@ -90,15 +92,14 @@ class Results:
             self._batch.request_counts.completed += 1
         else:
             self._batch.request_counts.failed += 1
-        write = asyncio.ensure_future(asyncio.to_thread(_write, self._files[place], data))
+        write = asyncio.ensure_future(self._write(self._files[place], data))
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
         await asyncio.shield(write)
 
-
-def _write(file: IO[bytes], data: bytes) -> None:
-    file.write(data)
-    file.flush()
+    async def _write(self, file: IO[bytes], data: bytes) -> None:
+        async with self._writing:  # a line that was written in part is cut off again, and no other one with it
+            await patiently(partial(on_disk, append, file, data))
 
 
 def _recover(path: Path) -> tuple[set[int], int, int]:

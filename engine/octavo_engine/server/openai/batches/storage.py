@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
+import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal, TypeVar
@@ -22,12 +24,18 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.batches.objects import ENDED, BatchObject, FileObject, encode
 
+log = logging.getLogger("octavo.server")
+
 Kept = TypeVar("Kept", FileObject, BatchObject)
+Done = TypeVar("Done")
 MAX_FILES = 1000
 MAX_BATCHES = 1000
 MAX_ACTIVE = 16
 """Batches of one key that have not ended."""
 _NO_KEY = "anyone"
+PAUSE = 5.0
+"""Seconds until a batch tries again to write where the disk was full."""
+_RETRY_AFTER = 30
 _ID = re.compile(r"file-[0-9a-f]{32}", re.ASCII)
 
 
@@ -117,7 +125,7 @@ class Storage:
 
     async def create(self, owner: Owned, file_id: str) -> IO[bytes]:
         """A file of the key to append to; it is not listed before `add`."""
-        return await asyncio.to_thread(_create, owner.path(file_id))
+        return await on_disk(_create, owner.path(file_id))
 
     async def add(
         self, owner: Owned, file_id: str, filename: str, size: int, purpose: Literal["batch", "batch_output"]
@@ -125,25 +133,25 @@ class Storage:
         """List a file that has been written, whose `size` bytes were taken."""
         now = int(self.clock())
         file = FileObject(id=file_id, bytes=size, created_at=now, filename=filename, purpose=purpose)
-        await asyncio.to_thread(_write, owner.path(f"{file_id}.json"), encode(file))
+        await on_disk(_write, owner.path(f"{file_id}.json"), encode(file))
         owner.files[file_id] = file
         return file
 
     async def discard(self, owner: Owned, file_id: str, size: int) -> None:
         """Remove a file whose `size` bytes were taken, listed or not."""
         owner.files.pop(file_id, None)
-        await asyncio.to_thread(_remove, [owner.path(f"{file_id}.json"), owner.path(file_id)])
+        await on_disk(_remove, [owner.path(f"{file_id}.json"), owner.path(file_id)])
         owner.bytes -= size
 
     async def save(self, owner: Owned, batch: BatchObject) -> None:
         """Keep a batch as it is now. The oldest that has ended is forgotten where there are too many."""
         owner.batches[batch.id] = batch
         async with self._saving:  # so that an older state never replaces a newer one
-            await asyncio.to_thread(_write, owner.batch_path(batch.id), encode(batch))
+            await on_disk(_write, owner.batch_path(batch.id), encode(batch))
             if len(owner.batches) > MAX_BATCHES:
                 oldest = next(each for each in owner.batches.values() if each.status in ENDED)
                 del owner.batches[oldest.id]
-                await asyncio.to_thread(_remove, [owner.batch_path(oldest.id)])
+                await on_disk(_remove, [owner.batch_path(oldest.id)])
 
     def _load(self, folder: Path) -> None:
         owner = self.of("" if folder.name == _NO_KEY else folder.name.removeprefix("key-"))
@@ -157,6 +165,44 @@ class Storage:
                 owner.bytes += path.stat().st_size if path.suffix != ".json" else 0
             elif _ID.match(path.name):
                 path.unlink()  # an upload that the last server did not finish
+
+
+class StorageError(APIError):
+    """503: the disk is full, or cannot be used."""
+
+    def __init__(self, reason: OSError) -> None:
+        message = f"the server's --batch-storage cannot be used now: {reason.strerror}; try again later"
+        headers = {"Retry-After": str(_RETRY_AFTER), "Connection": "close"}
+        super().__init__(503, message, code="storage_unavailable", headers=headers)
+
+
+async def on_disk(work: Callable[..., Done], *args: object) -> Done:
+    """What `work` returns, which runs in a thread; StorageError if the disk does not do it."""
+    try:
+        return await asyncio.to_thread(work, *args)
+    except OSError as error:
+        log.error("--batch-storage cannot be used: %s", error)
+        raise StorageError(error) from None
+
+
+async def patiently(work: Callable[[], Awaitable[Done]]) -> Done:
+    """What `work` returns, as soon as the disk does it: what was accepted is not lost because a disk was full."""
+    while True:
+        try:
+            return await work()
+        except StorageError:
+            await asyncio.sleep(PAUSE)
+
+
+def append(file: IO[bytes], data: bytes) -> None:
+    """Write all of `data` at the end of a file without a buffer, or nothing: then OSError."""
+    start, rest = file.seek(0, os.SEEK_END), memoryview(data)
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError:
+        file.truncate(start)
+        raise
 
 
 def new_file_id() -> str:
@@ -184,7 +230,7 @@ def _read(path: Path, kind: type[Kept]) -> Kept:
 
 def _create(path: Path) -> IO[bytes]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("ab")
+    return path.open("ab", buffering=0)
 
 
 def _remove(paths: Sequence[Path]) -> None:

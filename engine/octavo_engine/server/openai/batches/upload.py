@@ -15,7 +15,7 @@ from starlette.types import Receive
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.middleware import discard
 from octavo_engine.server.openai.batches.objects import FileObject
-from octavo_engine.server.openai.batches.storage import Owned, Storage, new_file_id
+from octavo_engine.server.openai.batches.storage import Owned, Storage, append, new_file_id, on_disk
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -31,10 +31,14 @@ _CLOSE = {"Connection": "close"}
 
 
 class _Form:
-    """Takes a form's bytes in; `content` has what came of the file since it was emptied last."""
+    """Takes a form's bytes in; `content` has what came of the file since it was emptied last.
+
+    All else that a form may hold has a budget of bytes: a form of a million small parts would take long to read.
+    """
 
     def __init__(self, boundary: bytes) -> None:
         self.content = bytearray()
+        self._beside = 0
         self.fields: dict[str, bytearray] = {}
         self.filename: str | None = None
         self.ended = False
@@ -51,11 +55,15 @@ class _Form:
         self._parser = MultipartParser(boundary, callbacks)
 
     def write(self, data: bytes) -> None:
-        """APIError 400 if this is no form."""
+        """APIError 400 if this is no form, or one of too much beside its file."""
+        had = len(self.content)
         try:
             self._parser.write(data)
         except MultipartParseError as error:
             raise _invalid(f"the body is not a form: {error}") from None
+        self._beside += len(data) - (len(self.content) - had)
+        if self._beside > _MOST_OVERHEAD:
+            raise _invalid(f"the form has more than {_MOST_OVERHEAD} bytes beside its file; send only file and purpose")
 
     def _begin_part(self) -> None:
         self._part = ""
@@ -167,7 +175,7 @@ class _Writing:
             return
         self._storage.take(self._owner, len(form.content))
         self.size += len(form.content)
-        await asyncio.to_thread(file.write, bytes(form.content))
+        await on_disk(append, file, bytes(form.content))
         form.content.clear()
 
 
