@@ -1,4 +1,4 @@
-"""The attacks: each does one rude thing again and again until its time is over. Letters are trust.md's classes."""
+"""The attacks, by name: each does one rude thing until its time is over. Letters are those of trust.md's classes."""
 
 from __future__ import annotations
 
@@ -7,83 +7,19 @@ import contextlib
 import itertools
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
+from bench.hostile.kinds import Attack, held, posts, unread, users
 from bench.hostile.wire import Target
 
-Attack = Callable[[Target], Awaitable[None]]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WORDS = "lorem ipsum dolor sit amet consectetur "
-
-
-async def users(count: int, user: Callable[[int], Awaitable[None]]) -> None:
-    """Many users at once."""
-    await asyncio.gather(*(user(number) for number in range(count)))
-
-
-def posts(path: str, body: Callable[[int], Any], count: int = 8) -> Attack:
-    """Users that send one body after another; each body is another one."""
-
-    async def attack(target: Target) -> None:
-        numbers = itertools.count()
-
-        async def user(_: int) -> None:
-            while target.open:
-                await target.post(path, body(next(numbers)))
-
-        await users(count, user)
-
-    return attack
 
 
 def chat(content: Any = "Hi", **more: Any) -> dict[str, Any]:
     """A chat request."""
     return {"messages": [{"role": "user", "content": content}], "max_tokens": 4, **more}
-
-
-def held(data: Callable[[Target], bytes], count: int, pause: float = 0.0) -> Attack:
-    """Connections that send some bytes, and then one more each `pause` seconds, or nothing (0)."""
-
-    async def attack(target: Target) -> None:
-        async def user(_: int) -> None:
-            while target.open:
-                with contextlib.suppress(OSError, TimeoutError):
-                    async with target.connection() as (reader, writer):
-                        writer.write(data(target))
-                        while target.open and not reader.at_eof():
-                            with contextlib.suppress(TimeoutError):
-                                async with asyncio.timeout(pause or 1.0):
-                                    await reader.read(1 << 16)
-                            if pause:
-                                writer.write(b"x")
-                    target.outcomes["closed" if target.open else "held to the end"] += 1
-
-        await users(count, user)
-
-    return attack
-
-
-def unread(path: str, body: dict[str, Any], count: int, pause: float = 0.0) -> Attack:
-    """Clients that do not read their answers, or 64 bytes each `pause` seconds."""
-    content = json.dumps(body).encode()
-
-    async def attack(target: Target) -> None:
-        async def user(_: int) -> None:
-            while target.open:
-                with contextlib.suppress(OSError):
-                    async with target.connection() as (reader, writer):
-                        writer.transport.get_extra_info("socket").setsockopt(1, 8, 4096)  # SO_RCVBUF
-                        writer.write(target.head(path, len(content)) + content)
-                        while target.open and not writer.is_closing():
-                            await asyncio.sleep(pause or 1.0)
-                            if pause and not await reader.read(64):
-                                break
-                    target.outcomes["dropped" if target.open else "held to the end"] += 1
-
-        await users(count, user)
-
-    return attack
 
 
 async def leave_early(target: Target) -> None:

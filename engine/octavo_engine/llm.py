@@ -201,7 +201,7 @@ class LLM:
         """Add what a step gave; whether the answer is complete."""
         completion = request.completion
         if output.error is not None:
-            completion.error, completion.finish_reason = output.error, output.finish_reason
+            completion.error, completion.finish_reason = output.error, FinishReason.ERROR.value
             return True
         shown = [token for token in output.token_ids if token != output.stop_token]
         delta = request.detokenizer.push(shown, last=output.finish_reason is not None)

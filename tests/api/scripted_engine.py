@@ -53,7 +53,7 @@ class Script:
     hold_prompts_over: int = 0
     """`hold_after` applies only to answers to prompts with more tokens than this."""
     finish: str | None = None
-    """The finish reason with which the answer ends instead: abort, timeout or error."""
+    """The finish reason with which the answer ends instead: abort, timeout, error or invalid."""
     step: int = 1
     """Tokens per output."""
     queue_seconds: float = 0.0

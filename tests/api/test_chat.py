@@ -294,17 +294,20 @@ def test_continue_final_message(server: Served) -> None:
         ("timeout", False, 503, "queue_timeout"),
         ("timeout", True, 503, "deadline_exceeded"),
         ("abort", True, 503, "server_shutting_down"),
+        ("invalid", True, 400, "not_answerable"),
     ],
 )
 def test_failures_of_a_whole_answer(server: Served, finish: str, begun: bool, status: int, code: str) -> None:
     server.play(tokens=server.tokenizer.encode("Hello") if begun else [], finish=finish)
-    with pytest.raises(openai.InternalServerError) as caught:
+    with pytest.raises(openai.APIStatusError) as caught:
         server.openai().chat.completions.create(model="smollm2", messages=ASK)
     assert (caught.value.status_code, caught.value.code) == (status, code)
     assert ("retry-after" in caught.value.response.headers) == (status == 503)
 
 
-@pytest.mark.parametrize(("finish", "code"), [("error", "engine_error"), ("timeout", "deadline_exceeded")])
+@pytest.mark.parametrize(
+    ("finish", "code"), [("error", "engine_error"), ("timeout", "deadline_exceeded"), ("invalid", "not_answerable")]
+)
 def test_failures_in_a_stream_are_error_events(server: Served, finish: str, code: str) -> None:
     server.play("Hello there.", finish=finish)
     stream = server.openai().chat.completions.create(model="smollm2", messages=ASK, stream=True)

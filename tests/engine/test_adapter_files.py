@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,10 +118,17 @@ def _pickle(folder: Path) -> None:
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
 
 
+def _pipe(folder: Path) -> None:
+    """A pipe without a writer: opening it would wait for one."""
+    (folder / "adapter_config.json").unlink()
+    os.mkfifo(folder / "adapter_config.json")
+
+
 @pytest.mark.parametrize(
     ("spoil", "words", "missing"),
     [
         (_cut, ["adapter_model.safetensors", "cut short"], False),
+        (_pipe, ["adapter_config.json", "no such file"], True),
         (_pickle, ["adapter_model.bin, a pickle"], True),
         (lambda folder: (folder / "adapter_config.json").unlink(), ["adapter_config.json", "no such file"], True),
         (lambda folder: (folder / "adapter_config.json").write_text("{"), ["not valid JSON"], False),

@@ -136,7 +136,7 @@ async def test_a_request_that_cannot_run_gets_an_error_and_harms_nobody(client: 
     (too_long,) = await collect(client, request("long", max_tokens=5000))
     strange = Request(request_id="strange", prompt_token_ids=(1, 64), sampling=SamplingParams(max_tokens=2))
     (outside,) = await collect(client, strange)
-    assert too_long.finish_reason == outside.finish_reason == "error"
+    assert too_long.finish_reason == outside.finish_reason == "invalid"
     assert "more than the 1000 tokens" in str(too_long.error)
     assert "64" in str(outside.error)
     assert sum(len(output.token_ids) for output in await other) == 200

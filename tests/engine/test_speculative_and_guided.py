@@ -14,6 +14,9 @@ import pytest
 from torch import Tensor
 
 from octavo_engine import LLM, SamplingParams
+from octavo_engine.core.request import FinishReason
+from octavo_engine.core.step import RequestOutput
+from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.llm import Completion
 from octavo_engine.runner.executor import ThreadExecutor
 from tests.engine.pretended import PretendedMasks, PretendedProposer
@@ -95,7 +98,7 @@ def test_masks_and_drafts_together_give_what_masks_alone_do(llm: LLM) -> None:
 class BrokenMasks(PretendedMasks):
     """Fails one request at its third token, by an exception or by bits for another vocabulary."""
 
-    def __init__(self, victim: str, *, raises: bool) -> None:
+    def __init__(self, victim: str, *, raises: type[ValueError] | None) -> None:
         super().__init__()
         self._victim, self._raises = victim, raises
 
@@ -103,7 +106,7 @@ class BrokenMasks(PretendedMasks):
         mask = super().mask(request_id, answer, drafts)
         if request_id == self._victim and len(answer) == 2:
             if self._raises:
-                raise ValueError("a grammar with a defect")
+                raise self._raises("a grammar with a defect")
             return mask[:, :1]
         return mask
 
@@ -131,13 +134,23 @@ def test_a_provider_that_fails_for_a_request_ends_that_one_alone(llm: LLM) -> No
     assert [a.token_ids for a in answers[:2] + answers[3:]] == [a.token_ids for a in expected[:2] + expected[3:]]
 
 
-@pytest.mark.parametrize("raises", [True, False])
-def test_a_mask_that_fails_ends_its_request_alone(llm: LLM, raises: bool) -> None:
+@pytest.mark.parametrize("raises", [ValueError, NotAdmissibleError, None])
+def test_a_mask_that_fails_ends_its_request_alone(
+    llm: LLM, raises: type[ValueError] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     llm._loop.mask_provider = PretendedMasks()
     expected = llm.generate(PROMPTS, GREEDY)
     first = len(PROMPTS)
     llm._loop.mask_provider = BrokenMasks(f"llm-{first + 2}", raises=raises)
+    abort, reasons = llm._loop._scheduler.abort, []
+
+    def spied(request_id: str, reason: FinishReason, **more: Any) -> RequestOutput | None:
+        reasons.append(reason)
+        return abort(request_id, reason, **more)
+
+    monkeypatch.setattr(llm._loop._scheduler, "abort", spied)
     answers = llm.generate(PROMPTS, GREEDY)
+    assert reasons == ([] if raises is None else [FinishReason.INVALID if raises is NotAdmissibleError else "error"])
     assert [answer.finish_reason for answer in answers] == ["length", "length", "error", *["length"] * 3]
     assert ("a grammar with a defect" if raises else "must have 2 words") in str(answers[2].error)
     assert [a.token_ids for a in answers[:2] + answers[3:]] == [a.token_ids for a in expected[:2] + expected[3:]]

@@ -16,6 +16,7 @@ import torch
 from llguidance import LLTokenizer
 
 from octavo_engine.core.request import Request
+from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.structured.grammar import (
     choice_grammar,
@@ -176,6 +177,18 @@ def test_a_grammar_that_fails_gives_an_error_for_its_row_alone(masks: GrammarMas
     wrong, right = masks.masks([MaskRow(name, (), ()) for name in ("wrong", "right")])
     assert isinstance(wrong, Exception)
     assert isinstance(right, torch.Tensor)
+
+
+_PRIMES = {"type": "integer", "allOf": [{"multipleOf": prime} for prime in (999_983, 999_979, 999_961, 999_959)]}
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, _PRIMES])
+def test_a_grammar_that_allows_nothing_or_takes_too_much_is_the_requests_own_fault(
+    masks: GrammarMasks, schema: dict[str, Any]
+) -> None:
+    ask(masks, "bomb", json_schema_grammar(schema))
+    [error] = masks.masks([MaskRow("bomb", (), ())])
+    assert isinstance(error, NotAdmissibleError)
 
 
 def test_a_token_that_the_grammar_does_not_allow_is_an_error_of_its_request(masks: GrammarMasks) -> None:

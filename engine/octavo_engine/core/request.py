@@ -28,10 +28,7 @@ class PromptOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt and all that was asked about its answer. Nothing in it changes once it is made.
-
-    What the scheduler notes about it while it waits and runs is in `core.request_state.RequestState`.
-    """
+    """One prompt and all that was asked about its answer. It never changes; the scheduler notes in `RequestState`."""
 
     request_id: str  # made by the server or by `LLM`, never by a client
     prompt_token_ids: tuple[int, ...]
@@ -47,10 +44,11 @@ class Request:
 
 
 class FinishReason(StrEnum):
-    """Why a request ended. The first two are answers, the others are told to the client as errors."""
+    """Why a request ended. The first two are answers, the client gets the others as errors."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     TIMEOUT = "timeout"
     ERROR = "error"
+    INVALID = "invalid"  # nothing failed here: the request asks for what cannot be done

@@ -77,7 +77,7 @@ class EngineLoop:
             if self.mask_provider is not None:
                 self.mask_provider.add(request)
         except NotAdmissibleError as error:
-            reason = FinishReason.ERROR.value
+            reason = FinishReason.INVALID.value
             self._ended.append(RequestOutput(request.request_id, (), finish_reason=reason, error=str(error)))
             return
         if state.deadline is not None:
@@ -207,7 +207,8 @@ class EngineLoop:
             return False
 
     def _end_guided(self, state: RequestState, error: Exception) -> None:
-        ended = self._scheduler.abort(state.request_id, FinishReason.ERROR, error=f"guided decoding failed: {error}")
+        reason = FinishReason.INVALID if isinstance(error, NotAdmissibleError) else FinishReason.ERROR
+        ended = self._scheduler.abort(state.request_id, reason, error=f"guided decoding failed: {error}")
         self._ended += [ended] if ended else []
 
     def _masks(self, provider: MaskProvider, guided: Sequence[tuple[int, RequestState]]) -> Masks:

@@ -17,6 +17,8 @@ from octavo_engine.server.refusal import retry_after
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer
 
+_FAILURES = (FinishReason.ABORT, FinishReason.TIMEOUT, FinishReason.ERROR, FinishReason.INVALID)
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -77,7 +79,7 @@ class Sequence:
 
     def take(self, output: RequestOutput) -> Piece | None:
         """What an output of the engine adds to the answer; None if nothing can be shown yet. APIError if it failed."""
-        if output.finish_reason in (FinishReason.ABORT, FinishReason.TIMEOUT, FinishReason.ERROR):
+        if output.finish_reason in _FAILURES:
             raise self._failure(output)
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens)  # reported with the first token and the last
         self._observe(output)
@@ -111,6 +113,8 @@ class Sequence:
                 return APIError(503, message, code=code, headers=headers)
             case FinishReason.ABORT:
                 return shutting_down()
+            case FinishReason.INVALID:
+                return APIError(400, f"the request cannot be answered: {output.error}", code="not_answerable")
         return APIError(
             500, f"the answer could not be computed: {output.error or 'no reason given'}", code="engine_error"
         )

@@ -13,6 +13,8 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits
 from llguidance.gbnf_to_lark import any_to_lark
 
+from octavo_engine.errors import NotAdmissibleError
+
 MAX_CHARACTERS = 1 << 18
 """Of one grammar, or of the schema that it is made from."""
 LIMITS = LLParserLimits(
@@ -25,7 +27,7 @@ _WHITESPACE = r"( |\n {0,32})"
 """What may stand between JSON's tokens, or nothing: enough for any usual layout, and no endless run of spaces."""
 
 
-class GrammarError(ValueError):
+class GrammarError(NotAdmissibleError):
     """The grammar is wrong, or takes more than `LIMITS`; the message says what."""
 
 

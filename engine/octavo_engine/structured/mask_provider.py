@@ -41,5 +41,6 @@ class MaskProvider(Protocol):
         """For each row its bits [1 + drafts, ceil(vocab / 32)], int32 on the host: which tokens may follow.
 
         The first line says what may follow the answer, each other line what may follow one more of the drafts. It is
-        asked while the device computes the logits. An exception in a row's place ends its request alone.
+        asked while the device computes the logits. An exception in a row's place ends its request alone:
+        NotAdmissibleError if the request asks for what cannot be done.
         """
