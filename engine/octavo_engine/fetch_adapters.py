@@ -42,7 +42,7 @@ Text = Annotated[str, Field(max_length=4096)]
 
 
 class Wanted(BaseModel):
-    """One adapter of the list: `source` is fetched, `path` is there already."""
+    """One adapter of the list: `source` is fetched, `path` is there already; without both, `message` says why."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -53,6 +53,7 @@ class Wanted(BaseModel):
     source: Text | None = None
     """A Hugging Face id, or s3://bucket/prefix."""
     revision: Text | None = None
+    message: Text = ""
     variables: dict[str, Text] = Field(default_factory=dict)
     """Of the fetching process: endpoints and the like."""
     files: dict[str, Text] = Field(default_factory=dict)
@@ -136,7 +137,12 @@ class _Fetch:
         wanted = self.wanted
         if self.path is not None:
             return {"name": wanted.name, "version": wanted.version, "path": self.path}
-        message = self.problem or (self.running.last_words() if self.running else "") or "it is about to be fetched"
+        message = (
+            self.problem
+            or wanted.message
+            or (self.running.last_words() if self.running else "")
+            or "it is about to be fetched"
+        )
         return {"name": wanted.name, "version": wanted.version, "failed": bool(self.problem), "message": message}
 
 
@@ -207,7 +213,12 @@ class Fetcher:
     def _see_to(self, fetch: _Fetch) -> None:
         if fetch.running is not None:
             self._look_at(fetch, fetch.running)
-        elif fetch.path is None and self.clock() >= fetch.again_at and self._at_work < _AT_ONCE:
+        elif (
+            fetch.path is None
+            and not fetch.wanted.message
+            and self.clock() >= fetch.again_at
+            and self._at_work < _AT_ONCE
+        ):
             self._begin(fetch)
 
     @property

@@ -85,6 +85,16 @@ def test_what_is_fetched_is_shown_and_what_is_there_needs_no_process(pod: Pod) -
     assert len(pod.started) == 1
 
 
+def test_what_is_to_wait_is_not_fetched_and_says_why(pod: Pod) -> None:
+    fetcher = pod.fetcher()
+    pod.wants({"name": "sql", "version": "1", "message": "it comes with the next pod"})
+    fetcher.step()
+    assert pod.entries["sql"] == {
+        "name": "sql", "version": "1", "failed": False, "message": "it comes with the next pod",
+    }  # fmt: skip
+    assert pod.started == []
+
+
 def test_what_fails_says_why_and_is_tried_again_ever_more_rarely(pod: Pod) -> None:
     fetcher = pod.fetcher()
     pod.wants(SQL)

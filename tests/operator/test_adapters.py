@@ -46,8 +46,13 @@ def template(of: LLMService) -> dict[str, Any]:
     return dict(found["spec"]["template"])
 
 
-def listed(of: LLMService) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in json.loads(adapter_list(of.spec))["adapters"]}
+def volumes(of: LLMService) -> list[dict[str, Any]]:
+    return list(template(of)["spec"]["volumes"])
+
+
+def listed(of: LLMService, pod_of: LLMService | None = None) -> dict[str, dict[str, Any]]:
+    """What a pod that was made of `pod_of` gets as its list."""
+    return {each["name"]: each for each in json.loads(adapter_list(of.spec, volumes(pod_of or of)))["adapters"]}
 
 
 def test_the_list_says_where_each_adapter_is_and_names_credentials_only() -> None:
@@ -78,7 +83,7 @@ def test_the_sidecar_understands_the_list_and_its_arguments() -> None:
     for case in inputs():
         of = llmservice(inputs()[case])
         if of.spec.adapters:
-            wanted = WantedList.model_validate_json(adapter_list(of.spec)).adapters
+            wanted = WantedList.model_validate_json(adapter_list(of.spec, volumes(of))).adapters
             assert [each.name for each in wanted] == [each.name for each in of.spec.adapters]
             assert all((each.path is None) is not (each.source is None) for each in wanted)
             arguments = build_parser().parse_args(container(case, "adapters", "initContainers")["args"])
@@ -98,9 +103,18 @@ def test_a_change_of_the_list_needs_new_pods_only_for_new_secrets_and_volumes() 
         service(sql=HUB, fr=CLAIM, more=public, again=HUB),
     ):
         assert template(after) == template(before)
-        assert adapter_list(after.spec) != adapter_list(before.spec)
+        assert listed(after) != listed(before) or list(listed(after)) != list(listed(before))
     for after in (service(sql=HUB), service(sql=HUB, fr=CLAIM, s3=S3), service(sql=HUB, fr=CLAIM, image=IMAGE)):
         assert template(after) != template(before)
+
+
+def test_a_pod_without_an_adapters_volume_or_secret_waits_for_the_next_one() -> None:
+    before, after = service(sql=HUB), service(sql=HUB, fr=CLAIM, legal=S3)
+    found = listed(after, pod_of=before)
+    assert found["sql"] == listed(after)["sql"]
+    for name in ("fr", "legal"):
+        assert found[name].pop("message").startswith("it comes with the next revision of the pods")
+        assert found[name].keys() == {"name", "version"}
 
 
 def test_credentials_are_mounted_into_the_sidecar_alone_and_may_be_missing() -> None:
@@ -134,15 +148,22 @@ class Patches:
         self.written[name] = patch["metadata"]
 
 
-def a_pod(name: str, text: str = "", **metadata: Any) -> Mapping[str, Any]:
+def a_pod(name: str, text: str = "", spec: dict[str, Any] | None = None, **metadata: Any) -> Mapping[str, Any]:
     annotations = {ADAPTERS_ANNOTATION: text} if text else {}
-    return trimmed(POD, {"metadata": {"name": name, "uid": f"uid of {name}", "annotations": annotations, **metadata}})
+    named = {"name": name, "uid": f"uid of {name}", "annotations": annotations, **metadata}
+    return trimmed(POD, {"metadata": named, "spec": spec or {}})
 
 
 async def test_pods_get_the_list_unless_they_have_it_or_go() -> None:
     of, cluster = service(sql=HUB), Patches()
-    right = adapter_list(of.spec)
-    pods = [a_pod("new"), a_pod("right", right), a_pod("old", "{}"), a_pod("going", deletionTimestamp="now")]
+    own = {"volumes": volumes(of)}
+    right = adapter_list(of.spec, own["volumes"])
+    pods = [
+        a_pod("new", spec=own),
+        a_pod("right", right, spec=own),
+        a_pod("old", "{}", spec=own),
+        a_pod("going", spec=own, deletionTimestamp="now"),
+    ]
     assert await write_adapter_lists(cluster, of, pods) == {}
     assert cluster.written == {
         name: {"uid": f"uid of {name}", "annotations": {ADAPTERS_ANNOTATION: right}} for name in ("new", "old")

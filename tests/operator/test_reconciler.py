@@ -197,6 +197,21 @@ async def test_what_serves_is_available_also_where_the_spec_is_not_understood() 
     assert "spec.model.source.future" in server.condition("Ready")["message"]
 
 
+async def test_pods_get_the_list_of_adapters_and_what_keeps_them_from_it_is_reported() -> None:
+    server = Server(adapters=[{"name": "sql", "source": {"huggingFace": {"repository": "owner/sql"}}}])
+    operator = await settled(server)
+    pod = {"metadata": {"name": "good-1", "namespace": "llm", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}}
+    server.indexes[POD.plural][KEY] = [trimmed(POD, {**pod, "spec": {}, "status": {}})]
+    server.writes.clear()
+    await operator.reconcile(KEY)
+    assert "merge Pod good-1" in server.writes
+    server.failures["Pod"] = ApiError(403, "Forbidden", "may not patch pods")
+    with pytest.raises(ApiError, match="may not patch pods"):
+        await operator.reconcile(KEY)
+    assert server.reason("Degraded") == "ApplyFailed"
+    assert "may not patch pods" in server.condition("Degraded")["message"]
+
+
 async def test_a_pod_whose_volumes_are_not_mounted_yet_is_looked_at_again() -> None:
     server = Server()
     operator = await settled(server)

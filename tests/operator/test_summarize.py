@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -465,6 +466,24 @@ def test_weights_of_an_earlier_source_do_not_count() -> None:
     status = summarize(after, adapters_of(before, sql="Loaded"), IMAGE, Result(), NOW)
     assert status.adapters is not None
     assert (status.adapters[0].loaded_replicas, status.adapters[0].replicas[0].state) == (0, "Pending")
+
+
+def test_an_operator_that_begins_knows_what_was_known_of_ready_pods() -> None:
+    of = service(adapters=[SQL])
+    before = summarize(of, adapters_of(of, sql="Loaded"), IMAGE, Result(), NOW).as_object()
+    unasked = replace(adapters_of(of), adapter_reports={})
+    for status, reason in (
+        (before, Reason.ADAPTERS_LOADED),
+        ({**before, "observedGeneration": 2}, Reason.ADAPTERS_LOADING),
+    ):
+        summed = summarize(of.model_copy(update={"status": status}), unasked, IMAGE, Result(), NOW)
+        assert condition(summed, ConditionType.ADAPTERS_READY).reason == reason
+    loading = pod(container=RUNNING)
+    loading["metadata"]["uid"] = "u1"
+    summed = summarize(
+        of.model_copy(update={"status": before}), replace(unasked, pods=(loading,)), IMAGE, Result(), NOW
+    )
+    assert condition(summed, ConditionType.ADAPTERS_READY).reason == Reason.ADAPTERS_LOADING
 
 
 def test_without_adapters_or_pods_nothing_is_wrong_with_adapters() -> None:

@@ -33,11 +33,9 @@ async def write_adapter_lists(
     failures: dict[tuple[str, str], ApiError] = {}
     if not service.spec.adapters:
         return failures
-    text = adapter_list(service.spec)
-    digest = digest_of_list(text)
     for pod in pods:
-        metadata = pod["metadata"]
-        if pod.get("adapters") == digest or "deletionTimestamp" in metadata:
+        metadata, text = pod["metadata"], adapter_list(service.spec, (pod.get("spec") or {}).get("volumes") or ())
+        if pod.get("adapters") == digest_of_list(text) or "deletionTimestamp" in metadata:
             continue
         patch = {"metadata": {"uid": metadata["uid"], "annotations": {ADAPTERS_ANNOTATION: text}}}
         try:

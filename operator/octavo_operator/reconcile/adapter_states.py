@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from octavo_operator.api.conditions import AdapterState, Reason
 from octavo_operator.api.llmservice import Adapter
+from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import AdapterReplicaStatus, AdapterStatus
 from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.pods import PodView
@@ -19,17 +20,39 @@ _SHOWN = 3
 
 
 def adapter_statuses(
-    adapters: Sequence[Adapter], pods: Sequence[PodView], reports: Mapping[str, AdapterReport]
+    service: LLMService, pods: Sequence[PodView], reports: Mapping[str, AdapterReport]
 ) -> list[AdapterStatus]:
     """A row for each adapter and pod. `reports` are by the pods' uids."""
-    return [_status(adapter, pods, reports, MOST_ROWS // len(adapters)) for adapter in adapters]
+    adapters, before = service.spec.adapters, _rows_before(service)
+    return [_status(adapter, pods, reports, before, MOST_ROWS // len(adapters)) for adapter in adapters]
+
+
+_Rows = Mapping[tuple[str, str], AdapterReplicaStatus]
+"""By the names of adapter and pod."""
+
+
+def _rows_before(service: LLMService) -> _Rows:
+    """What was known of the same spec: an operator that begins has asked no pod yet."""
+    status = service.status or {}
+    if status.get("observedGeneration") != service.metadata.generation:
+        return {}
+    return {
+        (adapter["name"], row["pod"]): AdapterReplicaStatus.model_validate(row)
+        for adapter in status.get("adapters") or ()
+        for row in adapter.get("replicas") or ()
+    }
 
 
 def _status(
-    adapter: Adapter, pods: Sequence[PodView], reports: Mapping[str, AdapterReport], most: int
+    adapter: Adapter, pods: Sequence[PodView], reports: Mapping[str, AdapterReport], before: _Rows, most: int
 ) -> AdapterStatus:
-    version = version_of(adapter)
-    rows = [_row(adapter.name, version, pod, reports.get(pod.uid)) for pod in sorted(pods, key=lambda pod: pod.name)]
+    version, rows = version_of(adapter), []
+    for pod in sorted(pods, key=lambda pod: pod.name):
+        known = before.get((adapter.name, pod.name))
+        if pod.uid not in reports and pod.ready and known:
+            rows.append(known)
+        else:
+            rows.append(_row(adapter.name, version, pod, reports.get(pod.uid)))
     rest_last = sorted(rows, key=lambda row: row.state == AdapterState.LOADED) if len(rows) > most else rows
     loaded = sum(row.state == AdapterState.LOADED for row in rows)
     return AdapterStatus(name=adapter.name, loaded_replicas=loaded, replicas=rest_last[:most])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from octavo_operator.api.llmservice import Adapter, LLMServiceSpec
@@ -17,7 +18,7 @@ from octavo_operator.api.quantity import parse_quantity
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.source import ModelSource
 from octavo_operator.render.container import Program, variables
-from octavo_operator.render.volumes import ADAPTER_FILE, CACHE, HOME, Mount, adapter_path
+from octavo_operator.render.volumes import ADAPTER_FILE, CACHE, HOME, Mount, adapter_path, adapter_volume
 
 SIDECAR = "adapters"
 _LIST = "/etc/octavo/adapters"
@@ -29,9 +30,20 @@ _S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _S3_TOKEN = "AWS_SESSION_TOKEN"  # noqa: S105 - a variable's name
 
 
-def adapter_list(spec: LLMServiceSpec) -> str:
-    """The annotation of each pod: the adapters that it should have."""
-    return json.dumps({"adapters": [_entry(adapter) for adapter in spec.adapters]})
+def adapter_list(spec: LLMServiceSpec, volumes: Sequence[Mapping[str, Any]]) -> str:
+    """The annotation of a pod with these volumes: the adapters that it should have.
+
+    One whose volume or credential the pod does not have waits for the pod that takes its place.
+    """
+    present = {volume["name"] for volume in volumes} | {file for volume in volumes for file in _files_of(volume)}
+    return json.dumps({"adapters": [_entry(adapter, present) for adapter in spec.adapters]})
+
+
+def _files_of(volume: Mapping[str, Any]) -> Iterator[str]:
+    """The files of credentials that a volume has, or would have if there were their Secrets."""
+    for source in (volume.get("projected") or {}).get("sources") or ():
+        for item in (source.get("secret") or {}).get("items") or ():
+            yield item["path"]
 
 
 def digest_of_list(text: str) -> str:
@@ -85,12 +97,15 @@ def _projected(file: str) -> dict[str, Any]:
     return {"secret": {"name": name, "items": [{"key": key, "path": file}], "optional": True}}
 
 
-def _entry(adapter: Adapter) -> dict[str, Any]:
+def _entry(adapter: Adapter, present: Container[str]) -> dict[str, Any]:
     source = adapter.source
     files = _credentials(source)
+    known = {"name": adapter.name, "version": version_of(adapter)}
+    needed = [*([name] if (name := adapter_volume(source)) else []), *files.values()]
+    if not all(each in present for each in needed):
+        return {**known, "message": "it comes with the next revision of the pods, which has its volume or Secret"}
     found = {
-        "name": adapter.name,
-        "version": version_of(adapter),
+        **known,
         "path": adapter_path(source),
         "source": _fetched_from(source),
         "revision": source.hugging_face.revision if source.hugging_face else None,

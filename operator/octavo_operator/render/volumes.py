@@ -107,12 +107,18 @@ def _volume_name(volume: dict[str, Any]) -> str:
     return f"adapters-{hashlib.sha256(json.dumps(volume, sort_keys=True).encode()).hexdigest()[:10]}"
 
 
+def adapter_volume(source: ModelSource) -> str | None:
+    """The name of the volume that an adapter lies on; None where it is fetched."""
+    volume = _volume(source)
+    return _volume_name(volume) if volume else None
+
+
 def adapter_path(source: ModelSource) -> str | None:
     """Where an adapter on a volume lies in the container; None where it is fetched."""
-    volume, place = _volume(source), source.persistent_volume_claim or source.image
-    if volume is None or place is None:
+    name, place = adapter_volume(source), source.persistent_volume_claim or source.image
+    if name is None or place is None:
         return None
-    return posixpath.normpath(posixpath.join(ADAPTERS, _volume_name(volume), place.path.lstrip("/")))
+    return posixpath.normpath(posixpath.join(ADAPTERS, name, place.path.lstrip("/")))
 
 
 def weights_path(path: str) -> str:
