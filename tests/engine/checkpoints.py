@@ -53,15 +53,16 @@ UNEVEN: dict[str, Any] = {
 def reference_model(family: str = "Llama", *, std: float = 0.25, **changes: Any) -> Any:
     """A LlamaForCausalLM, or of another family, in float32 whose every weight matters: norms and biases are random.
 
-    `std`: of matrices other than embeddings; where it is large, layers drown what tokens are embedded as. Older
-    families call their class LMHeadModel.
+    `changes`: of SIZES; `...` leaves a field out. `std`: of matrices other than embeddings; where it is large, layers
+    drown what tokens are embedded as. Older families call their class LMHeadModel.
     """
     import transformers
 
     torch.manual_seed(1234)
     kind = "ForCausalLM" if hasattr(transformers, f"{family}ForCausalLM") else "LMHeadModel"
     model_class = getattr(transformers, f"{family}{kind}")
-    model = model_class(model_class.config_class(**{**SIZES, **changes})).eval()
+    fields = {name: value for name, value in {**SIZES, **changes}.items() if value is not ...}
+    model = model_class(model_class.config_class(**fields)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):

@@ -132,6 +132,34 @@ CASES = {
             "hidden_act": "gelu_pytorch_tanh",
         },
     ),
+    "kolibri1": Case(
+        "Kolibri1",
+        {
+            "intermediate_size": ...,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": WINDOW,
+            "head_dim": 12,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 44,
+            "shared_expert_intermediate_size": 52,
+            "norm_topk_prob": True,
+        },
+    ),
+    "flint": Case(
+        "Flint",
+        {
+            **UNEVEN_BIASED,
+            "head_dim": 12,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "sliding_window": WINDOW,
+            "mlp_only_layers": [1],
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 44,
+            "shared_expert_intermediate_size": 52,
+        },
+    ),
     "mimo-v2": Case(
         "MiMoV2Flash",
         {

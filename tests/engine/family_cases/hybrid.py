@@ -36,6 +36,21 @@ CASES = {
             "tie_word_embeddings": False,
         },
     ),
+    "lfm3": Case(
+        "Lfm3",
+        {
+            **UNEVEN,
+            "head_dim": 16,
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+            "sliding_window": WINDOW,
+            "conv_bias": True,
+            "conv_L_cache": 4,
+            "attention_bias": True,
+            "norm_eps": 0.01,
+            "tie_word_embeddings": False,
+        },
+    ),
     "kimi-linear": Case(
         "KimiLinear",
         {

@@ -22,6 +22,7 @@ from octavo_engine.model.families.fairseq import BIOGPT, XGLM
 from octavo_engine.model.families.falcon import FALCON
 from octavo_engine.model.families.falcon_h1 import FALCON_H1
 from octavo_engine.model.families.family import Family
+from octavo_engine.model.families.flint import FLINT
 from octavo_engine.model.families.gemma import GEMMA
 from octavo_engine.model.families.gemma2 import GEMMA2, VAULTGEMMA
 from octavo_engine.model.families.gemma3 import GEMMA3
@@ -44,9 +45,11 @@ from octavo_engine.model.families.hy_v3 import HY_V3
 from octavo_engine.model.families.hyperclovax import HYPERCLOVAX
 from octavo_engine.model.families.jamba import JAMBA
 from octavo_engine.model.families.kimi_linear import KIMI_LINEAR
+from octavo_engine.model.families.kolibri import KOLIBRI1
 from octavo_engine.model.families.laguna import LAGUNA
 from octavo_engine.model.families.lfm2 import LFM2
 from octavo_engine.model.families.lfm2_moe import LFM2_MOE
+from octavo_engine.model.families.lfm3 import LFM3
 from octavo_engine.model.families.llama import EMU3, LLAMA
 from octavo_engine.model.families.llama4 import LLAMA4
 from octavo_engine.model.families.longcat import LONGCAT_FLASH
@@ -159,6 +162,8 @@ _ALL = (
     LLAMA4,
     DEEPSEEK_V32,
     GLM_MOE_DSA,
+    FLINT,
+    KOLIBRI1,
     MELLUM,
     LAGUNA,
     HY_V3,
@@ -167,6 +172,7 @@ _ALL = (
     AFMOE,
     LFM2,
     LFM2_MOE,
+    LFM3,
     BAMBA,
     GRANITE_HYBRID,
     NEMOTRON_H,

@@ -49,14 +49,19 @@ def norm(fields: Fields) -> NormSpec:
     return NormSpec(fields.number("norm_eps", 0, 1))
 
 
-def mixers(fields: Fields) -> list[AttentionSpec | ShortConvSpec]:
-    """The mixer of each layer."""
-    attention = reading.attention(fields, qk_norm=QKNormSpec(norm(fields)))
-    conv = ShortConvSpec(
+def short_conv(fields: Fields) -> ShortConvSpec:
+    """The mixer of layers that do not attend."""
+    return ShortConvSpec(
         channels=reading.hidden_size(fields),
         width=fields.integer("conv_L_cache", 2, 64),
         bias=fields.boolean("conv_bias", False),
     )
+
+
+def mixers(fields: Fields) -> list[AttentionSpec | ShortConvSpec]:
+    """The mixer of each layer."""
+    attention = reading.attention(fields, qk_norm=QKNormSpec(norm(fields)))
+    conv = short_conv(fields)
     return [attention if attends else conv for attends in _attends(fields)]
 
 

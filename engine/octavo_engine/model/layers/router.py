@@ -11,15 +11,17 @@ from octavo_engine.model.spec import ExpertGroups, RouterSpec
 def choose(logits: Tensor, router: RouterSpec, top_k: int, correction: Tensor | None) -> tuple[Tensor, Tensor]:
     """Of each token the chosen experts, int64, and their weights, float32; both [T, top_k].
 
-    From logits [T, E]; `correction` [E], float32, is added to scores for the choice alone.
+    From logits [T, E]; `correction` [E], float32, is added for the choice alone: to scores, or to logits where only the
+    chosen ones are scored.
     """
     if router.softcap is not None:
         logits = torch.tanh(logits.float() / router.softcap) * router.softcap
     if router.scores == "sparsemixer":
         return _sparsemixer(logits.float(), router.jitter)
     if router.scores in ("softmax of chosen", "sigmoid of chosen"):
-        highest, chosen = logits.topk(top_k, dim=-1)
-        highest = highest.float()
+        ranked = logits if correction is None else logits.float() + correction
+        chosen = ranked.topk(top_k, dim=-1).indices
+        highest = logits.gather(-1, chosen).float()
         weights = highest.softmax(dim=-1) if router.scores == "softmax of chosen" else highest.sigmoid()
     else:
         scores = logits.float().softmax(dim=-1) if router.scores == "softmax" else logits.float().sigmoid()
