@@ -40,7 +40,8 @@ def make_plan(config: EngineConfig, resolved: ResolvedConfig, gpu_memory: int) -
 
 def _table(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig, plan: MemoryPlan) -> str:
     need, stored, ranks, spec = plan.need, checkpoint_bytes(files), config.tensor_parallel_size, resolved.spec
-    quantized = "" if spec.quantization is None else f" (linear layers in {spec.quantization.name})"
+    experts = ", experts dequantized" if spec.has_experts else ""
+    quantized = "" if spec.quantization is None else f" (linear layers in {spec.quantization.name}{experts})"
     cached = " (fp8)" if resolved.kv_dtype == FP8 else ""
     rows = [
         ("model", f"{config.model} ({spec.architecture}, {spec.num_layers} layers)"),

@@ -329,11 +329,6 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"num_local_experts": 60_000},
         "num_local_experts 60000 is not between 1 and 4096",
     ),
-    "experts in fp8": (
-        "MixtralForCausalLM",
-        {"quantization_config": {"quant_method": "fp8"}},
-        "quantized (fp8), which this version of Octavo does not compute for mixtures of experts",
-    ),
     "unknown activation": ("MixtralForCausalLM", {"hidden_act": "gelu_10"}, "hidden_act 'gelu_10' is not supported"),
     "factors": (
         "Phi3ForCausalLM",

@@ -556,7 +556,10 @@ class MoESpec:
     """Before and after the experts, and before and after the shared one, four norms with weights of their own; the
     router reads what is not normalised, and the layer itself has no norm before them (Gemma 4)."""
     quantization: MXFP4 | None = None
-    """How experts are stored in the checkpoint; None: in floating point."""
+    """How the tensors of all experts together are stored in the checkpoint; None: in floating point."""
+    stored_as: LinearMethod | None = None
+    """How each expert's own projections are stored, and those of the shared expert, which are computed so as well;
+    None: in floating point. Experts are dequantized while they are loaded."""
 
 
 FeedForward = MLPSpec | MoESpec

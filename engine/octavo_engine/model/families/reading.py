@@ -12,6 +12,8 @@ import torch
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.families.rope import rope
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import LLAMA_NAMES, TensorNames
+from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.select import read_method
 from octavo_engine.model.spec import (
     AttentionSpec,
@@ -57,13 +59,9 @@ def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **va
     vocab_size = fields.integer("vocab_size", 1, 1 << 26)
     if "quantization" not in values:
         values["quantization"] = read_method(fields)
-    if values["quantization"] is not None and any(
-        isinstance(part, MoESpec) for layer in layers for part in layer.feed_forwards
-    ):
-        raise ModelLoadError(
-            f"{fields.origin}: the weights are quantized ({values['quantization'].name}), which this version of Octavo "
-            "does not compute for mixtures of experts; take an unquantized checkpoint of the model"
-        )
+    if (method := values["quantization"]) is not None:
+        names = values.get("names", LLAMA_NAMES)
+        layers = tuple(_with_stored_experts(fields, layer, names, method) for layer in layers)
     values.setdefault("head", HeadSpec(tied=fields.boolean("tie_word_embeddings", False)))
     return ModelSpec(
         architecture=architecture,
@@ -75,6 +73,20 @@ def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **va
         layers=layers,
         **values,
     )
+
+
+def _with_stored_experts(fields: Fields, layer: LayerSpec, names: TensorNames, method: LinearMethod) -> LayerSpec:
+    """`layer`, whose experts a checkpoint stores by `method` too; ModelLoadError where that has no one form."""
+    mixtures = [part for part in layer.feed_forwards if isinstance(part, MoESpec)]
+    if not mixtures:
+        return layer
+    numbered = "{expert}" in names.expert_gate and names.expert_gate != names.expert_up
+    if not numbered or layer.feed_forward is not mixtures[0]:
+        raise ModelLoadError(
+            f"{fields.origin}: the weights are quantized ({method.name}), which this version of Octavo does not "
+            "compute for experts that a checkpoint holds in one tensor; take an unquantized checkpoint of the model"
+        )
+    return replace(layer, feed_forward=replace(mixtures[0], stored_as=method))
 
 
 def repeated(fields: Fields, layer: LayerSpec) -> tuple[LayerSpec, ...]:

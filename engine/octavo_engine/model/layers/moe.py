@@ -20,6 +20,7 @@ from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.layers.router import choose
 from octavo_engine.model.layers.shared_expert import SharedExpert
 from octavo_engine.model.names import ExpertLayout
+from octavo_engine.model.quantization.dequantized import DequantizedProjection
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MoESpec
@@ -41,8 +42,7 @@ class MoE(nn.Module):
         self.spec, self.layer, self.options = spec, layer, options
         self.hidden = unsharded(hidden_size, "hidden_size")
         size, shard, count = spec.intermediate_size, options.ranks.shard, spec.num_experts
-        alignment = 1 if spec.quantization is None else spec.quantization.alignment
-        self.inner = span(shard.intermediate(size, alignment), size, "intermediate_size")
+        self.inner = span(shard.intermediate(size, _alignment(spec)), size, "intermediate_size")
         ranked = count + spec.zero_experts
         self.router = Linear(self.hidden, (unsharded(ranked),), bias=spec.router.bias, options=options)
         corrected = spec.router.correction_bias
@@ -57,7 +57,9 @@ class MoE(nn.Module):
             if spec.branch_norm is None
             else {role: Norm(hidden_size, spec.branch_norm, options) for role in _BRANCH_NORMS}
         )
-        self.shared = None if spec.shared is None else SharedExpert(spec.shared, hidden_size, layer, options)
+        self.shared = (
+            None if spec.shared is None else SharedExpert(spec.shared, hidden_size, layer, options, spec.stored_as)
+        )
 
         def memory(*shape: int) -> nn.Parameter:
             return parameter(*shape, dtype=options.dtype, device=options.device)
@@ -191,6 +193,11 @@ class MoE(nn.Module):
         size = self.inner.size
         pairs = [(gate, self.gate_up[expert, :size]), (up, self.gate_up[expert, -size:])]
         pairs = pairs if self.spec.gated else pairs[1:]
+        if (method := self.spec.stored_as) is not None:
+            for name, target in pairs:
+                yield from DequantizedProjection(method, target, self.inner, self.width).tensors(name)
+            yield from DequantizedProjection(method, self.down[expert], self.width, self.inner).tensors(down)
+            return
         yield from joined(plain(f"{name}.weight", target, self.inner, self.width) for name, target in pairs)
         yield plain(f"{down}.weight", self.down[expert], self.width, self.inner)
 
@@ -244,8 +251,8 @@ class MoE(nn.Module):
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """The dimensions that experts cannot be stored in, and of what they should be multiples."""
-        alignment = 1 if self.spec.quantization is None else self.spec.quantization.alignment
-        yield from ((span, alignment) for span in (self.inner, self.hidden) if span.size % alignment)
+        alignment = _alignment(self.spec)
+        yield from ((span, alignment) for span in (self.inner, self.width) if span.size % alignment)
 
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, by any of kernels/moe.py, moe_autotune.py and PyTorch.
@@ -272,6 +279,13 @@ class MoE(nn.Module):
             + shared
             + latents
         )
+
+
+def _alignment(spec: MoESpec) -> int:
+    """Ranks share the experts' intermediate size in multiples of this."""
+    if spec.stored_as is not None:
+        return max(spec.stored_as.row_alignment, spec.stored_as.column_alignment)
+    return 1 if spec.quantization is None else spec.quantization.alignment
 
 
 def _viewed(name: str, target: Tensor, *spans: Span) -> CheckpointTensor:

@@ -116,8 +116,12 @@ class FP8Scheme:
         scaling = self.input_scaling(weights)
         if scaling is None:
             x = cast("Tensor", x)
-            return products.linear(x, dequantize(weight, scale, x.dtype), bias, addend)
+            return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
         return fp8_linear(x, scaling, weight, scale, bias, weights.dtype)
+
+    def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
+        """The numbers [out, in], computed in float32 and rounded to `dtype` once."""
+        return dequantize(weights.weight, cast("Tensor", weights.scale), dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:
         """The weight and block scales in float32, and the weight in `dtype`; nothing where products are in 8 bits."""

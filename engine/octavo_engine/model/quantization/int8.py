@@ -78,8 +78,11 @@ class INT8:
     ) -> Tensor:
         """By the dequantized weight."""
         x = cast("Tensor", x)
-        wide = weights.weight.float().mul_(cast("Tensor", weights.scale))
-        return products.linear(x, wide.to(x.dtype), bias, addend)
+        return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
+
+    def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
+        """The numbers [out, in], computed in float32 and rounded to `dtype` once."""
+        return weights.weight.float().mul_(cast("Tensor", weights.scale)).to(dtype)
 
     def scratch_bytes(self, weights: Weights) -> int:
         """The weight in float32 and in the type that is computed in."""

@@ -132,5 +132,8 @@ class LinearMethod(Protocol):
         With weights that are multiplied `in_8_bits` there is no addend.
         """
 
+    def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
+        """The numbers [out, in] that a weight stands for, in `dtype`."""
+
     def scratch_bytes(self, weights: Weights) -> int:
         """Memory that `apply` takes besides its arguments and result, whatever the number of tokens."""

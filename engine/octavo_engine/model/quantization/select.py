@@ -17,6 +17,8 @@ _SCHEMES: tuple[Scheme, ...] = tuple(
 
 _PROJECTION = re.compile(r"(^re:(?!.*lm_head)|_proj$|self_attn$|mlp$|layers(\.\d+)?$)")
 """What names a linear layer, or what holds some, in a list of what was not quantized."""
+_ROUTER = re.compile(r"^re:[^|]*\b(gate|router|shared_expert_gate)\$?$")
+"""A pattern of that list that means routers alone, which are never quantized."""
 
 
 def read_method(fields: Fields) -> LinearMethod | None:
@@ -53,7 +55,8 @@ def _check_left_out(config: Fields, name: str) -> None:
     left_out = config.values.get(name) or []
     if not isinstance(left_out, list):
         raise config.wrong(name, left_out, "is no list")
-    if linears := [item for item in left_out if isinstance(item, str) and _PROJECTION.search(item)]:
+    names = [item for item in left_out if isinstance(item, str) and not _ROUTER.search(item)]
+    if linears := [name for name in names if _PROJECTION.search(name)]:
         raise unsupported(config, f"{linears[0]} is not quantized while other layers are")
 
 

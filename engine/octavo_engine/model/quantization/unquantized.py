@@ -55,6 +55,10 @@ class Unquantized:
         """One product."""
         return products.linear(cast("Tensor", x), weights.weight, bias, addend)
 
+    def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
+        """The weight itself."""
+        return weights.weight.to(dtype)
+
     def scratch_bytes(self, weights: Weights) -> int:  # noqa: ARG002
         """Nothing."""
         return 0

@@ -1,0 +1,108 @@
+"""Quantized checkpoints of mixtures of experts: experts are dequantized while they are loaded, all else as usual."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import reference_model, save
+from fp8_checkpoints import FORMATS as FP8_FORMATS
+from fp8_checkpoints import PROJECTIONS, quantized
+from grouped_checkpoints import FORMATS
+from rank_logits import logits_of
+from safetensors.torch import load_file, save_file
+from test_fp8 import load
+from test_shard import group_logits
+
+from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.model import footprint
+from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.shard import Shard
+from octavo_engine.model.source import ModelFiles
+
+SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "moe_intermediate_size": 256, "head_dim": 128}
+SIZES |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "num_experts_per_tok": 2}
+ROUTERS = ["lm_head", "re:.*mlp.gate$", "re:.*shared_expert_gate$"]
+
+
+def save_pair(directory: Path, name: str, family: str = "Qwen3Moe", **changes: Any) -> tuple[Path, Path]:
+    """A checkpoint in format `name`, and one in float32 of the numbers that it stands for."""
+    exact = save(reference_model(family, **{**SIZES, "num_experts": 4, **changes}), directory / f"{name}-exact")
+    packed = directory / name
+    shutil.copytree(exact, packed)
+    numbers, stored = load_file(exact / "model.safetensors"), {}
+    fp8 = name in FP8_FORMATS
+    wanted = FP8_FORMATS[name] if fp8 else FORMATS[name][1]
+    for key in sorted(numbers):
+        weight = numbers[key]
+        if not key.endswith((*PROJECTIONS, "w1.weight", "w2.weight", "w3.weight")):
+            stored[key] = weight
+        elif fp8:
+            stored[key], scale, numbers[key] = quantized(weight, name)
+            stored[f"{key}_scale_inv" if name == "deepseek" else f"{key}_scale"] = scale
+        else:
+            tensors, numbers[key] = FORMATS[name][0](wanted)(weight)
+            stored |= {f"{key.removesuffix('weight')}{end}": tensor for end, tensor in tensors.items()}
+    save_file({key: tensor.contiguous() for key, tensor in numbers.items()}, exact / "model.safetensors")
+    save_file({key: tensor.contiguous() for key, tensor in stored.items()}, packed / "model.safetensors")
+    config = json.loads((packed / "config.json").read_text())
+    left_out = {"ignore": ROUTERS} if "ignore" in wanted else {}
+    config["quantization_config"] = {**wanted, **left_out}
+    (packed / "config.json").write_text(json.dumps(config))
+    return packed, exact
+
+
+CASES = [
+    *(("Qwen3Moe", name) for name in ("gptq", "gptq_act_order", "awq", "w4a16_act_order", "deepseek")),
+    ("Qwen2Moe", "compressed_channel"),
+    ("Mixtral", "w8a16"),
+]
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(family: str, name: str, tmp_path: Path) -> None:
+    """Mixtral's experts have other names; Qwen2's have a shared one beside them, quantized like linear layers."""
+    more = {"shared_expert_intermediate_size": 128} if family == "Qwen2Moe" else {}
+    more |= {"num_local_experts": 4} if family == "Mixtral" else {}
+    packed, exact = save_pair(tmp_path, name, family, **more)
+    decoder = load(packed)
+    torch.testing.assert_close(logits_of(decoder), logits_of(load(exact)), rtol=1e-5, atol=1e-5)
+    assert all(mixture.gate_up.dtype == mixture.down.dtype == torch.float32 for mixture in decoder.mixtures())
+    assert decoder.layers[0].mixer.qkv.weight.dtype in (torch.uint8, torch.float8_e4m3fn)
+    loaded = load(packed, dtype=torch.bfloat16)
+    planned = footprint.weight_bytes(make_blueprint(decoder.spec, torch.bfloat16, Shard()))
+    assert planned == sum(parameter.nbytes for parameter in loaded.parameters())
+
+
+def test_ranks_compute_what_one_computes(tmp_path: Path) -> None:
+    pairs = [save_pair(tmp_path, name, num_attention_heads=4) for name in ("gptq", "awq", "deepseek")]
+    group_logits(2, [packed for packed, _ in pairs], tmp_path)
+    for packed, exact in pairs:
+        logits = torch.load(tmp_path / f"{packed.name}.pt")
+        torch.testing.assert_close(logits, logits_of(load(exact)), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ConfigurationError, match=r"intermediate_size \(64\).* no multiple of 128"):
+        check_alignment(read_spec(ModelFiles("test", directory=pairs[2][0])), 4)
+
+
+def test_experts_that_are_no_complete_blocks_are_refused(tmp_path: Path) -> None:
+    config = reference_model("Qwen3Moe", **SIZES, num_experts=4).config
+    config.moe_intermediate_size, config.quantization_config = 192, FP8_FORMATS["deepseek"]
+    config.architectures = ["Qwen3MoeForCausalLM"]
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    with pytest.raises(ModelLoadError, match=r"intermediate_size \(192\) is no multiple of 128"):
+        check_alignment(read_spec(ModelFiles("test", directory=tmp_path)), 1)
+
+
+def test_experts_in_one_tensor_are_refused(tmp_path: Path) -> None:
+    directory = save(reference_model("GraniteMoe", num_local_experts=4, num_experts_per_tok=2), tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = FORMATS["gptq"][1]
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelLoadError, match=r"quantized \(gptq\).*experts that a checkpoint holds in one tensor"):
+        read_spec(ModelFiles("test", directory=directory))
