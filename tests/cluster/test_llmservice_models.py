@@ -349,6 +349,7 @@ def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_al
                       "storageClassName": f"{namespace.namespace}-tunes"}}  # fmt: skip
     in_bucket = {"s3": {**S3, "prefix": "sql"}}
     on_claim = {"persistentVolumeClaim": {"claimName": "tunes", "path": "fr"}}
+    lost = {"persistentVolumeClaim": {"claimName": "lost"}}
     in_hub = {"huggingFace": {"repository": REPOSITORY, "endpoint": endpoint}}
 
     def listed(**sources: Any) -> dict[str, Any]:
@@ -357,21 +358,19 @@ def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_al
         return service(adapters=adapters, replicas=2, engine=engine, model={"source": {"s3": GONE, "demo": "smollm2"}})
 
     with volumes(namespace, tunes=folder / "claim"):
-        namespace.apply(claim, listed(sql=in_bucket, fr=on_claim, wide=in_hub))
+        namespace.apply(claim, listed(sql=in_bucket, fr=on_claim, wide=in_hub, lost=lost))
         wait_for_condition(namespace, "good", "Ready", "Serving", LOADED)
         namespace.wait_until(lambda: len(ready_pods(namespace)) == 2, LOADED, "both replicas are ready")
         pods = {pod["metadata"]["name"] for pod in ready_pods(namespace)}
-        found = wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Failed")
-        assert {row["name"]: row["loadedReplicas"] for row in found["status"]["adapters"]} == {
-            "sql": 2,
-            "fr": 2,
-            "wide": 0,
-        }
+        found = wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Failed", lost="Failed")
+        loaded = {row["name"]: row["loadedReplicas"] for row in found["status"]["adapters"]}
+        assert loaded == {"sql": 2, "fr": 2, "wide": 0, "lost": 0}
         for kind, status in (("AdaptersReady", "False"), ("Degraded", "True"), ("Ready", "True")):
             assert condition(found, kind)["status"] == status
         assert condition(found, "AdaptersReady")["reason"] == condition(found, "Degraded")["reason"] == "AdapterFailed"
         described = namespace.kubectl("describe", "llms", "good")
         assert "rank 64" in condition(found, "AdaptersReady")["message"] and "--max-lora-rank" in described
+        assert "there is no PersistentVolumeClaim lost" in condition(found, "AdaptersReady")["message"]
         first = {name: completions(namespace, pods, name) for name in ("good", "sql", "fr", "wide")}
         assert first["wide"] == {"model_not_found"}
         assert all(len(answers) == 1 for answers in first.values()), first
@@ -388,7 +387,7 @@ def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_al
             LOADED, "the engine starts again",
         )  # fmt: skip
         namespace.wait_until(lambda: len(ready_pods(namespace)) == 2, LOADED, "both replicas are ready again")
-        wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Failed")
+        wait_for_adapters(namespace, pods, sql="Loaded", fr="Loaded", wide="Failed", lost="Failed")
         assert {name: completions(namespace, pods, name) for name in first} == first
 
         namespace.apply(listed(sql=on_claim, fr=on_claim, wide=in_bucket))

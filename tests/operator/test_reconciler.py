@@ -212,6 +212,28 @@ async def test_pods_get_the_list_of_adapters_and_what_keeps_them_from_it_is_repo
     assert "may not patch pods" in server.condition("Degraded")["message"]
 
 
+async def test_an_adapter_whose_claim_is_missing_keeps_no_pod_from_starting() -> None:
+    hub, claim = {"huggingFace": {"repository": "owner/sql"}}, {"persistentVolumeClaim": {"claimName": "tunes"}}
+    server = Server(adapters=[{"name": "sql", "source": hub}, {"name": "fr", "source": claim}])
+    server.indexes[POD.plural][KEY] = [
+        {"metadata": {"name": "good-1", "uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}, "status": {}}
+    ]
+    operator = await settled(server)
+
+    def claims() -> list[str]:
+        volumes = server.live["Deployment"]["spec"]["template"]["spec"]["volumes"]
+        return [each["persistentVolumeClaim"]["claimName"] for each in volumes if "persistentVolumeClaim" in each]
+
+    assert claims() == []
+    assert await operator.reconcile(KEY) == 10.0
+    assert (server.reason("AdaptersReady"), server.reason("Degraded")) == ("AdapterFailed", "AdapterFailed")
+    assert "there is no PersistentVolumeClaim tunes" in server.condition("AdaptersReady")["message"]
+    server.live["PersistentVolumeClaim"] = {"metadata": {"name": "tunes"}}
+    await operator.reconcile(KEY)
+    assert claims() == ["tunes"]
+    assert server.reason("AdaptersReady") == "AdaptersLoading"
+
+
 async def test_a_pod_whose_volumes_are_not_mounted_yet_is_looked_at_again() -> None:
     server = Server()
     operator = await settled(server)

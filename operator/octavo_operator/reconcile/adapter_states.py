@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from octavo_operator.api.conditions import AdapterState, Reason
 from octavo_operator.api.llmservice import Adapter
@@ -11,7 +11,7 @@ from octavo_operator.api.status import AdapterReplicaStatus, AdapterStatus
 from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.pods import PodView
 from octavo_operator.reconcile.problem import Problem
-from octavo_operator.render.adapters import version_of
+from octavo_operator.render.adapters import claim_of, version_of
 
 MOST_ROWS = 1000
 """Rows of a status: one object holds a megabyte or so."""
@@ -20,11 +20,21 @@ _SHOWN = 3
 
 
 def adapter_statuses(
-    service: LLMService, pods: Sequence[PodView], reports: Mapping[str, AdapterReport]
+    service: LLMService,
+    pods: Sequence[PodView],
+    reports: Mapping[str, AdapterReport],
+    missing_claims: Container[str] = frozenset(),
 ) -> list[AdapterStatus]:
     """A row for each adapter and pod. `reports` are by the pods' uids."""
     adapters, before = service.spec.adapters, _rows_before(service)
-    return [_status(adapter, pods, reports, before, MOST_ROWS // len(adapters)) for adapter in adapters]
+    found = []
+    for adapter in adapters:
+        if (claim := claim_of(adapter)) in missing_claims:
+            rows = [_without_claim(claim, pod) for pod in pods]
+        else:
+            rows = [_row(adapter, pod, reports.get(pod.uid), before) for pod in pods]
+        found.append(_status(adapter.name, rows, MOST_ROWS // len(adapters)))
+    return found
 
 
 _Rows = Mapping[tuple[str, str], AdapterReplicaStatus]
@@ -43,28 +53,29 @@ def _rows_before(service: LLMService) -> _Rows:
     }
 
 
-def _status(
-    adapter: Adapter, pods: Sequence[PodView], reports: Mapping[str, AdapterReport], before: _Rows, most: int
-) -> AdapterStatus:
-    version, rows = version_of(adapter), []
-    for pod in sorted(pods, key=lambda pod: pod.name):
-        known = before.get((adapter.name, pod.name))
-        if pod.uid not in reports and pod.ready and known:
-            rows.append(known)
-        else:
-            rows.append(_row(adapter.name, version, pod, reports.get(pod.uid)))
-    rest_last = sorted(rows, key=lambda row: row.state == AdapterState.LOADED) if len(rows) > most else rows
+def _status(name: str, rows: Sequence[AdapterReplicaStatus], most: int) -> AdapterStatus:
+    shown = sorted(rows, key=lambda row: row.pod)
+    if len(rows) > most:
+        shown = sorted(shown, key=lambda row: row.state == AdapterState.LOADED)[:most]
     loaded = sum(row.state == AdapterState.LOADED for row in rows)
-    return AdapterStatus(name=adapter.name, loaded_replicas=loaded, replicas=rest_last[:most])
+    return AdapterStatus(name=name, loaded_replicas=loaded, replicas=shown)
 
 
-def _row(name: str, version: str, pod: PodView, report: AdapterReport | None) -> AdapterReplicaStatus:
+def _without_claim(claim: str, pod: PodView) -> AdapterReplicaStatus:
+    message = f"there is no PersistentVolumeClaim {claim}: once there is, pods are made that have it"
+    return AdapterReplicaStatus(pod=pod.name, state=AdapterState.FAILED, message=message)
+
+
+def _row(adapter: Adapter, pod: PodView, report: AdapterReport | None, before: _Rows) -> AdapterReplicaStatus:
     if report is None:
+        known = before.get((adapter.name, pod.name))
+        if pod.ready and known:
+            return known
         message = "the pod does not say yet which adapters it has"
         return AdapterReplicaStatus(pod=pod.name, state=AdapterState.PENDING, message=message)
-    found = next((each for each in report.adapters if each.name == name), None)
-    if found is None or found.version != version:
-        message = "the pod has not taken the list in yet, which takes up to two minutes"
+    found = next((each for each in report.adapters if each.name == adapter.name), None)
+    if found is None or found.version != version_of(adapter):
+        message = "the pod has not taken the list in yet, which takes some seconds"
         return AdapterReplicaStatus(pod=pod.name, state=AdapterState.PENDING, message=message)
     return AdapterReplicaStatus(pod=pod.name, state=found.state, message=found.message or None)
 

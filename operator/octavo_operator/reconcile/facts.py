@@ -26,7 +26,7 @@ class Result:
 
     `problem`: what kept the operator from applying anything; `refused`: what the API server says of a child that it
     refused; `unserved`: the same of a child without which nothing serves; `no_scaler`: why there is no autoscaler
-    though one is wanted, in a sentence.
+    though one is wanted, in a sentence; `missing_claims`: those of adapters that are not there.
     """
 
     problem: Problem | None = None
@@ -35,6 +35,7 @@ class Result:
     conflict: Problem | None = None
     rollout: RolloutState = field(default_factory=RolloutState)
     no_scaler: str = ""
+    missing_claims: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from octavo_operator.reconcile.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.stalled import patience_seconds
 from octavo_operator.reconcile.summarize import invalid_status, summarize, without_load
 from octavo_operator.render import RenderConfig, blocking, render
+from octavo_operator.render.adapters import claim_of, without_claims
 from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly, why_no_scaler
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,10 @@ _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 """Access modes of claims that pods on several nodes may have at the same time."""
 _LASTING = timedelta(minutes=1)
 """What should pass and has not for so long is reported, such as the failure of an admission webhook that is gone."""
+_CLAIM_SECONDS = 10.0
+"""Between two looks for a claim that is not there."""
+_CLAIM_TRUST = timedelta(minutes=1)
+"""For so long a claim that was there is not asked for again."""
 _LOAD_PAUSE = timedelta(minutes=1)
 """Between two writes of a status in which only the load is another: autoscalers measure it every few seconds."""
 
@@ -69,6 +74,7 @@ class Reconciler:
         self._written: dict[Key, Object] = {}
         self._written_at: dict[Key, datetime] = {}
         self._failing: dict[Key, datetime] = {}
+        self._claims_seen: dict[Key, datetime] = {}
         self._clock: Callable[[], str] = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def reconcile(self, key: Key) -> float | None:
@@ -112,14 +118,17 @@ class Reconciler:
             # In the place of a HorizontalPodAutoscaler, which is not made then; and it is never written.
             seen = {**observed.children, ("HorizontalPodAutoscaler", service.name): report}
             observed = replace(observed, children=seen)
-        applied = await self._children.apply(key, service, observed, render(service, config))
+        missing = await self._missing_claims(service, observed)
+        wanted = render(without_claims(service, missing), config)
+        applied = await self._children.apply(key, service, observed, wanted)
         applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
-        pauses = _pauses(service, observed, self._clock())
+        pauses = _pauses(service, observed, self._clock()) + [_CLAIM_SECONDS] * bool(missing)
         again, reported = _again(service, applied, now, moment, pauses), self._reported(key, applied, moment)
         try:
             if reported or not applied.failures:  # else what there is to say is as old as what was applied
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)
-                result = replace(_result(service, reported, applied, now), no_scaler=no_scaler)
+                result = _result(service, reported, applied, now)
+                result = replace(result, no_scaler=no_scaler, missing_claims=missing)
                 later = await self._report(service, replace(observed, children=applied.children), image, result)
                 again = min((each for each in (again, later) if each is not None), default=None)
             for failure in (*applied.refusals.values(), *applied.failures.values()):
@@ -163,6 +172,20 @@ class Reconciler:
         claims = {name: await self._claim(service, observed, name) for name in sorted(names)}
         exclusive = frozenset(name for name, claim in claims.items() if claim and _is_exclusive(claim))
         return rollout_state(service.spec.rollout, deployment, pods, now, exclusive)
+
+    async def _missing_claims(self, service: LLMService, observed: Observation) -> frozenset[str]:
+        """The claims of adapters that are not there. Users make them, and no watch reports them."""
+        now, missing = datetime.fromisoformat(self._clock()), set()
+        for name in sorted({claim for adapter in service.spec.adapters if (claim := claim_of(adapter))}):
+            key = service.namespace, name
+            if key in self._claims_seen and now - self._claims_seen[key] < _CLAIM_TRUST:
+                continue
+            if await self._claim(service, observed, name) is None:
+                missing.add(name)
+                self._claims_seen.pop(key, None)
+            else:
+                self._claims_seen[key] = now
+        return frozenset(missing)
 
     async def _claim(self, service: LLMService, observed: Observation, name: str) -> Mapping[str, Any] | None:
         """A PersistentVolumeClaim, which may be the user's own."""

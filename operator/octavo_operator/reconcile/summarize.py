@@ -51,7 +51,7 @@ def summarize(
         unreached=_unreached(service, pods, observed, now),
         result=result,
         reports=observed.reports,
-        adapters=adapter_statuses(service, pods, observed.adapter_reports),
+        adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
         unknown=observed.unknown,
         leaving=None if in_force else leaving(observed.children),
     )

@@ -86,6 +86,18 @@ def own_mounts(llmservice: LLMService) -> list[Mount]:
     return found
 
 
+def claim_of(adapter: Adapter) -> str:
+    """The PersistentVolumeClaim that an adapter lies on; empty: it lies on none."""
+    claim = adapter.source.persistent_volume_claim
+    return claim.claim_name if claim else ""
+
+
+def without_claims(llmservice: LLMService, missing: Container[str]) -> LLMService:
+    """The LLMService without the adapters on these claims: a pod that mounts a claim that is not there never starts."""
+    adapters = [adapter for adapter in llmservice.spec.adapters if claim_of(adapter) not in missing]
+    return llmservice.model_copy(update={"spec": llmservice.spec.model_copy(update={"adapters": adapters})})
+
+
 def version_of(adapter: Adapter) -> str:
     """Another one for each source: by it a pod says which weights it has loaded."""
     content = json.dumps(adapter.source.as_object(), sort_keys=True)
