@@ -28,7 +28,7 @@ from octavo_engine.model.families.gemma2 import GEMMA2, VAULTGEMMA
 from octavo_engine.model.families.gemma3 import GEMMA3
 from octavo_engine.model.families.gemma3n import GEMMA3N
 from octavo_engine.model.families.gemma4 import GEMMA4, GEMMA4_UNIFIED
-from octavo_engine.model.families.glm import GLM, GLM4
+from octavo_engine.model.families.glm import GLM, GLM4, GLM_OCR
 from octavo_engine.model.families.glm4_moe import DOTS1, GLM4_MOE, SOLAR_OPEN
 from octavo_engine.model.families.gpt2 import GPT2
 from octavo_engine.model.families.gpt_bigcode import GPT_BIGCODE
@@ -124,6 +124,7 @@ _ALL = (
     EMU3,
     GLM,
     GLM4,
+    GLM_OCR,
     HUNYUAN,
     HYPERCLOVAX,
     MINISTRAL,

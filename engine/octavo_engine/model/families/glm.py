@@ -53,3 +53,17 @@ GLM4: Family = Family(
     read=lambda fields: _read(fields, GLM4.architecture, norms_after=True, names=_NAMES_4),
     defaults=_DEFAULTS,
 )
+GLM_OCR: Family = Family(
+    architecture="GlmOcrTextForCausalLM",
+    model_type="glm_ocr_text",
+    read=lambda fields: _read(fields, GLM_OCR.architecture, norms_after=True, names=_NAMES_4),
+    defaults={
+        **_DEFAULTS,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 1.0,
+        "attention_bias": False,
+        "eos_token_id": None,
+    },
+)
+"""The language model of GLM-OCR."""
