@@ -201,6 +201,13 @@ def volumes(namespace: Client, **folders: Path) -> Iterator[None]:
         namespace.kubectl("delete", "persistentvolume", *made.values(), "--wait=false")
 
 
+def claim_of(name: str, storage_class: str) -> dict[str, Any]:
+    """A claim for a volume of this class."""
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": storage_class}  # fmt: skip
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
 TRY_TO_WRITE = """
 for path in ("/cache/written", "/models/written"):
     try:
@@ -219,9 +226,7 @@ def test_weights_on_a_claim_are_served_and_never_written_to(operator: Client, na
         (folder / name).mkdir()
         (folder / name).chmod(0o777)
     shutil.copyfile(model, folder / "weights" / "model.gguf")
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "weights"},
-             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}},
-                      "storageClassName": f"{namespace.namespace}-weights"}}  # fmt: skip
+    claim = claim_of("weights", f"{namespace.namespace}-weights")
     kept = {"type": "PersistentVolumeClaim", "size": "1Gi", "storageClassName": f"{namespace.namespace}-cache"}
     with volumes(namespace, weights=folder / "weights", cache=folder / "cache"):
         namespace.apply(claim)
@@ -344,9 +349,7 @@ def test_adapters_come_from_everywhere_and_one_that_is_broken_degrades_itself_al
     save_adapter(s3 / "sql", 4, seed=1).parent.chmod(0o777)
     save_adapter(folder / "claim" / "fr", 8, seed=2).parent.chmod(0o755)
     endpoint = start_mirror(namespace, save_adapter(folder / "wide", 64, seed=3))
-    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "tunes"},
-             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}},
-                      "storageClassName": f"{namespace.namespace}-tunes"}}  # fmt: skip
+    claim = claim_of("tunes", f"{namespace.namespace}-tunes")
     in_bucket = {"s3": {**S3, "prefix": "sql"}}
     on_claim = {"persistentVolumeClaim": {"claimName": "tunes", "path": "fr"}}
     lost = {"persistentVolumeClaim": {"claimName": "lost"}}
@@ -450,7 +453,8 @@ def test_render_says_offline_exactly_what_the_cluster_gets(operator: Client, nam
     samples = [yaml.safe_load(path.read_text()) for path in sorted(SAMPLES.glob("*.yaml"))]
     made = [sample for sample in samples if can_be_made(sample["spec"])]
     assert len(made) > 10
-    namespace.apply(*made)
+    # Without its claim an adapter of a sample is left out of the pods.
+    namespace.apply(claim_of("fine-tunes", "any"), *made)
     # An object with its uid, as Git has it not: the owner references are made from it.
     for sample in made:
         name = sample["metadata"]["name"]

@@ -115,13 +115,13 @@ class AdapterWatch:
             logger.debug("%s/%s: the pod at %s does not say which adapters it has: %s", *key, address, error)
             return
         before, self.reports[uid] = self.reports.get(uid), report
-        if before is None or _told(before) != _told(report):
+        if before is None or _news_in(before) != _news_in(report):
             if (asked := self._asked.get(uid)) is not None:
                 asked.changed_at = self._clock()
             self._queue.add(key)
 
 
-def _told(report: AdapterReport) -> list[tuple[str, ...]]:
+def _news_in(report: AdapterReport) -> list[tuple[str, ...]]:
     """What is worth a write of the status: not each kilobyte of a download."""
     return [
         (each.name, each.version, each.state, each.message if each.state == "Failed" else "")
