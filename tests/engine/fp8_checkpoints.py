@@ -50,12 +50,15 @@ def quantized(weight: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """Values, scales as a checkpoint of this format has them, and the numbers they stand for, float32."""
     rows, columns = weight.shape
     if name in ("deepseek", "compressed_block"):
-        blocks = weight.double().view(rows // 128, 128, columns // 128, 128)
+        blocks = torch.zeros(-(-rows // 128) * 128, columns, dtype=torch.float64)  # the last one may have fewer rows
+        blocks[:rows] = weight
+        blocks = blocks.view(-1, 128, columns // 128, 128)
         scale = (blocks.abs().amax((1, 3), keepdim=True) / 448).float()
-        stored = scale.view(rows // 128, columns // 128).to(torch.bfloat16 if name == "deepseek" else torch.float32)
+        stored = scale.view(-1, columns // 128).to(torch.bfloat16 if name == "deepseek" else torch.float32)
         scale = stored.double().view_as(scale)
         values = (blocks / scale).clamp(-448, 448).to(FP8)
-        return values.view(rows, columns), stored, (values.double() * scale).view(rows, columns).float()
+        numbers = (values.double() * scale).view(-1, columns)[:rows].float()
+        return values.view(-1, columns)[:rows], stored, numbers
     scale = weight.double().abs().amax(1, keepdim=True) / 448
     scale = (scale if name == "compressed_channel" else scale.max()).float()
     values = (weight.double() / scale).clamp(-448, 448).to(FP8)

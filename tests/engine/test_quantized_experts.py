@@ -1,4 +1,4 @@
-"""Quantized checkpoints of mixtures of experts: experts are dequantized while they are loaded, all else as usual."""
+"""Quantized checkpoints of mixtures of experts and of latent attention, parts of which are dequantized."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fp8_checkpoints import PROJECTIONS, quantized
 from grouped_checkpoints import FORMATS
 from rank_logits import logits_of
 from safetensors.torch import load_file, save_file
-from test_fp8 import load
+from test_fp8 import linears, load
 from test_shard import group_logits
 
 from octavo_engine.engine.resolved_config import make_blueprint
@@ -28,12 +28,32 @@ from octavo_engine.model.source import ModelFiles
 
 SIZES: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "moe_intermediate_size": 256, "head_dim": 128}
 SIZES |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "num_experts_per_tok": 2}
+DEEPSEEK: dict[str, Any] = {
+    **{name: value for name, value in SIZES.items() if name != "head_dim"},
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 64,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 2,
+    "topk_group": 1,
+}
+"""Its compressed keys and values have 192 rows: one block of 128 and half of another."""
+OTHERS = tuple(
+    f"{name}.weight" for name in ("w1", "w2", "w3", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+)
 ROUTERS = ["lm_head", "re:.*mlp.gate$", "re:.*shared_expert_gate$"]
 
 
 def save_pair(directory: Path, name: str, family: str = "Qwen3Moe", **changes: Any) -> tuple[Path, Path]:
     """A checkpoint in format `name`, and one in float32 of the numbers that it stands for."""
-    exact = save(reference_model(family, **{**SIZES, "num_experts": 4, **changes}), directory / f"{name}-exact")
+    sizes = DEEPSEEK if family == "DeepseekV3" else {**SIZES, "num_experts": 4}
+    exact = save(reference_model(family, **{**sizes, **changes}), directory / f"{name}-exact")
     packed = directory / name
     shutil.copytree(exact, packed)
     numbers, stored = load_file(exact / "model.safetensors"), {}
@@ -41,7 +61,7 @@ def save_pair(directory: Path, name: str, family: str = "Qwen3Moe", **changes: A
     wanted = FP8_FORMATS[name] if fp8 else FORMATS[name][1]
     for key in sorted(numbers):
         weight = numbers[key]
-        if not key.endswith((*PROJECTIONS, "w1.weight", "w2.weight", "w3.weight")):
+        if not key.endswith((*PROJECTIONS, *OTHERS)):
             stored[key] = weight
         elif fp8:
             stored[key], scale, numbers[key] = quantized(weight, name)
@@ -62,6 +82,8 @@ CASES = [
     *(("Qwen3Moe", name) for name in ("gptq", "gptq_act_order", "awq", "w4a16_act_order", "deepseek")),
     ("Qwen2Moe", "compressed_channel"),
     ("Mixtral", "w8a16"),
+    ("DeepseekV3", "deepseek"),
+    ("DeepseekV3", "awq"),
 ]
 
 
@@ -74,7 +96,7 @@ def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(family: st
     decoder = load(packed)
     torch.testing.assert_close(logits_of(decoder), logits_of(load(exact)), rtol=1e-5, atol=1e-5)
     assert all(mixture.gate_up.dtype == mixture.down.dtype == torch.float32 for mixture in decoder.mixtures())
-    assert decoder.layers[0].mixer.qkv.weight.dtype in (torch.uint8, torch.float8_e4m3fn)
+    assert {linear.weight.dtype for linear in linears(decoder)} & {torch.uint8, torch.float8_e4m3fn, torch.int8}
     loaded = load(packed, dtype=torch.bfloat16)
     planned = footprint.weight_bytes(make_blueprint(decoder.spec, torch.bfloat16, Shard()))
     assert planned == sum(parameter.nbytes for parameter in loaded.parameters())
@@ -82,6 +104,7 @@ def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(family: st
 
 def test_ranks_compute_what_one_computes(tmp_path: Path) -> None:
     pairs = [save_pair(tmp_path, name, num_attention_heads=4) for name in ("gptq", "awq", "deepseek")]
+    pairs.append(save_pair(tmp_path / "latent", "compressed_block", "DeepseekV3"))
     group_logits(2, [packed for packed, _ in pairs], tmp_path)
     for packed, exact in pairs:
         logits = torch.load(tmp_path / f"{packed.name}.pt")

@@ -37,8 +37,12 @@ class Span:
         return replace(self, start=self.start * count, size=self.size * count, total=self.total * count)
 
     def by(self, count: int) -> Span:
-        """The same of a dimension that has one element for each `count` of this one's."""
-        return replace(self, start=self.start // count, size=self.size // count, total=self.total // count)
+        """The same of a dimension that has one element for each `count` of this one's, the last one perhaps for fewer.
+
+        It begins where one of those does.
+        """
+        start, end, total = self.start // count, -(-(self.start + self.size) // count), -(-self.total // count)
+        return replace(self, start=start, size=end - start, total=total)
 
 
 def unsharded(size: int, what: str = "") -> Span:

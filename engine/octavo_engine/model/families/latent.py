@@ -13,8 +13,6 @@ from octavo_engine.model.spec import LatentAttentionSpec, NormSpec
 
 def attention(fields: Fields, *, interleaved: bool) -> LatentAttentionSpec:
     """Latent attention as DeepSeek's configurations say it, `interleaved` where neighbouring dimensions rotate."""
-    if fields.has("quantization_config"):
-        raise fields.wrong("quantization_config", "{...}", "is not supported with latent attention")
     plain_dim, rotary_dim = (fields.integer(f"qk_{part}_head_dim", 1, 1024) for part in ("nope", "rope"))
     if rotary_dim % 2:
         raise fields.wrong("qk_rope_head_dim", rotary_dim, "is odd, and rotary embeddings rotate pairs")

@@ -22,6 +22,7 @@ from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.rope import head_order
+from octavo_engine.model.quantization.dequantized import Dequantized, DequantizedProjection
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
@@ -45,15 +46,17 @@ class LatentAttention(nn.Module):
         method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
-        self.spec, self.layer, self.options = spec, layer, options
+        self.spec, self.layer, self.options, self.stored_by = spec, layer, options, method
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "query heads")
         hidden, rank = unsharded(hidden_size, "hidden_size"), spec.query_rank
         queries, values = self.heads.times(spec.key_dim), self.heads.times(spec.value_dim)
         latent = unsharded(spec.head_dim)
         self._low_rank = () if rank is None else (unsharded(rank, "q_lora_rank"),)
         orders = (*(None for _ in self._low_rank), _order(spec, spec.latent, 1))
+        # Small, and of sizes that are rarely complete blocks of a quantization scheme.
+        narrow = None if method is None else Dequantized(method)
         self.compressed = Linear(
-            hidden, (*self._low_rank, latent), bias=spec.bias, options=options, method=method, orders=orders
+            hidden, (*self._low_rank, latent), bias=spec.bias, options=options, method=narrow, orders=orders
         )
         self.query_norm = None if rank is None else Norm(rank, spec.norm, options)
         self.latent_norm = Norm(spec.latent, spec.norm, options)
@@ -107,7 +110,11 @@ class LatentAttention(nn.Module):
             yield from self.query_norm.tensors(names.of_layer("query_latent_norm", layer))
         yield from self.latent_norm.tensors(names.of_layer("latent_norm", layer))
         rows, columns = self.heads.times(spec.plain_dim + spec.value_dim), unsharded(spec.latent)
-        yield plain(f"{names.of_layer('latent_up', layer)}.weight", self.up.view(-1, spec.latent), rows, columns)
+        name, target = names.of_layer("latent_up", layer), self.up.view(-1, spec.latent)
+        if self.stored_by is None:
+            yield plain(f"{name}.weight", target, rows, columns)
+        else:
+            yield from DequantizedProjection(self.stored_by, target, rows, columns).tensors(name)
         yield from self.output.tensors(names.of_layer("output", layer))
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
 

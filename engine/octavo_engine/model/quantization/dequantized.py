@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from octavo_engine.model.checkpoint import CheckpointTensor, Fill, Rows, Span, transposed
-from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Projection
+from octavo_engine.errors import ConfigurationError
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Fill, Rows, Span, transposed, write
+from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Products, Projection, Weights
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 
 class DequantizedProjection:
@@ -20,9 +23,14 @@ class DequantizedProjection:
     projection's tensors side by side, so that only a few projections are in memory at the same time.
     """
 
-    def __init__(self, method: LinearMethod, target: Tensor, rows: Span, columns: Span) -> None:
-        """`rows` and `columns` are what `target` has of the stored projection."""
-        self._method, self._target, self._rows, self._columns = method, target, rows, columns
+    def __init__(
+        self, method: LinearMethod, target: Tensor, rows: Span, columns: Span, order: Tensor | None = None
+    ) -> None:
+        """`rows` and `columns` are what `target` has of the stored projection; `order`: which of its rows each stored
+        row is, None: the same one."""
+        _check_ends(rows, method.row_alignment)
+        _check_ends(columns, method.column_alignment)
+        self._method, self._target, self._rows, self._columns, self._order = method, target, rows, columns, order
         device = torch.device("meta" if target.is_meta else "cpu")
         shape = LinearShape((rows.size,), columns)
         self._weights = method.create(shape, target.dtype, device, fp8_products=False)
@@ -45,8 +53,62 @@ class DequantizedProjection:
         self._missing -= 1
         if self._missing:
             return
-        self._target.copy_(self._method.dequantized(self._weights, self._target.dtype))
         weights = self._weights
+        numbers = self._method.dequantized(weights, self._target.dtype)
+        order = slice(0, len(numbers)) if self._order is None else self._order.to(self._target.device)
+        write(self._target, order, numbers)
         for part in (weights.weight, weights.scale, weights.zero, weights.minimum, weights.column_groups):
             if part is not None:  # the loader's list of pieces still refers to it
                 part.untyped_storage().resize_(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Dequantized:
+    """The method of a linear layer whose weights are stored by another one and computed in floating point."""
+
+    stored_by: LinearMethod
+    row_alignment: int = 1
+    column_alignment: int = 1
+
+    @property
+    def name(self) -> str:
+        """For the plan's table and log lines."""
+        return f"{self.stored_by.name}, dequantized"
+
+    def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
+        """The weight alone."""
+        return UNQUANTIZED.create(shape, dtype, device, fp8_products=fp8_products)
+
+    def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+        """Those of the method that it is stored by."""
+        target, rows, columns = weights.weight[projection.rows], projection.stored_rows, projection.columns
+        stored = DequantizedProjection(self.stored_by, target, rows, columns, projection.order)
+        yield from stored.tensors(projection.name)
+
+    def input_scaling(self, weights: Weights) -> Scaling | None:
+        """None."""
+        return UNQUANTIZED.input_scaling(weights)
+
+    def apply(
+        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
+    ) -> Tensor:
+        """One product."""
+        return UNQUANTIZED.apply(weights, x, bias, addend, products)
+
+    def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
+        """The weight itself."""
+        return UNQUANTIZED.dequantized(weights, dtype)
+
+    def scratch_bytes(self, weights: Weights) -> int:
+        """Nothing."""
+        return UNQUANTIZED.scratch_bytes(weights)
+
+
+def _check_ends(part: Span, alignment: int) -> None:
+    """ConfigurationError if a rank's part begins or ends within what the checkpoint stores as one."""
+    end = part.start + part.size
+    if part.start % alignment or (end % alignment and end != part.total):
+        raise ConfigurationError(
+            f"--tensor-parallel-size: a rank would have {part.what or 'rows'} {part.start} to {end} of a weight that "
+            f"the checkpoint stores by {alignment} at a time; take fewer ranks, or a number that divides evenly"
+        )

@@ -36,8 +36,10 @@ def dequantize(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     wide = weight.float()
     if len(scale) == len(weight):
         return wide.mul_(scale).to(dtype)
-    columns = scale.repeat_interleave(BLOCK, dim=1)
-    wide.view(len(scale), BLOCK, -1).mul_(columns.unsqueeze(1))
+    columns = scale.repeat_interleave(BLOCK, dim=1)[:, : wide.shape[1]]
+    full = len(wide) // BLOCK  # the last block of rows may have fewer
+    wide[: full * BLOCK].view(full, BLOCK, -1).mul_(columns[:full].unsqueeze(1))
+    wide[full * BLOCK :].mul_(columns[full:])
     return wide.to(dtype)
 
 

@@ -56,7 +56,7 @@ class FP8Scheme:
 
     def scale_shape(self, rows: int, columns: int) -> tuple[int, int]:
         """The shape of the scales of a weight [rows, columns] in memory."""
-        return (rows // BLOCK, columns // BLOCK) if self.granularity == "block" else (rows, 1)
+        return (-(-rows // BLOCK), -(-columns // BLOCK)) if self.granularity == "block" else (rows, 1)
 
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
         """Where `dtype` and sizes allow it, products are in 8 bits."""
@@ -96,7 +96,7 @@ class FP8Scheme:
             scales = plain(name, scale[rows], stored, order=projection.order)
         else:
             _check_order(projection)
-            blocks = slice(rows.start // BLOCK, rows.stop // BLOCK)
+            blocks = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
             scales = plain(name, scale[blocks], stored.by(BLOCK), columns.by(BLOCK))
         return replace(
             scales, squeezed=True, pieces=tuple(replace(piece, fill=write_scales) for piece in scales.pieces)
