@@ -203,6 +203,8 @@ class LatentAttentionSpec:
     latent_scales: tuple[float, float] = (1.0, 1.0)
     """What the normalised latents of queries and of keys and values are multiplied with (LongCat)."""
     query_scaling: QueryScaling | None = None
+    head_gate: bool = False
+    """Whether each head's result is multiplied with the sigmoid of one more projection to a number (Ling 3)."""
 
     @property
     def key_dim(self) -> int:
@@ -383,8 +385,7 @@ class KimiDeltaAttentionSpec:
     """The gated delta rule with a decay for each number of a key (Kimi Delta Attention, arXiv 2510.26692).
 
     Query, key and value go through causal convolutions and an activation, query and key are divided by their lengths;
-    what is read of the state is normalised, multiplied with the sigmoid of a gate, and projected. Decays and gates are
-    projected by way of a vector of `head_dim`.
+    what is read of the state is normalised, multiplied with the sigmoid of a gate, and projected.
     """
 
     num_heads: int
@@ -395,6 +396,10 @@ class KimiDeltaAttentionSpec:
     activation: str
     """After the convolutions."""
     norm_eps: float
+    low_rank: bool = True
+    """Whether decays and gates are projected by way of a vector of `head_dim`."""
+    lower_bound: float | None = None
+    """What the logarithm of a decay is at least, times a sigmoid (Ling 3); None: minus a softplus, as in Mamba."""
 
     @property
     def num_kv_heads(self) -> int:

@@ -29,6 +29,8 @@ _SMALL = {
     "num_experts": 8,
     "num_local_experts": 8,
     "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
     "num_kv_shared_layers": 0,
     "qk_rope_head_dim": 32,
     "v_head_dim": 32,

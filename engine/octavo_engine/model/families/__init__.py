@@ -5,6 +5,7 @@ from octavo_engine.model.families.apertus import APERTUS
 from octavo_engine.model.families.arcee import ARCEE, JAIS2, NEMOTRON
 from octavo_engine.model.families.aria import ARIA_TEXT
 from octavo_engine.model.families.axk1 import AXK1
+from octavo_engine.model.families.bailing import BAILING_HYBRID
 from octavo_engine.model.families.bamba import BAMBA
 from octavo_engine.model.families.bitnet import BITNET
 from octavo_engine.model.families.bloom import BLOOM
@@ -188,6 +189,7 @@ _ALL = (
     QWEN3_5_MOE,
     OLMO_HYBRID,
     KIMI_LINEAR,
+    BAILING_HYBRID,
     GPT_NEOX,
     FALCON,
     OPT,

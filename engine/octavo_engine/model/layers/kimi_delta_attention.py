@@ -43,9 +43,13 @@ class KimiDeltaAttention(nn.Module):
         hidden, rank = unsharded(hidden_size, "hidden_size"), unsharded(spec.head_dim)
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "heads of linear attention")
         self.inner = inner = self.heads.times(spec.head_dim)
-        parts = (inner, inner, inner, self.heads, rank, rank)
-        self.input = Linear(hidden, parts, bias=False, options=options, method=method)
-        self.decay, self.gate = (Linear(rank, (inner,), bias=False, options=options) for _ in range(2))
+        low = rank if spec.low_rank else inner
+        self.input = Linear(
+            hidden, (inner, inner, inner, self.heads, low, low), bias=False, options=options, method=method
+        )
+        self.decay, self.gate = (
+            Linear(rank, (inner,), bias=False, options=options) if spec.low_rank else None for _ in range(2)
+        )
         self.output = Linear(inner, (hidden,), bias=False, options=options, method=method, summed=True)
         dtype, device = options.dtype, options.device
         self.conv = parameter(3 * inner.size, 1, spec.width, dtype=dtype, device=device)
@@ -67,22 +71,27 @@ class KimiDeltaAttention(nn.Module):
     ) -> ResidualStream:
         """[T, hidden] to the same, added to `residual`, which may be overwritten."""
         heads, size = self.heads.size, self.spec.head_dim
-        mixed, strength, low_decay, low_gate = torch.split(
-            self.input(x), [3 * self.inner.size, heads, size, size], dim=-1
-        )
+        low = size if self.spec.low_rank else self.inner.size
+        mixed, strength, decay, gate = torch.split(self.input(x), [3 * self.inner.size, heads, low, low], dim=-1)
+        if self.decay is not None and self.gate is not None:
+            decay, gate = self.decay(decay.contiguous()), self.gate(gate.contiguous())
         (past, states), step = attention.state(self.layer)
         mixed = ACTIVATIONS[self.spec.activation](causal_conv(mixed, self.conv[:, 0], None, past, step))
         query, key, value = mixed.float().view(-1, 3, heads, size).unbind(1)
-        steps = F.softplus(self.decay(low_decay.contiguous()).float() + self.step_bias).view(-1, heads, size)
         inputs = DeltaInputs(
             unit_length(query) * size**-0.5,
             unit_length(key),
             value,
-            -self.a_log.float().exp()[:, None] * steps,
+            self._log_decay((decay.float() + self.step_bias).view(-1, heads, size)),
             strength.sigmoid().float(),
         )
         attended = gated_delta_rule(inputs, states.view(-1, heads, size, size), step)
-        return self.output.add_to(residual, self._gated(attended, self.gate(low_gate.contiguous())))
+        return self.output.add_to(residual, self._gated(attended, gate))
+
+    def _log_decay(self, steps: Tensor) -> Tensor:
+        """Of each number of a key, [T, H, D] in float32."""
+        rate, bound = self.a_log.float().exp()[:, None], self.spec.lower_bound
+        return -rate * F.softplus(steps) if bound is None else bound * torch.sigmoid(rate * steps)
 
     def _gated(self, x: Tensor, gate: Tensor) -> Tensor:
         """x [T, H, D] in float32, each head normalised by its root mean square, times sigmoid(gate); [T, H * D]."""
@@ -95,9 +104,11 @@ class KimiDeltaAttention(nn.Module):
         names, layer = self.options.names, self.layer
         module = names.of_layer("attention", layer)
         roles = (names.of_layer(role, layer) for role in _ROLES)
-        yield from self.input.tensors(*roles, f"{module}.b_proj", f"{module}.f_a_proj", f"{module}.g_a_proj")
-        yield from self.decay.tensors(f"{module}.f_b_proj")
-        yield from self.gate.tensors(f"{module}.g_b_proj")
+        decay, gate = ("f_a_proj", "g_a_proj") if self.spec.low_rank else ("f_proj", "g_proj")
+        yield from self.input.tensors(*roles, f"{module}.b_proj", f"{module}.{decay}", f"{module}.{gate}")
+        if self.decay is not None and self.gate is not None:
+            yield from self.decay.tensors(f"{module}.f_b_proj")
+            yield from self.gate.tensors(f"{module}.g_b_proj")
         for role, part in zip("qkv", self.conv.chunk(3), strict=True):
             yield plain(f"{module}.{role}_conv1d.weight", part, self.inner)
         yield CheckpointTensor(name=f"{module}.A_log", shape=None, pieces=(Piece(self.a_log, fill=self._fill_a_log),))

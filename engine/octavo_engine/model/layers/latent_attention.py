@@ -68,6 +68,8 @@ class LatentAttention(nn.Module):
         )
         """From a latent to each head's key, without its rotated part, and value."""
         self.output = Linear(values, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
+        gated = spec.head_gate
+        self.gate = Linear(hidden, (self.heads,), bias=False, options=options, method=method) if gated else None
         self.variant = AttentionVariant(spec.scale)
 
     @property
@@ -98,6 +100,8 @@ class LatentAttention(nn.Module):
             query = query * rope.query_scale.to(query.dtype)
         attended = attention.attend_prepared(self.layer, query, keys, self.variant)
         values = torch.bmm(attended.transpose(0, 1), up_value.transpose(1, 2)).transpose(0, 1)
+        if self.gate is not None:
+            values = values * self.gate(x).float().sigmoid().to(values.dtype)[..., None]
         return self.output.add_to(residual, values.reshape(len(latent), -1))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
@@ -116,6 +120,8 @@ class LatentAttention(nn.Module):
         else:
             yield from DequantizedProjection(self.stored_by, target, rows, columns).tensors(name)
         yield from self.output.tensors(names.of_layer("output", layer))
+        if self.gate is not None:
+            yield from self.gate.tensors(names.of_layer("output_gate", layer))
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
@@ -128,6 +134,7 @@ class LatentAttention(nn.Module):
         hidden, rows = self.compressed.columns.size, sum(self.compressed.parts)
         narrow = (3 + (spec.latent_scales != (1, 1))) * rows + 2 * spec.head_dim
         each = 2 * spec.key_dim + 3 * spec.head_dim + 2 * spec.latent + 2 * spec.value_dim
+        each += (spec.value_dim + _FLOAT32_BYTES) * spec.head_gate
         rotated = 4 * (heads + 1) * spec.rotary_dim + 3 * rows
         quantized = 0 if self.query.method is UNQUANTIZED else max(rows, hidden) + hidden * size
         return (hidden + narrow + heads * each) * size + rotated * _FLOAT32_BYTES + quantized
