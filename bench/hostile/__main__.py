@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import platform
+import re
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -28,7 +29,7 @@ from bench.server import Serving, octavo
 
 GAP_MS, PROBE_MS, GROWTH_MIB = 1500, 500, 256
 """At most, during an attack: between two tokens of the other tenant, for a probe, and of memory."""
-_KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude}\n"
+_KEYS = "keys:\n- {name: honest, key: sk-honest}\n- {name: rude, key: sk-rude, rights: [adapters]}\n"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Line:
         """The targets that were not met."""
         found = ["gap"] * (not self.during["gap_max_ms"] <= GAP_MS)
         found += ["probe"] * (not self.during["probe_max_ms"] <= PROBE_MS)
-        return found + ["memory"] * (self.growth_mib > GROWTH_MIB) + ["failures"] * bool(self.failures)
+        found += ["memory"] * (self.growth_mib > GROWTH_MIB) + ["failures"] * bool(self.failures)
+        return found + ["500"] * ("500" in self.outcomes)
 
 
 def memory(serving: Serving) -> float:
@@ -102,7 +104,7 @@ async def attack_all(serving: Serving, args: argparse.Namespace) -> list[Line]:
     async with honest.run():
         await asyncio.sleep(5)  # warm-up
         for name in ATTACKS:
-            if args.only in name:
+            if re.search(args.only, name):
                 lines.append(await measure(serving, honest, name, args))
                 print(json.dumps(asdict(lines[-1]), ensure_ascii=False), flush=True)
     return lines
@@ -140,13 +142,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.hostile", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8, help="of each attack")
     parser.add_argument("--quiet", type=float, default=3, help="seconds before each attack")
-    parser.add_argument("--only", default="", help="attacks whose name has this in it")
+    parser.add_argument("--only", default="", help="attacks in whose name this regular expression is found")
     parser.add_argument("--name", default="hostile", help="of the result files, after the date")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys.yaml"
         keys.write_text(_KEYS)
-        flags = (f"--api-key-file={keys}", "--kv-cache-memory=1GiB")
+        flags = (f"--api-key-file={keys}", "--kv-cache-memory=1GiB", f"--batch-storage={folder}/files", "--enable-lora")
         with octavo("smollm2", *flags) as serving, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             lines = runner.run(attack_all(serving, args))
     versions = {"python": platform.python_version(), "torch": torch.__version__, "cores": psutil.cpu_count()}

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from bench.hostile import connections, stored
 from bench.hostile.kinds import Attack, held, posts, unread, users
 from bench.hostile.wire import Target
 
@@ -108,6 +109,50 @@ def image(address: str) -> list[dict[str, Any]]:
     return [{"type": "image_url", "image_url": {"url": address}}]
 
 
+async def other_apis(target: Target) -> None:
+    """Inputs of some thousand tokens, in the shapes of other APIs."""
+
+    async def user(number: int) -> None:
+        while target.open:
+            number += 4
+            text = f"{number} {WORDS * 250}"
+            await target.post("/v1/responses", {"input": text, "max_output_tokens": 16})
+            message = {"role": "user", "content": [{"type": "text", "text": text}]}
+            body = {"model": "smollm2", "max_tokens": 4, "messages": [message]}
+            await target.post("/v1/messages", body)
+            await target.post("/v1/messages/count_tokens", {"model": "smollm2", "messages": [message] * 2000})
+
+    await users(4, user)
+
+
+def ranked(number: int) -> dict[str, Any]:
+    """A request to rank as many documents as may be."""
+    return {"query": f"{number}", "documents": [f"{number} {each} {WORDS}" for each in range(2048)]}
+
+
+def rules(number: int) -> str:
+    """A grammar that is another one each time."""
+    named = "\n".join(f'r{each}: "{number}{each}" r{each + 1} | "a" r{each + 1}' for each in range(1500))
+    return f'start: r0\n{named}\nr1500: "b"'
+
+
+def tool(number: int, index: int) -> dict[str, Any]:
+    """A function that an answer may call."""
+    fields = {f"p{number}": {"type": "string", "pattern": "(a|b)*c{9}"}, "x": {"enum": list(range(40))}}
+    return {
+        "type": "function",
+        "function": {"name": f"t{index}", "parameters": {"type": "object", "properties": fields}},
+    }
+
+
+_CALL = {"tool_choice": "required"}
+_PRIMES = {"type": "integer", "allOf": [{"multipleOf": prime} for prime in (999_983, 999_979, 999_961, 999_959)]}
+_BOMBS: tuple[dict[str, Any], ...] = (
+    {"$ref": "#"}, _PRIMES, {"type": "string", "pattern": "a{1000000000}"},
+    {"type": "object", "patternProperties": {f"^{'(a|b)*' * 20}{each}$": {"type": "string"} for each in range(100)}},
+)  # fmt: skip
+_REPEATED = {"stop": ["a " * 127 + each for each in "bcde"], "max_tokens": 200, "ignore_eos": True}
+_STEERED = {"bad_words": [f"word{each}" for each in range(64)], "logit_bias": {str(each): 1 for each in range(300)}}
 _TEMPLATE, _BRACES = "{{ ''.__class__ }}", {"tools": "{" + ":" * 16_000}
 _SCORED = {"echo": True, "logprobs": 20, "max_tokens": 1}
 _LONG_STREAM = {"prompt": "x", "n": 8, "logprobs": 20, "max_tokens": 1000, "stream": True, "ignore_eos": True}
@@ -150,6 +195,24 @@ ATTACKS: dict[str, Attack] = {
     "large answers that are not read": unread("/detokenize", {"tokens": [100] * 900_000}, 24),
     "streams that are not read": unread(TEXT, _LONG_STREAM, 6),
     "streams read 64 bytes a second": unread(TEXT, _LONG_STREAM, 6, 1.0),
+    "2,048 texts to /v1/embeddings": posts("/v1/embeddings", lambda n: {"input": [f"{n} {WORDS}"] * 2048}, 4),
+    "2,048 documents to /v1/rerank": posts("/v1/rerank", ranked, 4),
+    "long inputs to /v1/responses and /v1/messages": other_apis,
+    "grammars that fail at their first token (H)": posts(CHAT, lambda n: chat(guided_json=_BOMBS[n % len(_BOMBS)])),
+    "new grammars of 1,500 rules (H)": posts(CHAT, lambda n: chat(guided_grammar=rules(n))),
+    "30 tools with schemas (H)": posts(CHAT, lambda n: chat(tools=[tool(n, each) for each in range(30)], **_CALL)),
+    "256 characters to stop at, repeated": posts(TEXT, lambda n: {**_REPEATED, "prompt": f"{n} " + "a " * 500}),
+    "bad words and biases × n": posts(TEXT, lambda n: {"prompt": f"{n}", "n": 8, "max_tokens": 100, **_STEERED}),
+    "prompts truncated from 4 MB": posts(TEXT, lambda _: {"prompt": WORDS * 100_000, "truncate_prompt_tokens": 5}),
+    "random model names": posts(CHAT, lambda n: chat(model=f"{n}" * 100)),
+    "uploads (files)": stored.uploads,
+    "batches of hostile lines": stored.batches,
+    "adapters from everywhere": stored.adapters,
+    "1,000 requests in a pipeline": connections.pipelined,
+    "chunks of one byte": connections.tiny_chunks,
+    "connections opened and closed": connections.churn,
+    "scrapes and probes without a pause": connections.scrapes,
+    "odd headers": connections.odd_headers,
     "not HTTP by the letter (M)": not_http,
     "random methods and paths without a key (E, M)": methods_and_paths,
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +14,8 @@ from typing import Any
 
 SECONDS = 20.0
 """Longest wait for an answer; an attack goes on without it."""
+_KEPT = 1 << 16
+"""Bytes of an answer's body at most that are kept."""
 
 
 @dataclass
@@ -42,9 +45,12 @@ class Target:
 
     def head(self, path: str, size: int, method: str = "POST", headers: Mapping[str, str] | None = None) -> bytes:
         """A request's head."""
-        lines = [f"{method} {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {size}"]
-        given = {"Authorization": f"Bearer {self.key}", **(headers or {})}
-        return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in given.items()), "", ""]).encode("latin-1")
+        given = {
+            "Host": "x", "Content-Type": "application/json", "Content-Length": size,
+            "Authorization": f"Bearer {self.key}", **(headers or {}),
+        }  # fmt: skip
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
     async def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> str:
         """Send a body, and read the answer to its end; returns and counts its status."""
@@ -53,10 +59,17 @@ class Target:
 
     async def raw(self, data: bytes) -> str:
         """Send bytes and read one answer; returns and counts its status, or how the connection ended."""
+        answer = await self.ask(data)
+        return answer[9:12].decode() if answer.startswith(b"HTTP/") else answer.decode()
+
+    async def ask(self, data: bytes) -> bytes:
+        """The beginning of the answer to some bytes, or how the connection ended; counts its status."""
+        answer = b""
         try:
             async with asyncio.timeout(SECONDS), self.connection() as (reader, writer):
                 writer.write(data)
-                outcome = await _answer(reader)
+                answer = await _answer(reader)
+            outcome = answer[9:12].decode()
         except TimeoutError:
             outcome = f"none in {SECONDS:.0f} s"
         except (OSError, asyncio.IncompleteReadError):
@@ -64,17 +77,30 @@ class Target:
         self.outcomes[outcome] += 1
         if outcome in ("429", "503", "closed"):
             await asyncio.sleep(0.02)  # one process makes the attack: it must not only be busy with itself
-        return outcome
+        return answer or outcome.encode()
 
 
-async def _answer(reader: asyncio.StreamReader) -> str:
-    status = (await reader.readuntil(b"\r\n")).split(b" ")[1].decode()
+def answer_of(answer: bytes) -> dict[str, Any]:
+    """The JSON object in an answer; empty if it has none."""
+    try:
+        value = json.loads(answer.partition(b"\r\n\r\n")[2])
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+async def _answer(reader: asyncio.StreamReader) -> bytes:
+    """An answer's head and what came with it; the rest is read and forgotten."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"\r\ncontent-length: *(\d+)\r\n", head, re.IGNORECASE)
+    if length is not None and int(length[1]) <= _KEPT:
+        return head + await reader.readexactly(int(length[1]))
     while await reader.read(1 << 16):
         if reader.at_eof():
             break
         if await _quiet(reader):
             break
-    return status
+    return head
 
 
 async def _quiet(reader: asyncio.StreamReader) -> bool:

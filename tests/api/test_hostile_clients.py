@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import queue
 import socket
 import threading
 import time
@@ -258,6 +259,37 @@ def test_with_too_many_connections_an_idle_one_goes(start: Callable[..., Served]
         client.close()
 
 
+def test_the_loop_gets_connections_at_its_own_pace_and_none_that_were_closed() -> None:
+    """Clients that open and close connections as fast as they can cost the server's loop nothing."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    given: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+    accepting = acceptor.Acceptor(listener, 100, given.put, lambda _: asyncio.Protocol)
+
+    def connect(data: bytes = b"GET /version HTTP/1.1\r\n") -> socket.socket:
+        client = socket.create_connection(listener.getsockname())
+        client.sendall(data)
+        return client
+
+    with contextlib.ExitStack() as opened:
+        accepting.start()
+        opened.callback(accepting.stop)
+        for _ in range(acceptor._HANDED_AT_ONCE):
+            opened.enter_context(connect())
+            opened.enter_context(given.get(timeout=30))
+        waiting = [opened.enter_context(connect()) for _ in range(4)]
+        waiting += [opened.enter_context(connect(b"GET /version HTTP/1.1\r\n\r\n"))]
+        while len(accepting._waiting) < 5:
+            time.sleep(0.01)
+        assert given.empty()
+        waiting[0].close()
+        waiting[1].shutdown(socket.SHUT_WR)
+        waiting[4].shutdown(socket.SHUT_WR)  # its request is complete: it waits for the answer
+        for _ in range(acceptor._HANDED_AT_ONCE):
+            accepting.taken()
+        stayed = [opened.enter_context(given.get(timeout=30)) for _ in range(3)]
+        assert {each.getpeername() for each in stayed} == {each.getsockname() for each in waiting[2:]}
+
+
 def test_probes_and_metrics_answer_while_the_loop_is_held_up_but_not_for_ever(start: Callable[..., Served]) -> None:
     server = start()
     go_on = threading.Event()
@@ -373,6 +405,7 @@ _CHUNKED = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json
     "GET /version HTTP/1.1\r\nHost : x\r\n\r\n",
     _CHUNKED + "\r\n11111111111111111\r\n",
     _CHUNKED + "\r\n2\r\n{}X\r\n",
+    _CHUNKED + "\r\n" + "1\r\n \r\n" * 1100,
     _CHUNKED + "\r\n2\r\n{}\r\n0\r\nX: a\r\n b\r\n\r\n",
     "GET /version HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\nHost: x\n\n",
 ])  # fmt: skip
@@ -385,7 +418,8 @@ def test_what_proxies_may_read_differently_is_400_and_ends_the_connection(server
 
 
 def test_a_proper_chunked_body_with_trailers_is_read(server: Served) -> None:
-    body = b'2\r\n{"\r\n0d\r\nprompt": "x"}\r\n0\r\nX-Checksum: 5\r\n\r\n'
+    body = b'2\r\n{"\r\n0d\r\nprompt": "x"}\r\n' + b"1\r\n \r\n" * 1000 + b"400\r\n" + b" " * 1024 + b"\r\n"
+    body += b"1\r\n \r\n" * 22 + b"0\r\nX-Checksum: 5\r\n\r\n"
     head = (_CHUNKED + "Connection: close\r\n\r\n").encode()
     assert raw(server, head + body).startswith(b"HTTP/1.1 200 ")
 

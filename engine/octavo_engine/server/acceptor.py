@@ -1,7 +1,8 @@
 """Accepts connections in a thread of its own, answers probes there, and hands all others to the server's loop.
 
-So a probe or a scrape is answered however busy the server's loop is, and a connection that sends nothing costs that
-loop nothing. A probe's answer closes its connection: the next request on it might be no probe.
+So a probe or a scrape is answered however busy the server's loop is, and a connection that sends nothing, or that is
+closed before it has sent a request, costs that loop nothing. The loop takes connections at its own pace: those that it
+has not taken yet wait here. A probe's answer closes its connection: the next request on it might be no probe.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 import logging
 import re
 import resource
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from octavo_engine.server.connection import HEAD_SECONDS
@@ -23,6 +26,13 @@ log = logging.getLogger("octavo.server")
 
 _PROBE = re.compile(rb"(GET|HEAD) /(health(/startup|/ready|/live|/adapters)?|metrics)[ ?]")
 _PEEK = 64
+_LONGEST_HEAD = 64 << 10
+_ESTABLISHED = b"\x01"
+"""The state in Linux's TCP_INFO of a connection that neither side has closed."""
+_ACCEPTED_AT_ONCE = 16
+"""Connections, before what others have sent is looked at."""
+_HANDED_AT_ONCE = 16
+"""Connections that the server's loop has been given and has not taken yet."""
 _SEND_BUFFER = 256 << 10
 """Bytes that the kernel keeps for a client that does not read; without a limit it keeps megabytes."""
 _RESERVED_FILES = 128
@@ -63,6 +73,9 @@ class Acceptor:
             self._listeners.append((metrics_listener, self._answer))
         self._most_silent = max(1, most // 2)
         self._hand_over, self._probes = hand_over, probes
+        self._waiting: deque[socket.socket] = deque()
+        """Connections with bytes to read, for the server's loop."""
+        self._handed = 0
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         self._closed_silent = 0
         self._logged_at = 0.0
@@ -80,6 +93,11 @@ class Acceptor:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
+    def taken(self) -> None:
+        """The server's loop has taken a connection. Called in its thread."""
+        with contextlib.suppress(RuntimeError):  # this one's loop has ended
+            self._loop.call_soon_threadsafe(self._hand_next)
+
     def _run(self) -> None:
         for listener, then in self._listeners:
             listener.setblocking(False)
@@ -93,12 +111,16 @@ class Acceptor:
             for silent in list(self._silent):
                 self._forget(silent)
                 silent.close()
+            for waiting in self._waiting:
+                waiting.close()
             for listener, _ in self._listeners:
                 listener.close()
             self._loop.close()
 
     async def _accept(self, listener: socket.socket, then: Callable[[socket.socket], None]) -> None:
-        while True:
+        for number in itertools.count(1):
+            if number % _ACCEPTED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # sock_accept does not wait while there are connections to accept
             try:
                 connection, _ = await self._loop.sock_accept(listener)
             except OSError as error:
@@ -115,7 +137,11 @@ class Acceptor:
 
     def _meet(self, connection: socket.socket) -> None:
         """Wait for the first bytes of a new connection."""
-        if len(self._silent) >= self._most_silent:
+        if len(self._silent) + len(self._waiting) >= self._most_silent:
+            if not self._silent:
+                connection.close()
+                self._log("a connection was closed: %d wait for the server's loop", len(self._waiting))
+                return
             self._close_oldest()
         self._silent[connection] = self._loop.call_later(HEAD_SECONDS, self._close_silent, connection)
         self._loop.add_reader(connection, self._hear, connection)
@@ -132,7 +158,22 @@ class Acceptor:
         elif _PROBE.match(first):
             self._answer(connection)
         else:
-            self._hand_over(connection)
+            self._waiting.append(connection)
+            self._hand_on()
+
+    def _hand_next(self) -> None:
+        self._handed -= 1
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give the server's loop connections whose clients have not left, as many as it may have at once."""
+        while self._waiting and self._handed < _HANDED_AT_ONCE:
+            connection = self._waiting.popleft()
+            if _has_left(connection):
+                connection.close()
+            else:
+                self._handed += 1
+                self._hand_over(connection)
 
     def _answer(self, connection: socket.socket) -> None:
         self._begin(self._connect(connection))
@@ -168,3 +209,13 @@ class Acceptor:
         if (now := time.monotonic()) - self._logged_at >= _LOG_INTERVAL or not self._logged_at:
             self._logged_at = now
             log.warning(message, *arguments)
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Whether a client has closed its connection, or its half of it, before the head of a request was complete."""
+    try:
+        if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:
+            return False
+        return b"\r\n\r\n" not in connection.recv(_LONGEST_HEAD, socket.MSG_PEEK)
+    except OSError:
+        return True

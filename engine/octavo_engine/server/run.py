@@ -182,6 +182,7 @@ class Server:
 
     def _adopt(self, connection: socket.socket) -> None:
         """Serve a connection; with too many of them, an idle one is closed."""
+        self._acceptor.taken()
         state = self._http.server_state
         if len(state.connections) >= self._most_connections:
             idle = next((each for each in state.connections if isinstance(each, ClientConnection) and each.idle), None)

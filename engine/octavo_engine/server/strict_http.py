@@ -11,10 +11,17 @@ from h11._receivebuffer import ReceiveBuffer
 
 _CHUNK_SIZE_DIGITS = 16
 """Of hexadecimal: 64 bits."""
+_HEXADECIMAL = b"0123456789abcdefABCDEF"
+_SMALL_CHUNKS, _CHUNK_BYTES = 1024, 1024
+"""A body may have so many chunks of any size; further ones have so many bytes on average, or more."""
 
 
 class StrictBuffer(ReceiveBuffer):
     """What h11 reads heads, trailers and chunk sizes from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chunks, self._chunked_bytes = 0, 0
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """A head or the trailers once they are complete; LocalProtocolError if they are not written by the letter."""
@@ -22,13 +29,24 @@ class StrictBuffer(ReceiveBuffer):
         lines = super().maybe_extract_lines()
         if lines is not None:
             _check_head(before[: len(before) - len(self._data)])
+            self._chunks, self._chunked_bytes = 0, 0
         return lines
 
     def maybe_extract_next_line(self) -> bytearray | None:
-        """The line before a chunk once it is complete; LocalProtocolError for a size of more than 64 bits."""
+        """The line before a chunk once it is complete; LocalProtocolError for a size of more than 64 bits.
+
+        And for a body of very many small chunks: the parser takes as long for each as for a large one.
+        """
         line = super().maybe_extract_next_line()
-        if line is not None and len(line.partition(b";")[0].strip()) > _CHUNK_SIZE_DIGITS:
+        if line is None:
+            return None
+        size = bytes(line).partition(b";")[0].strip()
+        if len(size) > _CHUNK_SIZE_DIGITS:
             raise LocalProtocolError("a chunk's size has more than 64 bits")
+        self._chunks += 1
+        self._chunked_bytes += int(size, 16) if all(digit in _HEXADECIMAL for digit in size) else 0
+        if self._chunks > _SMALL_CHUNKS + self._chunked_bytes // _CHUNK_BYTES:
+            raise LocalProtocolError("the body has too many small chunks; send larger ones")
         return line
 
 

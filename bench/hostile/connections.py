@@ -1,0 +1,86 @@
+"""Attacks by connections and by HTTP itself, whatever the requests ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from bench.hostile.kinds import users
+from bench.hostile.wire import Target
+
+
+async def pipelined(target: Target) -> None:
+    """1,000 requests at once on one connection."""
+
+    async def user(number: int) -> None:
+        one = target.head("/v1/models", 0, "GET") if number % 2 else target.head("/tokenize", 15) + b'{"prompt": "Hi"}'
+        while target.open:
+            await target.raw(one * 1000)
+
+    await users(4, user)
+
+
+async def tiny_chunks(target: Target) -> None:
+    """Bodies of a megabyte in chunks of one byte."""
+    head = target.head("/tokenize", 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    body = b'{"prompt": "' + b"x" * (1 << 20) + b'"}'
+    data = head + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+
+    async def user(_: int) -> None:
+        while target.open:
+            await target.raw(data)
+
+    await users(4, user)
+
+
+async def churn(target: Target) -> None:
+    """Connections that are opened and closed, as many as can be."""
+
+    async def user(_: int) -> None:
+        while target.open:
+            with contextlib.suppress(OSError):
+                async with target.connection() as (_, writer):
+                    writer.write(b"GET /version HTTP/1.1\r\n")
+            target.outcomes["closed"] += 1
+
+    await users(32, user)
+
+
+async def scrapes(target: Target) -> None:
+    """/metrics, /openapi.json and probes without a pause."""
+
+    async def user(number: int) -> None:
+        path = ("/metrics", "/health/ready", "/openapi.json", "/v1/models")[number % 4]
+        while target.open:
+            await target.raw(target.head(path, 0, "GET"))
+
+    await users(16, user)
+
+
+_HEADERS = (
+    "X-Request-Id: {:0128d}",
+    "X-Request-Id: " + "/../" * 2000,
+    "traceparent: 00-{0:032x}-{0:016x}-01",
+    "traceparent: " + "0" * 8000,
+    "Content-Type: application/json; charset={}",
+    "X-Request-Timeout: " + "9" * 5000,
+    "Accept: " + "a/b;q=0.1, " * 700,
+    "Cookie: " + "; ".join(f"c{{0}}-{each}=x" for each in range(500)),
+    "Expect: 100-continue",
+    "Content-Encoding: gzip",
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eA==",
+)
+"""`{}` is another number in each request."""
+
+
+async def odd_headers(target: Target) -> None:
+    """Headers as large as they may be, with values that logs, traces and metrics might keep."""
+    body = json.dumps({"prompt": "Hi"}).encode()
+
+    async def user(number: int) -> None:
+        while target.open:
+            name, _, value = _HEADERS[number % len(_HEADERS)].format(number).partition(": ")
+            await target.raw(target.head("/tokenize", len(body), headers={name: value}) + body)
+            number += 8
+
+    await users(8, user)
