@@ -151,6 +151,9 @@ def test_a_server_shows_states_answers_503_for_what_comes_and_lets_nobody_else_c
     path.write_text(json.dumps({"adapters": entries}))
     with serve(tokenizer, lora_modules_file=path) as served:
         served.play("Hello")
+        listed = served.serving.listed_adapters
+        assert listed is not None
+        served.do(lambda: setattr(listed, "clock", lambda: 0.0))  # the minute of patience never ends
 
         def states() -> dict[str, str]:
             return {each["name"]: each["state"] for each in served.http.get("/health/adapters").json()["adapters"]}
