@@ -55,6 +55,8 @@ class TensorNames:
     """The projection of hidden states to the size of those vectors."""
     norm: str = "model.norm"
     head: str = "lm_head"
+    head_transform: str = "lm_head"
+    """The module with the linear and the norm before the head."""
 
     before_mixer: str = "model.layers.{layer}.input_layernorm"
     after_mixer: str = "model.layers.{layer}.post_attention_layernorm"

@@ -710,6 +710,15 @@ class PositionSpec:
     """Of computed ones, that of padding, which is zero (fairseq)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadTransformSpec:
+    """A linear, an activation and a norm of the last hidden states before the head (BERT's)."""
+
+    bias: bool
+    activation: str
+    norm: NormSpec
+
+
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
     """What makes logits of the last hidden states: times `scale`, then softcap * tanh(logit / softcap)."""
@@ -720,6 +729,7 @@ class HeadSpec:
     softcap: float | None = None
     bias: bool = False
     """Added to the product, before it is scaled."""
+    transform: HeadTransformSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,22 @@ from family_cases.case import HEADS_OF_16, UNEVEN, WINDOW, Case
 
 FOUR_WIDE = {**UNEVEN, "n_inner": UNEVEN["intermediate_size"]}
 CASES = {
+    "modernbert-decoder": Case(
+        "ModernBertDecoder",
+        {
+            **UNEVEN,
+            "bos_token_id": 1,
+            "pad_token_id": 0,
+            "local_attention": 2 * WINDOW,
+            "num_hidden_layers": 4,
+            "norm_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "classifier_bias": True,
+            "classifier_activation": "silu",
+            "norm_eps": 0.01,
+        },
+    ),
     "gpt2": Case("GPT2"),
     "gpt2-by-depth": Case(
         "GPT2",

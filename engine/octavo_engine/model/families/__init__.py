@@ -64,6 +64,7 @@ from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mistral4 import MISTRAL4
 from octavo_engine.model.families.mixtral import MIXTRAL
+from octavo_engine.model.families.modernbert_decoder import MODERNBERT_DECODER
 from octavo_engine.model.families.mpt import MPT
 from octavo_engine.model.families.nanochat import NANOCHAT
 from octavo_engine.model.families.nemotron_h import NEMOTRON_H
@@ -197,6 +198,7 @@ _ALL = (
     BIOGPT,
     BLOOM,
     MPT,
+    MODERNBERT_DECODER,
     PHI,
     PERSIMMON,
     OPENAI_GPT,

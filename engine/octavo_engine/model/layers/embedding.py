@@ -16,7 +16,7 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.positions import PositionTable
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
-from octavo_engine.model.spec import HeadSpec, ModelSpec
+from octavo_engine.model.spec import HeadSpec, HeadTransformSpec, ModelSpec
 
 
 class VocabularyWeight(nn.Module):
@@ -103,6 +103,26 @@ class Embedding(VocabularyWeight):
         return found.masked_fill_(elsewhere.unsqueeze(1), 0)
 
 
+class HeadTransform(nn.Module):
+    """What stands between the last hidden states and the head. Every rank computes all of it."""
+
+    def __init__(self, spec: HeadTransformSpec, hidden_size: int, options: LayerOptions) -> None:
+        super().__init__()
+        self.spec, self.options, hidden = spec, options, unsharded(hidden_size)
+        self.dense = Linear(hidden, (hidden,), bias=spec.bias, options=options)
+        self.norm = Norm(hidden_size, spec.norm, options)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[R, hidden] to the same."""
+        activated = self.options.compute.activate(self.dense(hidden), self.spec.activation)
+        return cast("Tensor", self.norm(activated)[0])
+
+    def tensors(self, name: str) -> Iterator[CheckpointTensor]:
+        """What a checkpoint has of it."""
+        yield from self.dense.tensors(f"{name}.dense")
+        yield from self.norm.tensors(f"{name}.norm")
+
+
 class Head(VocabularyWeight):
     """Hidden states to logits."""
 
@@ -110,6 +130,7 @@ class Head(VocabularyWeight):
         vocab_size, size = embedding.tokens.total, embedding.weight.shape[1]
         super().__init__(vocab_size, size, options, embedding.weight if spec.tied else None)
         self.spec = spec
+        self.transform = None if spec.transform is None else HeadTransform(spec.transform, hidden_size, options)
         self.projection = projection(hidden_size, size, options)
         rows = len(self.weight)
         self.bias = parameter(rows, dtype=options.dtype, device=options.device) if spec.bias else None
@@ -117,6 +138,8 @@ class Head(VocabularyWeight):
     def forward(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits [R, vocabulary] of hidden states [R, hidden], into `out` if it is given; on the first rank only."""
         ranks = self.options.ranks
+        if self.transform is not None:
+            hidden = self.transform(hidden)
         if self.projection is not None:
             hidden = self.projection(hidden)
         if ranks.alone:
@@ -134,6 +157,8 @@ class Head(VocabularyWeight):
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it: where it is tied, perhaps a copy of the embedding, which is not read."""
+        if self.transform is not None:
+            yield from self.transform.tensors(self.options.names.head_transform)
         if self.projection is not None:
             yield from self.projection.tensors(self.options.names.embedding_out)
         if self.bias is not None:
