@@ -16,6 +16,23 @@ from tests.api.served import Served
 from tests.browser import browser
 
 AXE = Path(__file__).parents[2] / "engine" / "playground" / "node_modules" / "axe-core" / "axe.min.js"
+HOSTILE = """Look:
+
+```html
+<b>x</b>
+```
+
+- one
+- **two**
+
+| a | b |
+| - | - |
+| 0 | 1 |
+
+A [trap](javascript:document.title='owned'), a [page](https://example.org/page), ![it](https://example.org/picture.png).
+
+<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>
+"""
 PHONE: Any = {"width": 390, "height": 844}
 
 
@@ -130,26 +147,33 @@ def test_a_schema_holds_the_answer_and_a_wrong_one_is_said_beside_it(real: RealS
     page.get_by_role("button", name="Send").click()
     expect(page.locator(".timing").first).to_contain_text("tokens/s")
     answer = page.get_by_role("article", name="Model").first
-    assert isinstance(json.loads(answer.inner_text())["large"], bool)
-    assert "%" in str(answer.locator(".tokens span").first.get_attribute("title"))
+    tokens = answer.locator(".tokens")
+    assert isinstance(json.loads(tokens.inner_text())["large"], bool)
+    tokens.locator("span").first.hover()
+    expect(answer.get_by_role("status")).to_have_text(re.compile(r'^"\{.*" [\d.]+ %( · ".*" [\d.]+ %)*$'))
+    tokens.press("ArrowRight")
+    expect(tokens.locator("span").nth(1)).to_have_class(re.compile("chosen"))
 
 
 def test_what_a_model_writes_is_shown_and_never_run(server: Served, context: BrowserContext) -> None:
-    server.play("Look:\n\n```html\n<b>x</b>\n```\n\n- one\n- **two**\n\n<img src=x onerror=\"document.title='owned'\">")
+    server.play(HOSTILE)
     page = opened(context, server.url)
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
     ask(page, "Write.")
     answer = page.get_by_role("article", name="Model").first
-    expect(answer.locator("pre code")).to_have_text("<b>x</b>\n")
+    expect(answer.locator("pre code")).to_have_text("<b>x</b>")
     expect(answer.locator("li strong")).to_have_text("two")
     expect(answer).to_contain_text("<img src=x")
-    assert answer.locator("img, b").count() == 0
+    expect(answer.locator("td").last).to_have_text("1")
+    assert answer.locator("img, b, script").count() == 0
+    links = [each.get_attribute("href") for each in answer.locator("a").all()]
+    assert links == ["https://example.org/page", "https://example.org/picture.png"]
     assert page.title() == "Octavo playground"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_bars_anyone(server: Served, context: BrowserContext, scheme: Any) -> None:
-    server.play("# Heading\n\nSome `code`.\n\n```\nblock\n```")
+    server.play(f"# Heading\n\nSome `code`.\n\n{HOSTILE}")
     page = opened(context, server.url)
     page.emulate_media(color_scheme=scheme)
     expect(page.get_by_label("Model A")).to_have_value("smollm2")
@@ -181,6 +205,36 @@ def test_a_key_is_asked_for_and_forgotten_with_the_tab(
     assert "sk-secret" not in page.evaluate("JSON.stringify(localStorage)")
     other = opened(context, server.url)
     expect(other.get_by_label("API key")).to_be_visible()
+
+
+def test_reasoning_is_folded_and_not_sent_back(server: Served, context: BrowserContext) -> None:
+    deltas = ({"reasoning_content": "Let me see."}, {"content": "Four."})
+    parts = [json.dumps({"choices": [{"delta": delta}]}) for delta in deltas]
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    answers = "".join(f"data: {part}\n\n" for part in (*parts, "[DONE]"))
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(body=answers, content_type="text/event-stream"))
+    ask(page, "Two and two?")
+    answer = page.get_by_role("article", name="Model")
+    expect(answer.locator("details p")).to_have_text("Let me see.")
+    expect(answer.locator(":scope > p")).to_have_text("Four.")
+    ask(page, "Sure?")
+    expect(page.locator("#raw")).to_contain_text("Sure?")  # it is written when the answer has ended
+    sent = json.loads(page.locator("#raw").text_content().partition("\n\n")[0])  # type: ignore[union-attr]
+    assert [each["content"] for each in sent["messages"]] == ["Two and two?", "Four.", "Sure?"]
+
+
+def test_a_new_chat_begins_empty_while_an_answer_comes(server: Served, context: BrowserContext) -> None:
+    server.play("one two three four", hold_after=2)
+    page = opened(context, server.url)
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    ask(page, "Count.")
+    expect(page.get_by_role("article", name="Model")).to_contain_text("one")
+    page.get_by_role("button", name="New chat").click()
+    expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    page.reload()
+    expect(page.get_by_label("Model A")).to_have_value("smollm2")
+    expect(page.get_by_role("article")).to_have_count(0)
 
 
 def test_a_server_that_drains_says_so_and_ends_what_it_has_begun(

@@ -7,7 +7,7 @@ export type Timing = { firstTokenMs: number; tokensPerSecond: number; tokens: nu
 export type Candidate = { token: string; logprob: number };
 /** A token of an answer, and what else could have stood there. */
 export type Token = Candidate & { top_logprobs: Candidate[] };
-export type Listener = { text: (text: string, tokens: Token[]) => void; event: (event: string) => void };
+export type Listener = { text: (text: string, reasoning: string, tokens: Token[]) => void; event: (event: string) => void };
 
 /** A refusal of the engine: what it says, its HTTP status, and the seconds of Retry-After where there are any. */
 export class Refusal extends Error {
@@ -67,11 +67,11 @@ export async function chat(body: ChatRequest, signal: AbortSignal, listener: Lis
     tokens = part.usage?.completion_tokens ?? tokens;
     const choice = part.choices?.[0];
     finish = choice?.finish_reason ?? finish;
-    const text: string = (choice?.delta?.reasoning_content ?? "") + (choice?.delta?.content ?? "");
-    if (text) {
-      first ||= performance.now();
-      listener.text(text, choice.logprobs?.content ?? []);
-    }
+    const text: string = choice?.delta?.content ?? "";
+    const reasoning: string = choice?.delta?.reasoning_content ?? "";
+    const chosen: Token[] = choice?.logprobs?.content ?? []; // also of tokens whose text is held back until a later event
+    if (text || reasoning) first ||= performance.now();
+    if (text || reasoning || chosen.length) listener.text(text, reasoning, chosen);
   }
   const seconds = (performance.now() - (first || begun)) / 1000;
   const tokensPerSecond = tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : 0;

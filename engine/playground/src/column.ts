@@ -25,6 +25,9 @@ export class Column {
     this.element.setAttribute("aria-label", `Conversation ${name}`);
     const label = element("label", `Model ${name} `);
     label.append(this.picker);
+    this.log.setAttribute("role", "log");
+    this.log.setAttribute("aria-label", `Messages ${name}`);
+    this.log.tabIndex = 0; // so that the keyboard can scroll it
     this.element.append(label, this.log, this.timing);
     this.redraw();
   }
@@ -59,21 +62,30 @@ export class Column {
   /** Asks for an answer to the conversation so far; rejects with the engine's refusal. */
   async answer(settings: Settings): Promise<void> {
     const system: Message[] = settings.system ? [{ role: "system", content: settings.system }] : [];
-    const messages = [...system, ...this.messages];
+    const conversation = this.messages; // "New chat" may begin another one before this answer has ended
+    const messages = [...system, ...conversation];
     this.request = structuredClone({ ...settings.fields, model: this.picker.value, messages });
     this.raw = [];
     this.timing.textContent = "";
     const reply: Message = { role: "assistant", content: "" };
     const card = this.card(reply);
     const tokens: Token[] = [];
+    let reasoning = ""; // shown before the answer, and no part of the conversation
+    let frame = 0; // the answer is drawn once a frame, however many tokens come
+    const draw = (): void => {
+      frame = 0;
+      const thoughts = reasoning ? [folded("Reasoning", render(reasoning))] : [];
+      card.replaceChildren(...thoughts, ...(tokens.length ? renderTokens(tokens) : render(reply.content)));
+      this.log.scrollTop = this.log.scrollHeight;
+    };
     const running = (this.running = new AbortController());
     try {
       const timing = await chat(this.request, running.signal, {
-        text: (text, more) => {
+        text: (text, thought, more) => {
           reply.content += text;
+          reasoning += thought;
           tokens.push(...more);
-          card.replaceChildren(tokens.length ? renderTokens(tokens) : render(reply.content));
-          this.log.scrollTop = this.log.scrollHeight;
+          frame ||= requestAnimationFrame(draw);
         },
         event: (event) => this.raw.push(event),
       });
@@ -86,8 +98,10 @@ export class Column {
       this.timing.textContent = "Stopped.";
     } finally {
       this.running = null;
-      if (reply.content) this.messages.push(reply);
-      else card.remove();
+      cancelAnimationFrame(frame);
+      draw();
+      if (reply.content) conversation.push(reply);
+      else if (!reasoning) card.remove();
     }
   }
 
@@ -116,8 +130,14 @@ export class Column {
   private card(message: Message): HTMLElement {
     const card = element("article", "", message.role);
     card.setAttribute("aria-label", message.role === "user" ? "You" : "Model");
-    card.append(render(message.content));
+    card.append(...render(message.content));
     this.log.append(card);
     return card;
   }
+}
+
+function folded(title: string, content: Node[]): HTMLElement {
+  const made = element("details");
+  made.append(element("summary", title), ...content);
+  return made;
 }

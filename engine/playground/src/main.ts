@@ -25,6 +25,7 @@ const busy = (): boolean => shown().some((column) => column.busy);
 function update(): void {
   keep({ compare: compare.checked, columns: [both[0].kept, both[1].kept] });
   both[1].element.hidden = !compare.checked;
+  compare.disabled = busy();
   buttons.send.disabled = busy();
   buttons.stop.disabled = !busy();
   buttons.again.disabled = busy() || shown().every((column) => column.messages.length === 0);

@@ -1,41 +1,90 @@
-// A model's answer as paragraphs, headings, lists and code. It is built of text nodes alone: no HTML of the model is ever
-// parsed, links are not made, and images are not loaded, so that an answer can neither run a script nor call elsewhere.
+// A model's answer as elements. marked reads the Markdown; what it finds is built of text nodes alone: HTML is shown as it
+// is written, and pictures become links, so that an answer can neither run a script nor load anything from elsewhere.
+import { lexer, type Token, type Tokens } from "marked";
 import { element } from "./element";
 
-export function render(text: string): DocumentFragment {
-  const page = document.createDocumentFragment();
-  // Every second part stands between two fences; the last one may still be open while an answer streams.
-  text.split(/^```/m).forEach((part, i) => page.append(...(i % 2 ? [code(part)] : prose(part))));
-  return page;
+export function render(text: string): Node[] {
+  return lexer(text).flatMap(nodes);
 }
 
-function code(part: string): HTMLElement {
-  const block = element("pre");
-  block.tabIndex = 0;
-  block.append(element("code", part.slice(part.indexOf("\n") + 1)));
+function nodes(token: Token): Node[] {
+  switch (token.type) {
+    case "space":
+    case "def":
+      return [];
+    case "heading":
+      return [filled("h2", token as Tokens.Heading)];
+    case "paragraph":
+      return [filled("p", token as Tokens.Paragraph)];
+    case "code":
+      return [codeBlock(token as Tokens.Code)];
+    case "list":
+      return [list(token as Tokens.List)];
+    case "table":
+      return [table(token as Tokens.Table)];
+    case "hr":
+    case "br":
+      return [element(token.type)];
+    case "blockquote":
+    case "strong":
+    case "em":
+    case "del":
+      return [filled(token.type, token as Tokens.Strong)];
+    case "codespan":
+      return [element("code", token.text)];
+    case "link":
+    case "image":
+      return [link(token as Tokens.Link | Tokens.Image)];
+    case "text":
+    case "escape":
+      return inner(token as Tokens.Text);
+    default: // HTML, and what a later marked may know
+      return [document.createTextNode(token.raw)];
+  }
+}
+
+type Parent = { tokens?: Token[]; text?: string };
+
+const inner = (token: Parent): Node[] => token.tokens?.flatMap(nodes) ?? [document.createTextNode(token.text ?? "")];
+
+const filled = (tag: string, token: Parent): HTMLElement => withChildren(tag, inner(token));
+
+function withChildren(tag: string, children: Node[]): HTMLElement {
+  const made = element(tag);
+  made.append(...children);
+  return made;
+}
+
+function codeBlock(token: Tokens.Code): HTMLElement {
+  const block = withChildren("pre", [element("code", token.text)]);
+  block.tabIndex = 0; // so that the keyboard can scroll it
   return block;
 }
 
-function prose(part: string): HTMLElement[] {
-  const blocks = part.split(/\n\s*\n/).filter((block) => block.trim());
-  return blocks.map((block) => {
-    const heading = /^#{1,6}\s+(.*)$/.exec(block.trim());
-    if (heading) return inline("h3", heading[1] ?? "");
-    const lines = block.trim().split("\n");
-    const item = /^\s*(?:[-*]|\d+\.)\s+/;
-    if (!lines.every((line) => item.test(line))) return inline("p", block.trim());
-    const list = element(/^\s*\d/.test(lines[0] ?? "") ? "ol" : "ul");
-    list.append(...lines.map((line) => inline("li", line.replace(item, ""))));
-    return list;
+function list(token: Tokens.List): HTMLElement {
+  const items = token.items.map((item) => {
+    const box = item.task ? [document.createTextNode(item.checked ? "☑ " : "☐ ")] : [];
+    return withChildren("li", [...box, ...inner(item)]);
   });
+  const made = withChildren(token.ordered ? "ol" : "ul", items);
+  if (token.ordered && token.start) made.setAttribute("start", String(token.start));
+  return made;
 }
 
-function inline(tag: string, text: string): HTMLElement {
-  const parent = element(tag);
-  for (const part of text.split(/(`[^`]+`|\*\*[^*]+\*\*)/)) {
-    if (part.length > 2 && part.startsWith("`")) parent.append(element("code", part.slice(1, -1)));
-    else if (part.length > 4 && part.startsWith("**")) parent.append(element("strong", part.slice(2, -2)));
-    else parent.append(part);
-  }
-  return parent;
+function table(token: Tokens.Table): HTMLElement {
+  const row = (tag: string, cells: Tokens.TableCell[]): HTMLElement =>
+    withChildren("tr", cells.map((cell) => filled(tag, cell)));
+  const head = withChildren("thead", [row("th", token.header)]);
+  const body = withChildren("tbody", token.rows.map((cells) => row("td", cells)));
+  const scroller = element("div", "", "table");
+  scroller.tabIndex = 0;
+  scroller.append(withChildren("table", [head, body]));
+  return scroller;
+}
+
+function link(token: Tokens.Link | Tokens.Image): Node {
+  const text = token.text || token.href;
+  if (!/^https?:\/\//i.test(token.href)) return document.createTextNode(text);
+  const made = element("a", text) as HTMLAnchorElement;
+  return Object.assign(made, { href: token.href, target: "_blank", rel: "noopener noreferrer" });
 }
