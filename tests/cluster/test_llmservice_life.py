@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -67,6 +70,10 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
     assert (answer.exit_code, "Paris" in answer.logs) == (0, True), answer.logs
     assert "Paris" in ask(namespace)
     assert [model.id for model in sdk(namespace, NAME).models.list()] == [NAME]
+    code, shown = kubectl_octavo(namespace, "why", NAME)
+    assert (code, shown.splitlines()[0].partition("; ")[2]) == (0, "nothing keeps it from serving or scaling")
+    code, shown = kubectl_octavo(namespace, "top", "--seconds=0.1")
+    assert (code, shown.splitlines()[1].split()[:5]) == (0, [namespace.namespace, NAME, "1", "0", "0"])
 
     start_load(namespace, url, NAME, LONG_ANSWERS)
     spanning: list[dict[str, Any]] = []
@@ -103,6 +110,14 @@ def test_from_apply_to_deletion(operator: Client, namespace: Client) -> None:
     finally:
         operator.kubectl("scale", f"deployment/{OPERATOR}", "--replicas=1")
         operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=180s")
+
+
+def kubectl_octavo(client: Client, *arguments: str) -> tuple[int, str]:
+    """The exit code and the output of the plugin, with the kubectl of this cluster."""
+    command = [sys.executable, "-m", "octavo_operator.kubectl.cli", *arguments, f"--kubeconfig={client.kubeconfig}"]
+    path = {"PATH": f"{client.programs}:{os.environ['PATH']}"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | path)
+    return done.returncode, done.stdout + done.stderr
 
 
 def answers_so_far(client: Client) -> list[dict[str, Any]]:
@@ -185,6 +200,8 @@ def test_an_engine_that_cannot_start_says_why(
         return namespace.kubectl("describe", "llms", "good").partition("Events:")[2]
 
     namespace.wait_until(lambda: reason in told() and words in told(), 10, lambda: f"an event says why: {told()}")
+    code, why = kubectl_octavo(namespace, "why", "good")
+    assert code == 1 and why.splitlines()[1].startswith(f"1. condition Ready=False: {reason}: ") and words in why, why
 
 
 TRY_KEYS = """

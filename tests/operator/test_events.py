@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from octavo_operator.api.conditions import ConditionType, Reason
+from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
 from octavo_operator.api.status import Condition
 from octavo_operator.reconcile import events
 from octavo_operator.reconcile.apply import ApiError
@@ -128,4 +128,4 @@ async def test_an_event_that_cannot_be_written_stops_nothing() -> None:
 def test_the_docs_name_the_conditions_whose_changes_are_told() -> None:
     page = (Path(__file__).parents[2] / "docs" / "concepts" / "operator.md").read_text()
     section = page.partition("## Events")[2].partition("##")[0]
-    assert {kind for kind in ConditionType if kind in section} == set(events._TOLD)
+    assert {kind for kind in ConditionType if kind in section} == set(BAD_STATUS)

@@ -24,6 +24,20 @@ class ConditionType(StrEnum):
     STALLED = "Stalled"
 
 
+BAD_STATUS = {
+    ConditionType.READY: "False",
+    ConditionType.DEGRADED: "True",
+    ConditionType.SCALING_ACTIVE: "False",
+    ConditionType.ROLLOUT_BLOCKED: "True",
+    ConditionType.MEMORY_FITS: "False",
+    ConditionType.ADAPTERS_READY: "False",
+}
+"""The status in which a condition tells of a fault, or of a wait.
+
+The other conditions change together with one of these, or say nothing that a person waits for.
+"""
+
+
 class Reason(StrEnum):
     """Why a condition is as it is."""
 

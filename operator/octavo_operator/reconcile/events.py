@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from octavo_operator.api.conditions import ConditionType, Reason
+from octavo_operator.api.conditions import BAD_STATUS, Reason
 from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, KIND
 from octavo_operator.reconcile.apply import ApiError
 
@@ -22,23 +22,6 @@ _LONGEST_INSTANCE = 128
 _REPEAT_SECONDS = 60.0  # the same event is not repeated sooner
 _MOST_REMEMBERED = 4096
 
-_TOLD = (
-    ConditionType.READY,
-    ConditionType.DEGRADED,
-    ConditionType.SCALING_ACTIVE,
-    ConditionType.ROLLOUT_BLOCKED,
-    ConditionType.MEMORY_FITS,
-    ConditionType.ADAPTERS_READY,
-)
-"""The others change together with one of these, or say nothing that a person waits for."""
-_BAD = {
-    ConditionType.READY: "False",
-    ConditionType.DEGRADED: "True",
-    ConditionType.SCALING_ACTIVE: "False",
-    ConditionType.ROLLOUT_BLOCKED: "True",
-    ConditionType.MEMORY_FITS: "False",
-    ConditionType.ADAPTERS_READY: "False",
-}
 _WANTED = {
     Reason.DEPLOYING,
     Reason.SUSPENDED,
@@ -76,9 +59,9 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Tra
     found: dict[tuple[str, str], Transition] = {}
     for condition in after.get("conditions") or ():
         known, kind, reason = old.get(condition["type"]), condition["type"], condition["reason"]
-        bad = _BAD.get(kind) == condition["status"] and reason not in _WANTED
+        bad = BAD_STATUS.get(kind) == condition["status"] and reason not in _WANTED
         same = known and (known["status"], known["reason"]) == (condition["status"], reason)
-        if kind not in _TOLD or same or (known is None and not bad):
+        if kind not in BAD_STATUS or same or (known is None and not bad):
             continue
         change = Transition("Warning" if bad else "Normal", reason, condition["message"])
         if bad or (reason, change.note) not in found:

@@ -1,0 +1,183 @@
+"""`kubectl octavo`, a plugin of kubectl: status, why, top, logs, chat and run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from octavo_operator import __version__
+from octavo_operator.kubectl.client import Kubectl, KubectlError
+from octavo_operator.kubectl.collect import engine_pods, facts_of, pod_readings
+from octavo_operator.kubectl.first_answer import Story, manifest, wait_until_ready
+from octavo_operator.kubectl.forward import forwarded
+from octavo_operator.kubectl.status import status_table
+from octavo_operator.kubectl.top import top_table
+from octavo_operator.kubectl.why import obstacles, report
+
+IN_THE_WAY = 1
+USAGE_ERROR = 2
+_SERVICES = "llmservices.octavo.dev"
+_EXAMPLES = """examples:
+  kubectl octavo status -A              all LLMServices, and why those are not ready that are not
+  kubectl octavo why llama-8b           what keeps it from serving or scaling
+  kubectl octavo top                    queue, KV cache, tokens/s and time to first token by service
+  kubectl octavo logs llama-8b -f       the engines' logs
+  kubectl octavo run smollm2            make an LLMService, follow its start, print its first answer
+
+exit codes: 0 done; 1 something keeps the service from serving or scaling; 2 usage, or the cluster cannot be read
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="kubectl octavo",
+        description="What LLMServices do, and why they do not do it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"kubectl-octavo {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+        made.add_argument("-n", "--namespace", help="namespace (default: that of the context)")
+        made.add_argument("--context", help="context of the kubeconfig")
+        made.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig")
+        return made
+
+    status = command("status", "show all LLMServices, and why those are not ready that are not")
+    top = command("top", "show queue, KV cache, tokens/s and time to first token by service")
+    for made in (status, top):
+        made.add_argument("-A", "--all-namespaces", action="store_true", help="look into all namespaces")
+    top.add_argument("--seconds", type=_seconds, default=5.0, metavar="S", help="measure for so long (default: 5)")
+    command("why", "show everything that keeps an LLMService from serving or scaling").add_argument("name")
+    logs = command("logs", "print the logs of an LLMService's engines")
+    logs.add_argument("name")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on as lines come")
+    logs.add_argument("--previous", action="store_true", help="those of the containers before the last restart")
+    logs.add_argument("--tail", type=int, default=100, metavar="N", help="lines of each pod; -1: all (default: 100)")
+    command("chat", "talk to an LLMService, through a port that kubectl forwards").add_argument("name")
+    _run_arguments(command("run", "make an LLMService, follow its start, print its first answer"))
+    return parser
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="smollm2 (the demo model), or OWNER/NAME of the Hugging Face Hub")
+    parser.add_argument("--name", help="name of the LLMService (default: made of the model's)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of a replica (default: 1; 0 for smollm2)")
+    parser.add_argument("--timeout", type=_seconds, default=1800.0, metavar="S", help="wait so long (default: 1800)")
+    parser.add_argument("--prompt", default="Name the capital of France.", help="what it is asked first")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.1 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 86400 seconds")
+    return value
+
+
+def _kubectl(arguments: argparse.Namespace) -> Kubectl:
+    given = {name: getattr(arguments, name) for name in ("namespace", "context", "kubeconfig")}
+    return Kubectl([f"--{name}={value}" for name, value in given.items() if value])
+
+
+def _scope(arguments: argparse.Namespace) -> list[str]:
+    return ["--all-namespaces"] if arguments.all_namespaces else []
+
+
+def _status(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    services = kubectl.items(_SERVICES, *_scope(arguments))
+    if not services:
+        sys.stderr.write("no LLMServices found\n")
+        return 0
+    sys.stdout.write(status_table(services))
+    return 0
+
+
+def _why(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    facts = facts_of(kubectl, arguments.name)
+    found = obstacles(facts)
+    sys.stdout.write(report(facts, found))
+    return IN_THE_WAY if found else 0
+
+
+def _top(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    pods = kubectl.items("pods", f"--selector={engine_pods()}", *_scope(arguments))
+    if not pods:
+        sys.stderr.write("no pods of LLMServices found\n")
+        return 0
+    readings = pod_readings(kubectl, pods, arguments.seconds)
+    sys.stdout.write(top_table(readings))
+    if any(None in each for each in readings.values()):
+        sys.stderr.write("some pods gave no metrics: they do not serve yet, or you have no right to get pods/proxy\n")
+    return 0
+
+
+def _logs(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    flags = [f"--{name}" for name in ("follow", "previous") if getattr(arguments, name)]
+    selector = f"--selector={engine_pods(arguments.name)}"
+    return subprocess.call(
+        kubectl.command("logs", selector, "--all-containers", "--prefix", f"--tail={arguments.tail}", *flags)
+    )
+
+
+def _chat(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    with forwarded(kubectl, arguments.name) as url:
+        return subprocess.call([_engine(), "chat", url])
+
+
+def _run(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    made = manifest(arguments.model, arguments.name, arguments.gpus)
+    name = made["metadata"]["name"]
+    sys.stderr.write(kubectl.output("create", "--filename=-", stdin=json.dumps(made)))
+    if not wait_until_ready(lambda: kubectl.get(_SERVICES, name), Story(sys.stderr), arguments.timeout):
+        facts = facts_of(kubectl, name)
+        sys.stdout.write(report(facts, obstacles(facts)))
+        return IN_THE_WAY
+    with forwarded(kubectl, name) as url:
+        code = subprocess.run(
+            [_engine(), "chat", url], input=arguments.prompt + "\n", text=True, check=False
+        ).returncode
+    sys.stderr.write(f"go on with: kubectl octavo chat {name}; end it with: kubectl delete llms {name}\n")
+    return code
+
+
+def _engine() -> str:
+    beside = Path(sys.executable).parent / "octavo-engine"
+    found = str(beside) if beside.exists() else shutil.which("octavo-engine")
+    if found is None:
+        raise KubectlError("octavo-engine, whose chat this uses, is not installed; install octavo[engine]")
+    return found
+
+
+_COMMANDS: Mapping[str, Callable[[Kubectl, argparse.Namespace], int]] = {
+    "status": _status,
+    "why": _why,
+    "top": _top,
+    "logs": _logs,
+    "chat": _chat,
+    "run": _run,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `kubectl-octavo`, which kubectl finds on PATH as `kubectl octavo`; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return _COMMANDS[arguments.command](_kubectl(arguments), arguments)
+    except KubectlError as error:
+        sys.stderr.write(f"kubectl octavo: {error}\n")
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""kubectl as the way to a cluster: its contexts, credentials and rights are those that the user has already."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class KubectlError(RuntimeError):
+    """kubectl is not there, or could not do what was asked; the message is what it said."""
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """Runs kubectl with the same `flags` (context, namespace, …) each time. All methods raise `KubectlError`."""
+
+    flags: Sequence[str] = ()
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """The object of this kind and name."""
+        found: dict[str, Any] = json.loads(self.output("get", kind, name, "--output=json"))
+        return found
+
+    def find(self, kind: str, name: str) -> dict[str, Any]:
+        """The object of this kind and name; empty where there is none."""
+        text = self.output("get", kind, name, "--output=json", "--ignore-not-found")
+        return json.loads(text) if text.strip() else {}
+
+    def items(self, kind: str, *arguments: str) -> list[dict[str, Any]]:
+        """All objects of this kind that `arguments` of kubectl select."""
+        found: list[dict[str, Any]] = json.loads(self.output("get", kind, *arguments, "--output=json"))["items"]
+        return found
+
+    def pod_answer(self, pod: Mapping[str, Any], port: int, path: str) -> str:
+        """What a pod answers to GET, by way of the API server; needs the right to get `pods/proxy`."""
+        metadata = pod["metadata"]
+        where = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{port}/proxy{path}"
+        return self.output("get", "--raw", where)
+
+    def output(self, *arguments: str, stdin: str | None = None) -> str:
+        """What kubectl prints."""
+        try:
+            done = subprocess.run(self.command(*arguments), capture_output=True, text=True, input=stdin, check=False)
+        except FileNotFoundError:
+            raise KubectlError("there is no kubectl on PATH") from None
+        if done.returncode != 0:
+            raise KubectlError(done.stderr.strip() or f"kubectl ended with code {done.returncode}")
+        return done.stdout
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of a call."""
+        return ["kubectl", *self.flags, *arguments]

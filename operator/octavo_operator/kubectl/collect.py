@@ -1,0 +1,69 @@
+"""Reads what `why` and `top` look at. What the user may not read is reported instead of ending the command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from octavo_operator.api.names import COMPONENT_LABEL, ENGINE, SERVICE_LABEL
+from octavo_operator.kubectl.client import Kubectl, KubectlError
+from octavo_operator.kubectl.top import PodReadings, Reading, read
+from octavo_operator.kubectl.why import Facts
+from octavo_operator.render.container import PORT
+
+_AT_ONCE = 16
+Value = TypeVar("Value")
+
+
+def engine_pods(name: str = "") -> str:
+    """The label selector of the engine's pods, of one LLMService or of all."""
+    return f"{SERVICE_LABEL}{'=' + name if name else ''},{COMPONENT_LABEL}={ENGINE}"
+
+
+def facts_of(kubectl: Kubectl, name: str) -> Facts:
+    """All that `why` looks at. KubectlError: the LLMService itself or its pods cannot be read."""
+    unread: list[str] = []
+    nothing: dict[str, Any] = {}
+
+    def optional(what: str, ask: Callable[[], Value], default: Value) -> Value:
+        try:
+            return ask()
+        except KubectlError as error:
+            unread.append(f"{what}: {error}")
+            return default
+
+    return Facts(
+        service=kubectl.get("llmservices.octavo.dev", name),
+        pods=kubectl.items("pods", f"--selector={engine_pods(name)}"),
+        deployment=optional("Deployment", lambda: kubectl.find("deployments.apps", name), nothing),
+        autoscaler=optional("autoscaler", lambda: kubectl.find("horizontalpodautoscalers.autoscaling", name), nothing),
+        quotas=optional("ResourceQuotas", lambda: kubectl.items("resourcequotas"), []),
+        events=optional("events", lambda: kubectl.items("events", "--field-selector=type=Warning"), []),
+        unread=unread,
+    )
+
+
+def pod_readings(
+    kubectl: Kubectl, pods: Sequence[Mapping[str, Any]], seconds: float
+) -> Mapping[tuple[str, str], Sequence[PodReadings | None]]:
+    """Two readings, `seconds` apart, of each pod, by the namespace and name of its LLMService."""
+    found: dict[tuple[str, str], list[PodReadings | None]] = {}
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        first = list(threads.map(lambda pod: _reading(kubectl, pod), pods))
+        time.sleep(seconds)
+        second = list(threads.map(lambda pod: _reading(kubectl, pod), pods))
+    for pod, before, after in zip(pods, first, second, strict=True):
+        metadata = pod["metadata"]
+        both = PodReadings(before[1], after[1], after[0] - before[0]) if before and after else None
+        found.setdefault((metadata["namespace"], metadata["labels"][SERVICE_LABEL]), []).append(both)
+    return found
+
+
+def _reading(kubectl: Kubectl, pod: Mapping[str, Any]) -> tuple[float, Reading] | None:
+    """A reading with the time of it in seconds; None: the pod does not answer, or the user may not ask it."""
+    try:
+        return time.monotonic(), read(kubectl.pod_answer(pod, PORT, "/metrics"))
+    except (KubectlError, ValueError):
+        return None

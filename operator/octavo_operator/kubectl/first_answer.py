@@ -1,0 +1,102 @@
+"""`kubectl octavo run MODEL`: the LLMService for a model, and what is said while it becomes ready."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from octavo_operator.api.conditions import ConditionType
+from octavo_operator.api.names import API_VERSION, KIND
+from octavo_operator.kubectl.status import condition_of, replicas_sentence
+
+DEMO = "smollm2"
+_LONGEST_NAME = 40
+_CLEAR_LINE = "\r\x1b[K"
+
+
+def manifest(model: str, name: str | None, gpus: int | None) -> dict[str, Any]:
+    """An LLMService of one replica for `model`: smollm2, or a repository of the Hugging Face Hub as OWNER/NAME.
+
+    `name` defaults to one made of the model's, `gpus` to 0 for smollm2 and else to 1.
+    """
+    source = {"demo": DEMO} if model == DEMO else {"huggingFace": {"repository": model}}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name or name_of(model)},
+        "spec": {
+            "model": {"source": source},
+            "accelerator": {"count": (0 if model == DEMO else 1) if gpus is None else gpus},
+        },
+    }
+
+
+def name_of(model: str) -> str:
+    """A name that an LLMService may have, made of a model's: `Qwen/Qwen3-8B` becomes `qwen3-8b`."""
+    plain = re.sub("[^a-z0-9]+", "-", model.rpartition("/")[2].lower())
+    plain = plain if plain[:1].isalpha() else f"m-{plain}"
+    return plain[:_LONGEST_NAME].strip("-")
+
+
+@dataclass
+class Story:
+    """Writes what an LLMService does: one line that changes on a terminal, else one for each change of phase."""
+
+    out: TextIO
+    clock: Callable[[], float] = time.monotonic
+    _last: str = ""
+
+    def __post_init__(self) -> None:
+        """Takes the time of its making as the start."""
+        self._began = self.clock()
+
+    def tell(self, service: Mapping[str, Any]) -> None:
+        """Writes the state of the service."""
+        phase = replicas_sentence(service)
+        if self.out.isatty():
+            self.out.write(f"{_CLEAR_LINE}{self._elapsed()} {line_of(service)[:100]}")
+        elif phase != self._last:
+            self.out.write(f"{self._elapsed()} {line_of(service)}\n")
+        self._last = phase
+        self.out.flush()
+
+    def end(self) -> None:
+        """Ends the line that changed."""
+        if self.out.isatty():
+            self.out.write("\n")
+
+    def _elapsed(self) -> str:
+        return f"{self.clock() - self._began:4.0f} s"
+
+
+def line_of(service: Mapping[str, Any]) -> str:
+    """As in `0 of 1 replicas ready, phase Loading, 43 %: pod llama-8b-1 …`."""
+    loading = (service.get("status") or {}).get("loading") or {}
+    done, total = loading.get("bytesLoaded"), loading.get("bytesTotal")
+    percent = f", {100 * done // total} %" if done is not None and total else ""
+    message = f": {loading['message']}" if loading.get("message") else ""
+    return replicas_sentence(service) + percent + message
+
+
+def wait_until_ready(
+    read: Callable[[], Mapping[str, Any]],
+    story: Story,
+    timeout: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Tells the story until the service is ready; False: its operator says that it will not be, or time is over."""
+    end = story.clock() + timeout
+    while True:
+        service = read()
+        story.tell(service)
+        if condition_of(service, ConditionType.READY).get("status") == "True":
+            break
+        if condition_of(service, ConditionType.STALLED).get("status") == "True" or story.clock() > end:
+            story.end()
+            return False
+        sleep(1)
+    story.end()
+    return True

@@ -1,0 +1,49 @@
+"""`kubectl octavo status`: all LLMServices in a table, with the sentence that says why one is not ready. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo_operator.api.conditions import ConditionType
+from octavo_operator.kubectl.table import table
+
+_HEADER = ("NAMESPACE", "NAME", "MODEL", "READY", "PHASE", "LOADED", "QUEUE", "WHY")
+
+
+def status_table(services: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each LLMService, as `kubectl get -o json` shows it. WHY is empty where all is well."""
+    return table(_HEADER, [_row(service) for service in services])
+
+
+def condition_of(service: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
+    """A condition in an LLMService's status; empty while the operator has not written it."""
+    conditions = (service.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def replicas_sentence(service: Mapping[str, Any]) -> str:
+    """As in `1 of 2 replicas ready, phase Loading`."""
+    status = service.get("status") or {}
+    phase = (status.get("loading") or {}).get("phase") or "unknown"
+    return f"{status.get('readyReplicas', 0)} of {status.get('desiredReplicas', '?')} replicas ready, phase {phase}"
+
+
+def _row(service: Mapping[str, Any]) -> tuple[str, ...]:
+    metadata, status = service["metadata"], service.get("status") or {}
+    loading, ready = status.get("loading") or {}, condition_of(service, ConditionType.READY)
+    return (
+        metadata["namespace"],
+        metadata["name"],
+        (status.get("model") or {}).get("name") or "-",
+        f"{status.get('readyReplicas', 0)}/{status.get('desiredReplicas', '?')}",
+        loading.get("phase") or "-",
+        _loaded(loading),
+        str((status.get("autoscaling") or {}).get("queueDepth") or "-"),
+        "" if ready.get("status") == "True" else ready.get("message") or "the operator has not reported on it yet",
+    )
+
+
+def _loaded(loading: Mapping[str, Any]) -> str:
+    done, total = loading.get("bytesLoaded"), loading.get("bytesTotal")
+    return f"{100 * done // total} %" if done is not None and total else "-"

@@ -1,0 +1,167 @@
+"""`kubectl octavo why NAME`: what keeps an LLMService from serving or scaling, in order. Pure over `Facts`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo_operator.api.conditions import BAD_STATUS, ConditionType, Reason
+from octavo_operator.api.quantity import parse_quantity
+from octavo_operator.kubectl.status import condition_of, replicas_sentence
+from octavo_operator.reconcile.pods import PodView, view
+from octavo_operator.render.container import GPU
+
+_MOST_EVENTS = 10
+_NO_OBSTACLE = (Reason.FIXED_REPLICAS, Reason.NO_ADAPTERS, Reason.AUTOSCALER_PENDING)
+"""Reasons of conditions that are not as one may hope, and yet keep nothing from serving or scaling."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Objects as `kubectl get -o json` shows them. `unread` says which could not be read, and why."""
+
+    service: Mapping[str, Any]
+    pods: Sequence[Mapping[str, Any]] = ()
+    deployment: Mapping[str, Any] | None = None
+    autoscaler: Mapping[str, Any] | None = None
+    quotas: Sequence[Mapping[str, Any]] = ()
+    events: Sequence[Mapping[str, Any]] = ()
+    unread: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """One thing in the way: the object that `about` names, why in one word, and in a sentence."""
+
+    about: str
+    reason: str
+    text: str
+
+
+def obstacles(facts: Facts) -> list[Obstacle]:
+    """What is in the way, the cause that a person would look at first at the top; each sentence once.
+
+    Events are past: they are only shown while something else is in the way.
+    """
+    found: list[Obstacle] = []
+    for each in _present(facts):
+        if not any(each.text in other.text for other in found):
+            found.append(each)
+    if found:
+        seen = {other.text for other in found}
+        found += [each for each in _events(facts) if not any(each.text in text for text in seen)]
+    return found
+
+
+def report(facts: Facts, found: Sequence[Obstacle]) -> str:
+    """The obstacles as numbered lines below a line on the whole service."""
+    name, replicas = facts.service["metadata"]["name"], replicas_sentence(facts.service)
+    serves = condition_of(facts.service, ConditionType.READY).get("status") == "True"
+    head = f"{name} {'serves' if serves else 'does not serve'}: {replicas}"
+    if not found:
+        head += "; nothing keeps it from serving or scaling" if serves else "; no reason was found"
+    lines = [head, *(f"{n}. {each.about}: {each.reason}: {each.text}" for n, each in enumerate(found, 1))]
+    return "\n".join([*lines, *(f"not looked at: {each}" for each in facts.unread)]) + "\n"
+
+
+def _present(facts: Facts) -> Iterator[Obstacle]:
+    yield from _service(facts.service)
+    yield from _conditions(facts.service)
+    yield from _deployment(facts.deployment or {})
+    yield from _pods(facts)
+    yield from _autoscaler(facts.autoscaler or {})
+    yield from _quotas(facts)
+
+
+def _service(service: Mapping[str, Any]) -> Iterator[Obstacle]:
+    metadata, status = service["metadata"], service.get("status") or {}
+    about = f"LLMService {metadata['name']}"
+    if metadata.get("deletionTimestamp"):
+        yield Obstacle(about, "Deleted", f"it is being deleted since {metadata['deletionTimestamp']}")
+    seen, generation = status.get("observedGeneration", 0), metadata.get("generation", 1)
+    if seen < generation:
+        what = "nothing of it" if not seen else f"only generation {seen} of {generation}"
+        where = "kubectl get pods -A -l app.kubernetes.io/name=octavo-operator"
+        yield Obstacle(about, "NotReconciled", f"the operator has seen {what}; does it run? {where}")
+
+
+def _conditions(service: Mapping[str, Any]) -> Iterator[Obstacle]:
+    for kind, bad in BAD_STATUS.items():
+        condition = condition_of(service, kind)
+        if condition.get("status") == bad and condition["reason"] not in _NO_OBSTACLE:
+            yield Obstacle(f"condition {kind}={bad}", condition["reason"], condition["message"])
+
+
+def _deployment(deployment: Mapping[str, Any]) -> Iterator[Obstacle]:
+    for condition in _live_conditions(deployment):
+        if (condition["type"], condition["status"]) in (("ReplicaFailure", "True"), ("Progressing", "False")):
+            about = f"Deployment {deployment['metadata']['name']}"
+            yield Obstacle(about, condition.get("reason") or condition["type"], condition.get("message") or "")
+
+
+def _pods(facts: Facts) -> Iterator[Obstacle]:
+    resource = ((facts.service.get("spec") or {}).get("accelerator") or {}).get("resourceName") or GPU
+    for pod in (view(each, resource) for each in facts.pods):
+        if not pod.ready and not pod.ended:
+            yield _pod(pod)
+
+
+def _pod(pod: PodView) -> Obstacle:
+    if problem := pod.trouble or pod.waits:
+        return Obstacle(f"pod {pod.name}", problem.reason, problem.message)
+    return Obstacle(f"pod {pod.name}", pod.phase, f"pod {pod.name} is not ready yet: its phase is {pod.phase}")
+
+
+def _autoscaler(autoscaler: Mapping[str, Any]) -> Iterator[Obstacle]:
+    unwanted = (("AbleToScale", "False"), ("ScalingActive", "False"))
+    for condition in _live_conditions(autoscaler):
+        # TooFewReplicas means that minReplicas holds it up: there is no load that it could not follow.
+        limited = condition["type"] == "ScalingLimited" and condition.get("reason") == "TooManyReplicas"
+        if (condition["type"], condition["status"]) in unwanted or (limited and condition["status"] == "True"):
+            about = f"HorizontalPodAutoscaler {autoscaler['metadata']['name']}"
+            yield Obstacle(about, condition.get("reason") or condition["type"], condition.get("message") or "")
+
+
+def _quotas(facts: Facts) -> Iterator[Obstacle]:
+    """Quotas that are used up, while there are fewer pods than there should be."""
+    status = facts.service.get("status") or {}
+    if status.get("replicas", 0) >= status.get("desiredReplicas", 0):
+        return
+    for quota in facts.quotas:
+        used = (quota.get("status") or {}).get("used") or {}
+        for resource, hard in ((quota.get("status") or {}).get("hard") or {}).items():
+            if parse_quantity(str(used.get(resource, "0"))) >= parse_quantity(str(hard)):
+                text = f"{used.get(resource, '0')} of {hard} {resource} are used: raise the quota, or end other pods"
+                yield Obstacle(f"ResourceQuota {quota['metadata']['name']}", "UsedUp", text)
+
+
+def _events(facts: Facts) -> Iterator[Obstacle]:
+    name = facts.service["metadata"]["name"]
+    pods = {pod["metadata"]["name"] for pod in facts.pods}
+    claims = {claim for pod in facts.pods for claim in view(pod, GPU).claims}
+    related = [each for each in facts.events if _is_of(each.get("involvedObject") or {}, name, pods, claims)]
+    for event in sorted(related, key=_when)[-_MOST_EVENTS:]:
+        regarding = event["involvedObject"]
+        about = f"event of {regarding['kind']} {regarding['name']}"
+        yield Obstacle(about, event.get("reason") or "", " ".join((event.get("message") or "").split()))
+
+
+def _is_of(regarding: Mapping[str, Any], name: str, pods: set[str], claims: set[str]) -> bool:
+    kind, whose = regarding.get("kind"), regarding.get("name") or ""
+    if kind == "Pod":
+        return whose in pods
+    if kind == "PersistentVolumeClaim":
+        return whose in claims
+    if kind == "ReplicaSet":
+        return whose.rpartition("-")[0] == name
+    return kind in ("LLMService", "Deployment", "HorizontalPodAutoscaler") and whose == name
+
+
+def _when(event: Mapping[str, Any]) -> str:
+    last = (event.get("series") or {}).get("lastObservedTime")
+    return last or event.get("lastTimestamp") or event.get("eventTime") or ""
+
+
+def _live_conditions(body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (body.get("status") or {}).get("conditions") or ()

@@ -1,0 +1,240 @@
+"""`kubectl octavo`: what it says of objects as a cluster shows them, and what it asks kubectl for."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo_engine.engine.client import EngineState
+from octavo_engine.server.metrics import Metrics
+from octavo_operator.api.resource import parse
+from octavo_operator.kubectl import cli
+from octavo_operator.kubectl.first_answer import Story, manifest, wait_until_ready
+from octavo_operator.kubectl.top import PodReadings, Reading, read, top_table
+from octavo_operator.kubectl.why import Facts, obstacles, report
+from octavo_operator.reconcile.observe import Observation
+from octavo_operator.reconcile.summarize import Result, summarize
+from tests.operator.bad_llmservices import VALID, merged
+
+NOW = "2026-01-01T00:00:00Z"
+NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+
+
+def pod(name: str, ready: bool = False, **status: Any) -> dict[str, Any]:
+    found = {"conditions": [{"type": "PodScheduled", "status": "True"}], **status}
+    if ready:
+        found["conditions"] = [*found["conditions"], {"type": "Ready", "status": "True"}]
+        found["containerStatuses"] = [{"name": "engine", "state": {"running": {}}, "started": True, "ready": True}]
+    labels = {"octavo.dev/llmservice": "good", "app.kubernetes.io/component": "engine", "octavo.dev/track": "stable"}
+    metadata = {"name": name, "namespace": "llm", "labels": labels, "creationTimestamp": NOW}
+    return {"metadata": metadata, "spec": {}, "status": found}
+
+
+WITHOUT_GPU = pod("good-1", conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                                         "message": NO_GPU}])  # fmt: skip
+
+
+def service(*pods: dict[str, Any], ready: int = 0, **metadata: Any) -> dict[str, Any]:
+    """An LLMService with the status that the operator gives it for these pods."""
+    asked = merged(VALID, {"metadata": {"uid": "u1", "generation": 3, "namespace": "llm", **metadata}})
+    counts = {"replicas": len(pods), "readyReplicas": ready, "availableReplicas": ready, "updatedReplicas": len(pods)}
+    live = {"metadata": {"name": "good", "generation": 2}, "status": {"observedGeneration": 2, **counts}}
+    status = summarize(parse(asked), Observation({}, {("Deployment", "good"): live}, pods), "image", Result(None), NOW)
+    return {**asked, "status": status.as_object()}
+
+
+def condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def named(name: str, *conditions: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"conditions": conditions}}
+
+
+def warning(kind: str, name: str, message: str, when: str = NOW) -> dict[str, Any]:
+    return {"involvedObject": {"kind": kind, "name": name}, "reason": "Failed", "message": message,
+            "lastTimestamp": when}  # fmt: skip
+
+
+def test_nothing_is_in_the_way_of_a_service_that_serves() -> None:
+    serving = pod("good-1", ready=True)
+    facts = Facts(service(serving, ready=1), [serving], events=[warning("Pod", "good-1", "an old failure")])
+    assert obstacles(facts) == []
+    assert report(facts, []) == (
+        "good serves: 1 of 1 replicas ready, phase Serving; nothing keeps it from serving or scaling\n"
+    )
+
+
+def test_a_missing_gpu_is_one_obstacle_and_events_that_repeat_it_are_none() -> None:
+    facts = Facts(
+        service(WITHOUT_GPU),
+        [WITHOUT_GPU],
+        events=[
+            warning("Pod", "good-1", NO_GPU),
+            warning("Pod", "other-1", "another service's pod"),
+            warning("PersistentVolumeClaim", "other", "another service's claim"),
+            warning("ReplicaSet", "good-b-5f9c", "another service's replicas"),
+        ],
+    )
+    (only,) = obstacles(facts)
+    assert (only.about, only.reason) == ("condition Ready=False", "WaitingForGPU")
+    assert "pod good-1" in only.text and NO_GPU in only.text
+    assert report(facts, [only]).startswith("good does not serve: 0 of 1 replicas ready, phase Pending\n1. condition")
+
+
+def test_obstacles_come_in_the_order_in_which_one_looks_at_them() -> None:
+    image = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    broken = pod("good-2", containerStatuses=[{"name": "engine", "image": "x", **image}])
+    quota = {
+        "metadata": {"name": "team"},
+        "status": {"hard": {"requests.nvidia.com/gpu": "2", "pods": "10"}, "used": {"requests.nvidia.com/gpu": "2"}},
+    }
+    asked = service()
+    asked["status"] |= {"replicas": 1, "desiredReplicas": 2}
+    facts = Facts(
+        asked,
+        [WITHOUT_GPU, broken],
+        named("good", condition("ReplicaFailure", "True", "FailedCreate", "exceeded quota: team")),
+        named(
+            "good",
+            condition("AbleToScale", "True", "SucceededRescale", "fine"),
+            condition("ScalingLimited", "True", "TooManyReplicas", "the desired count is more than the maximum"),
+        ),
+        [quota],
+        [warning("Pod", "good-2", "later", "2026-01-01T00:00:02Z"), warning("LLMService", "good", "earlier")],
+        ["events: forbidden"],
+    )
+    found = obstacles(facts)
+    assert [(each.about, each.reason) for each in found] == [
+        ("condition Ready=False", "Deploying"),
+        ("Deployment good", "FailedCreate"),
+        ("pod good-1", "WaitingForGPU"),
+        ("pod good-2", "PullFailed"),
+        ("HorizontalPodAutoscaler good", "TooManyReplicas"),
+        ("ResourceQuota team", "UsedUp"),
+        ("event of LLMService good", "Failed"),
+        ("event of Pod good-2", "Failed"),
+    ]
+    assert found[5].text.startswith("2 of 2 requests.nvidia.com/gpu are used")
+    assert report(facts, found).endswith("not looked at: events: forbidden\n")
+
+
+def test_a_service_that_no_operator_has_seen_says_where_to_look() -> None:
+    found = obstacles(Facts(merged(VALID, {"metadata": {"generation": 1}})))
+    assert [(each.reason, "octavo-operator" in each.text) for each in found] == [("NotReconciled", True)]
+    found = obstacles(Facts(service(generation=4) | {"metadata": {"name": "good", "generation": 5}}))
+    assert "only generation 4 of 5" in found[0].text
+
+
+def test_top_reads_what_an_engine_serves() -> None:
+    metrics = Metrics("good", EngineState, lambda: 0, vllm_names=False)
+    reading = read(metrics.render().decode())
+    assert set(reading.values) == {
+        "octavo_requests_running",
+        "octavo_requests_waiting",
+        "octavo_kv_cache_usage_ratio",
+        "octavo_generation_tokens_total",
+        "octavo_prefix_cache_queried_tokens_total",
+        "octavo_prefix_cache_hit_tokens_total",
+        "octavo_requests_rejected_total",
+    }
+    assert float("inf") in reading.buckets
+
+
+def test_top_shows_what_happened_between_two_readings() -> None:
+    gauges = {"octavo_requests_running": 3.0, "octavo_requests_waiting": 2.0, "octavo_kv_cache_usage_ratio": 0.5}
+    infinite = float("inf")
+    before = Reading({"octavo_generation_tokens_total": 100.0}, {0.1: 5.0, 0.5: 9.0, infinite: 9.0})
+    after = Reading({**gauges, "octavo_generation_tokens_total": 150.0}, {0.1: 8.0, 0.5: 12.0, infinite: 13.0})
+    restarted = Reading({**gauges, "octavo_generation_tokens_total": 10.0}, {0.1: 0.0, 0.5: 0.0, infinite: 0.0})
+    pods = [PodReadings(before, after, 2.0), PodReadings(before, restarted, 2.0), None]
+    shown = top_table({("llm", "good"): pods, ("llm", "new"): [None]})
+    rows = [line.split("   ") for line in shown.splitlines()[1:]]
+    assert [[cell.strip() for cell in row if cell.strip()] for row in rows] == [
+        ["llm", "good", "2 of 3", "6", "4", "50", "30.0", "-", "<0.1s", ">0.5s", "0.0"],
+        ["llm", "new", "0 of 1", *["-"] * 8],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "gpus"),
+    [("smollm2", "smollm2", 0), ("Qwen/Qwen3-8B", "qwen3-8b", 1), ("a/01.Yi_6", "m-01-yi-6", 1)],
+)
+def test_run_makes_an_llmservice_that_the_api_takes(model: str, name: str, gpus: int) -> None:
+    made = parse(manifest(model, None, None))
+    assert (made.name, made.spec.accelerator.count) == (name, gpus)
+
+
+def test_the_start_is_told_once_for_each_phase_and_ends_where_the_operator_gives_up() -> None:
+    loading = service(pod("good-1"))
+    stalled = service(WITHOUT_GPU)
+    for each in stalled["status"]["conditions"]:
+        each["status"] = "True" if each["type"] == "Stalled" else each["status"]
+    serving = service(pod("good-1", ready=True), ready=1)
+    ticks = iter(range(100))
+    for last, good in ((serving, True), (stalled, False)):
+        states, out = iter([loading, last]), io.StringIO()
+        story = Story(out, clock=lambda: float(next(ticks)))
+        assert wait_until_ready(lambda: next(states), story, timeout=100, sleep=lambda _: None) is good  # noqa: B023
+        assert [line.partition("phase ")[2].split(":")[0] for line in out.getvalue().splitlines()] == [
+            loading["status"]["loading"]["phase"],
+            last["status"]["loading"]["phase"],
+        ]
+
+
+KUBECTL = """#!/bin/sh
+echo "$@" >> {folder}/calls
+while case "$1" in --*) ;; *) false;; esac; do shift; done
+[ "$2" = --raw ] && {{ cat {folder}/metrics; exit; }}
+[ -f {folder}/$2.json ] || {{ echo "Error from server (Forbidden): $2" >&2; exit 1; }}
+cat {folder}/$2.json
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder first on PATH, whose `kubectl` answers from files named by kind, and writes its arguments to `calls`."""
+    program = tmp_path / "kubectl"
+    program.write_text(KUBECTL.format(folder=tmp_path))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def write(kind: str, body: Any) -> None:
+        (cluster / f"{kind}.json").write_text(json.dumps(body))
+
+    serving = pod("good-1", ready=True)
+    write("llmservices.octavo.dev", service(WITHOUT_GPU))
+    write("pods", {"items": [WITHOUT_GPU]})
+    assert cli.main(["why", "good", "-n", "llm", "--context", "there"]) == cli.IN_THE_WAY
+    told = capsys.readouterr().out
+    assert "WaitingForGPU" in told
+    assert "not looked at: ResourceQuotas: Error from server (Forbidden): resourcequotas" in told
+    assert all(call.startswith("--namespace=llm --context=there get ") for call in calls(cluster))
+
+    write("llmservices.octavo.dev", {"items": [service(WITHOUT_GPU), service(serving, ready=1)]})
+    assert cli.main(["status", "-A"]) == 0
+    _, waits, serves = capsys.readouterr().out.splitlines()
+    assert NO_GPU in waits and serves.split() == ["llm", "good", "good", "1/1", "Serving", "-", "-"]
+    assert calls(cluster)[-1] == "get llmservices.octavo.dev --all-namespaces --output=json"
+
+    write("pods", {"items": [serving]})
+    (cluster / "metrics").write_bytes(Metrics("good", EngineState, lambda: 0, vllm_names=False).render())
+    assert cli.main(["top", "--seconds", "0.1"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:5] == ["llm", "good", "1", "0", "0"]
+    assert calls(cluster)[-1] == "get --raw /api/v1/namespaces/llm/pods/good-1:8000/proxy/metrics"
+
+
+def test_a_cluster_that_cannot_be_read_is_said_in_one_line(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status"]) == cli.USAGE_ERROR
+    assert capsys.readouterr().err == "kubectl octavo: Error from server (Forbidden): llmservices.octavo.dev\n"
+
+
+def calls(cluster: Path) -> list[str]:
+    return (cluster / "calls").read_text().splitlines()
