@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -206,6 +207,13 @@ def test_broken_safetensors(checkpoint, fault, message):
 INDEX_FAULTS = {
     "shard missing": (lambda d: next(d.glob("*-00002-*")).unlink(), ["1 of", "00002"]),
     "not JSON": (lambda d: (d / "model.safetensors.index.json").write_text("{"), ["no valid index"]),
+    "large": (lambda d: os.truncate(d / "model.safetensors.index.json", 10**9), ["1000000000 bytes are too many"]),
+    "very many files": (
+        lambda d: (d / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {str(n): f"{n}.safetensors" for n in range(10_001)}})
+        ),
+        ["names 10001 files"],
+    ),
     "no map": (lambda d: (d / "model.safetensors.index.json").write_text("{}"), ["weight_map"]),
     "map a list": (
         lambda d: (d / "model.safetensors.index.json").write_text('{"weight_map": [1]}'),

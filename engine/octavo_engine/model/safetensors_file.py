@@ -16,6 +16,9 @@ from octavo_engine.errors import ModelLoadError
 
 _MAX_HEADER_BYTES = 100_000_000
 """The library's own limit."""
+_MAX_INDEX_BYTES = 100_000_000
+_MAX_FILES = 10_000
+"""That an index may name: to look for a million takes half a minute."""
 _DTYPE_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
     **dict.fromkeys(("F32", "I32", "U32"), 4),
@@ -69,10 +72,14 @@ def weight_files(directory: Path) -> tuple[Path, ...]:
 
 def _indexed_names(index: Path) -> list[str]:
     try:
+        if (size := index.stat().st_size) > _MAX_INDEX_BYTES:
+            raise ModelLoadError(f"{index}: {size} bytes are too many for an index ({_MAX_INDEX_BYTES} at most)")
         value = json.loads(index.read_bytes())
         names = sorted(set(value["weight_map"].values()))
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{index}: no valid index (an object with weight_map): {error!r}") from None
+    if len(names) > _MAX_FILES:
+        raise ModelLoadError(f"{index}: weight_map names {len(names)} files, and at most {_MAX_FILES} are read")
     for name in names:
         # The index comes with the model: it may name files beside it, nothing else.
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
