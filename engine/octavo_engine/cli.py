@@ -60,7 +60,11 @@ def build_parser() -> argparse.ArgumentParser:
         "plan", help="what MODEL needs and whether it fits, without loading it", allow_abbrev=False
     )
     _add_model(plan)
-    plan.add_argument("--gpu-memory", required=True, metavar="SIZE", help="memory of one GPU, as in 80GiB")
+    plan.add_argument(
+        "--gpu-memory",
+        metavar="SIZE",
+        help="memory of one GPU, as in 80GiB (default: common GPUs, side by side)",
+    )
     _add_settings(plan, "engine", EngineConfig)
     _add_pull(commands.add_parser("pull", help="download MODEL and stop", allow_abbrev=False))
     _add_adapters(commands.add_parser("adapters", help="fetch LoRA adapters for a server beside", allow_abbrev=False))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from octavo_engine.config import EngineConfig, Setting
 from octavo_engine.config_sources import read_engine_config
 from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_for_estimate
 from octavo_engine.engine.startup import memory_limits, memory_need
+from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles, resolve_model
@@ -17,17 +20,79 @@ from octavo_engine.percent_bar import percent_bar
 from octavo_engine.runner.memory import DeviceMemory, MemoryPlan, plan_memory
 from octavo_engine.sizes import format_size
 
+COMMON_GPUS = {
+    "L4": 22.0,
+    "A10G": 22.0,
+    "RTX 4090": 23.5,
+    "RTX 5090": 31.0,
+    "A100 40GB": 39.0,
+    "L40S": 44.0,
+    "A100 80GB": 79.0,
+    "H100": 79.0,
+    "H200": 139.0,
+    "B200": 178.0,
+}
+"""GiB of memory that CUDA programs are given, rounded down: what is sold as 80 GB has 79 GiB."""
+_MOST_GPUS = 8
+"""As many as one machine commonly has."""
+
 
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Print the plan; DoesNotFitError (exit 4) with the knob to turn if there is none."""
-    size: int = Setting("size", "", minimum=1).parse("gpu-memory", args.gpu_memory)
+    """Print the plan; DoesNotFitError (exit 4) with the knob to turn if there is none.
+
+    Without --gpu-memory: how many of each common GPU the model needs; exit 4 if eight of none are enough.
+    """
+    given: str | None = args.gpu_memory
+    size: int = 0 if given is None else Setting("size", "", minimum=1).parse("gpu-memory", given)
     config = read_engine_config(args, environ)
     with percent_bar(f"pulling {config.model}") as progress:
         files = resolve_model(config.model, config.revision, progress, weights=False)
+    if not size:
+        sys.stdout.write(on_common_gpus(config, files))
+        return 0
     resolved = resolve_for_estimate(config, files)
     plan = make_plan(config, resolved, size)
     sys.stdout.write(_table(config, files, resolved, plan))
     return 0
+
+
+def on_common_gpus(config: EngineConfig, files: ModelFiles) -> str:
+    """A table with a row for each common GPU; raises the last GPU's DoesNotFitError if the model fits on none."""
+    rows: list[tuple[str, ...]] = [("GPU", "memory", "GPUs", "weights", "KV cache", "context", "sequences")]
+    refused: DoesNotFitError | None = None
+
+    @functools.cache
+    def on(ranks: int) -> tuple[EngineConfig, ResolvedConfig]:
+        several = replace(config, tensor_parallel_size=ranks)
+        return several, resolve_for_estimate(several, files)
+
+    for name, gibibytes in COMMON_GPUS.items():
+        size = int(gibibytes * 2**30)
+        try:
+            ranks, plan = _fewest(on, config.tensor_parallel_size, size)
+        except DoesNotFitError as error:
+            refused = error
+            rows.append((name, format_size(size), f"more than {_MOST_GPUS}", "-", "-", "-", "-"))
+            continue
+        each = (format_size(plan.need.weights), format_size(plan.kv_bytes), f"{plan.max_model_len:,}")
+        rows.append((name, format_size(size), str(ranks), *each, f"{plan.kv_tokens / plan.max_model_len:.1f}"))
+    if refused and all(row[3] == "-" for row in rows[1:]):
+        raise refused
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    legend = "weights and KV cache are for each GPU; sequences: of full context at a time; GPUs: --tensor-parallel-size"
+    return "\n".join([*lines, legend]) + "\n"
+
+
+def _fewest(on: Callable[[int], tuple[EngineConfig, ResolvedConfig]], ranks: int, size: int) -> tuple[int, MemoryPlan]:
+    """The fewest GPUs of this `size` on which the model fits, doubled from `ranks` on, and its plan there."""
+    while True:
+        try:
+            return ranks, make_plan(*on(ranks), size)
+        except DoesNotFitError:
+            if ranks * 2 > _MOST_GPUS:
+                raise
+        ranks *= 2
 
 
 def make_plan(config: EngineConfig, resolved: ResolvedConfig, gpu_memory: int) -> MemoryPlan:

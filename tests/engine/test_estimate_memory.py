@@ -76,6 +76,26 @@ def test_the_same_model_fits_on_four(llama_70b, capsys):
     assert table["checkpoint"] == "weights not here yet"
 
 
+def test_without_a_size_common_gpus_are_compared(llama_70b, capsys):
+    assert main(["plan", llama_70b]) == 0
+    output = capsys.readouterr().out
+    found = {line.split("  ")[0]: [cell for cell in line.split("  ")[1:] if cell] for line in output.splitlines()}
+    found = {name: [cell.strip() for cell in cells] for name, cells in found.items()}
+    assert found["L4"][1:] == ["8", "16.4 GiB", *found["L4"][3:]]
+    assert found["H100"][1:3] == ["2", "65.7 GiB"]
+    assert main(["plan", llama_70b, "--gpu-memory", "139GiB", "--tensor-parallel-size", found["H200"][1]]) == 0
+    planned = rows(capsys.readouterr().out)
+    assert planned["KV cache"].startswith(found["H200"][3])
+    assert planned["sequences"].startswith(f"{found['H200'][5]} of full length")
+
+
+def test_a_model_that_fits_on_no_common_gpu(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_70B, "intermediate_size": 32 * 28672}))
+    assert main(["plan", str(tmp_path)]) == 4
+    output = capsys.readouterr()
+    assert output.out == "" and "does not fit into a GPU of 178.0 GiB" in output.err
+
+
 @pytest.mark.parametrize(("ranks", "weights", "kv"), [(2, "136.8 MiB", "15.0 KiB"), (4, "68.4 MiB", "7.5 KiB")])
 def test_the_fullest_of_uneven_ranks_is_planned(ranks, weights, kv, capsys):
     """Which has two of three KV heads, or one of them with three of nine query heads."""
