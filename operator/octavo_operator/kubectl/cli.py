@@ -143,7 +143,7 @@ def _run(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
         return IN_THE_WAY
     with forwarded(kubectl, name) as url:
         code = subprocess.run(
-            [_engine(), "chat", url], input=arguments.prompt + "\n", text=True, check=False
+            [_engine(), "chat", "--temperature=0", url], input=arguments.prompt + "\n", text=True, check=False
         ).returncode
     sys.stderr.write(f"go on with: kubectl octavo chat {name}; end it with: kubectl delete llms {name}\n")
     return code
