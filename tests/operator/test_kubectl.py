@@ -189,6 +189,7 @@ def test_the_start_is_told_once_for_each_phase_and_ends_where_the_operator_gives
 KUBECTL = """#!/bin/sh
 echo "$@" >> {folder}/calls
 while case "$1" in --*) ;; *) false;; esac; do shift; done
+[ "$1" = port-forward ] && {{ echo "Forwarding from 127.0.0.1:1234 -> 8000"; exec sleep 60; }}
 [ "$2" = --raw ] && {{ cat {folder}/metrics; exit; }}
 [ -f {folder}/$2.json ] || {{ echo "Error from server (Forbidden): $2" >&2; exit 1; }}
 cat {folder}/$2.json
@@ -234,6 +235,17 @@ def test_the_commands_ask_kubectl_with_its_own_flags(cluster: Path, capsys: pyte
 def test_a_cluster_that_cannot_be_read_is_said_in_one_line(cluster: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status"]) == cli.USAGE_ERROR
     assert capsys.readouterr().err == "kubectl octavo: Error from server (Forbidden): llmservices.octavo.dev\n"
+
+
+def test_chat_talks_through_a_forwarded_port(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = cluster / "engine"
+    engine.write_text(f'#!/bin/sh\necho "$@" > {cluster}/chat\nexit 7\n')
+    engine.chmod(0o755)
+    monkeypatch.setattr(cli, "_engine", lambda: str(engine))
+    (cluster / "services.json").write_text(json.dumps({"spec": {"ports": [{"port": 80}]}}))
+    assert cli.main(["chat", "good"]) == 7
+    assert (cluster / "chat").read_text() == "chat http://127.0.0.1:1234/v1\n"
+    assert calls(cluster)[-1] == "port-forward service/good :80 --address=127.0.0.1"
 
 
 def calls(cluster: Path) -> list[str]:
