@@ -21,10 +21,12 @@ import httpx2
 import pytest
 from checkpoints import reference_model, save
 from fake_hub import SIGNATURE, fake_hub
+from huggingface_hub.utils import filter_repo_objects
 from test_estimate_memory import LLAMA_70B
 
 from octavo_engine.cli import main
 from octavo_engine.model.download import DownloadProgress, without_queries
+from octavo_engine.model.hub import IGNORED, SMALL, WEIGHTS
 from octavo_engine.pull_progress import Progress, progress_port
 from tests.loopback import loopbacks
 
@@ -91,6 +93,19 @@ def test_what_cannot_fit_is_said_before_its_weights_are_fetched(repository: Path
     assert (code, out) == (4, "")
     assert "does not fit into" in err and "needs" in err and "Try " in err
     assert not (home / "model").is_symlink()
+
+
+def test_how_a_model_pools_is_fetched_with_it_and_other_formats_are_not() -> None:
+    wanted = ["config.json", "modules.json", "1_Pooling/config.json", "model-00001-of-00002.safetensors"]
+    others = [
+        "onnx/config.json",
+        "original/params.json",
+        "2_Dense/model.safetensors",
+        "consolidated.safetensors",
+        "a.py",
+    ]
+    found = filter_repo_objects([*wanted, *others], allow_patterns=[*SMALL, *WEIGHTS], ignore_patterns=list(IGNORED))
+    assert list(found) == wanted
 
 
 @pytest.mark.parametrize("status", [416, 500])

@@ -15,8 +15,9 @@ SMALL = ("*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Configuration, tokenizer, chat template. Never code (*.py)."""
 WEIGHTS = ("*.safetensors",)
 """Never pickles (*.bin, *.pt)."""
-IGNORED = ("*/*", "consolidated*.safetensors")
-"""Other formats of the same weights lie in subfolders (onnx/, original/) or beside the sharded files."""
+IGNORED = ("[!0-9]*/*", "*/*.safetensors", "consolidated*.safetensors")
+"""Other formats of the same weights lie in subfolders (onnx/, original/) or beside the sharded files. Folders that
+begin with a number (1_Pooling/) belong to sentence-transformers: pooling.py reads their configuration."""
 
 
 @dataclass(frozen=True, slots=True)
