@@ -125,9 +125,10 @@ def reference_logits(model: Any) -> torch.Tensor:
     return logits
 
 
-def test_two_ranks_compute_what_transformers_computes(pairs: Callable[[str], Pair], tmp_path: Path) -> None:
-    """After each of 24 tokens the same next one, and all log probabilities within 1e-3."""
-    asked = {name: pairs(name) for name in CASES}
+@pytest.mark.parametrize("third", range(3))
+def test_two_ranks_compute_what_transformers_computes(third: int, pairs: Callable[[str], Pair], tmp_path: Path) -> None:
+    """After each of 24 tokens the same next one, and all log probabilities within 1e-3; a third of the cases each."""
+    asked = {name: pairs(name) for name in list(CASES)[third::3]}
     group_logits(2, [pair.directory for pair in asked.values()], tmp_path)
     for name, pair in asked.items():
         expected, logits = reference_logits(pair.model), torch.load(tmp_path / f"{name}.pt")

@@ -61,7 +61,7 @@ def group_logits(size: int, checkpoints: list[Path], results: Path) -> None:
         subprocess.Popen([*script, str(rank), str(size), str(results / "meeting"), str(results), *checkpoints])
         for rank in range(size)
     ]
-    assert [process.wait(200) for process in processes] == [0] * size
+    assert [process.wait(400) for process in processes] == [0] * size
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -174,7 +174,7 @@ def test_two_ranks_give_the_logits_of_one_by_pytorch(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    assert [process.wait(200) for process in processes] == [0, 0]
+    assert [process.wait(400) for process in processes] == [0, 0]
     torch.testing.assert_close(torch.load(tmp_path / "biases.pt"), expected, rtol=1e-4, atol=1e-4)
 
 
