@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import struct
@@ -16,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from octavo_engine.engine.resolved_config import make_blueprint
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.model import footprint
+from octavo_engine.model import footprint, loader
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.loader import load_model
 from octavo_engine.model.safetensors_file import read_header, read_headers
@@ -125,6 +126,17 @@ TENSOR_FAULTS = {
     ),
     "whole numbers": (lambda t: t.update({NORM: torch.ones(64, dtype=torch.int32)}), [NORM, "I32", "not floating"]),
 }
+
+
+def test_a_name_is_compared_with_a_bounded_number_of_others(checkpoint, monkeypatch):
+    """The nearest of a hostile header's million names would take minutes to find."""
+    compared = []
+    monkeypatch.setattr(loader, "_COMPARED", 3)
+    monkeypatch.setattr(difflib, "get_close_matches", lambda name, others, n: compared.append(len(others)) or [])
+    change_tensors(checkpoint / "model.safetensors", lambda t: t.update({f"more.{i}": torch.ones(1) for i in range(9)}))
+    with pytest.raises(ModelLoadError, match="9 tensors that"):
+        load(checkpoint)
+    assert compared and max(compared) == 3
 
 
 @pytest.mark.parametrize(("change", "parts"), TENSOR_FAULTS.values(), ids=TENSOR_FAULTS)

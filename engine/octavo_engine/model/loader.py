@@ -21,6 +21,8 @@ from octavo_engine.model.spec import ModelSpec
 
 _SHOWN = 4
 """Tensors that a message names."""
+_COMPARED = 2_000
+"""Names that one is compared with: of a hostile header's million it would take minutes."""
 _ALIGNMENT = 64
 """Bytes; a cache line. Smaller parameters than that stay where they are."""
 
@@ -107,8 +109,8 @@ def _check_names(
 
 
 def _with_nearest(names: list[str], others: list[str], relation: str) -> list[str]:
-    """Those of `names` that a message shows, with what each is most like of `others`."""
-    nearest = [difflib.get_close_matches(name, others, 1) for name in names[:_SHOWN]]
+    """Those of `names` that a message shows, with what each is most like of the first `others`."""
+    nearest = [difflib.get_close_matches(name, others[:_COMPARED], 1) for name in names[:_SHOWN]]
     shown = [f"{name} ({relation} {near[0]})" if near else name for name, near in zip(names, nearest, strict=False)]
     return shown + names[_SHOWN:]
 
