@@ -191,7 +191,8 @@ def test_broken_bodies(server: Served, content: bytes, kind: str, code: str | No
 @pytest.mark.parametrize(("path", "method", "status", "code"), [
     ("/v1/audio/speech", "POST", 404, "not_found"),
     ("/v1/nonsense", "GET", 404, "not_found"),
-    ("/", "GET", 404, "not_found"),
+    ("/index.html", "GET", 404, "not_found"),
+    ("/", "POST", 405, "method_not_allowed"),
     ("/docs", "GET", 404, "not_found"),
     (CHAT, "GET", 405, "method_not_allowed"),
     ("/metrics", "POST", 405, "method_not_allowed"),

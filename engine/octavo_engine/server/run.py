@@ -51,9 +51,9 @@ _CLOSING = 2.0
 
 def serve(engine: EngineConfig, server: ServerConfig) -> int:
     """Serve until a signal ends it: 0 after draining. OctavoError, with its exit code, if it cannot be done."""
-    logs.set_up(server.log_format)
     if server.lora_modules_file is not None and not engine.enable_lora:
         raise ConfigurationError("--lora-modules-file needs --enable-lora")
+    logs.set_up(server.log_format)
     names = tuple(server.served_model_name or [engine.model])
     priorities = "priority" in (engine.scheduling_policy, engine.prefix_cache_policy)
     keys = KeyRing(server.api_key_file, priorities=priorities) if server.api_key_file is not None else None
