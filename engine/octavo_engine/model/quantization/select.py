@@ -44,6 +44,7 @@ def _read(config: Fields) -> LinearMethod:
     for field in ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules"):
         _check_left_out(config, field)
     _check_transforms(config)
+    _check_output_activations(config)
     for read in readers:
         if (method := read(config)) is not None:
             return method
@@ -77,6 +78,20 @@ def _check_transforms(config: Fields) -> None:
             location = item.get("location") if isinstance(item, dict) else None
             if location not in ("weight_input", "weight_output"):
                 raise unsupported(config, f"transform_config rotates activations ({name}, location {location})")
+
+
+def _check_output_activations(config: Fields) -> None:
+    """UnsupportedError if results of linear layers are quantized (compressed-tensors' `output_activations`).
+
+    Such a checkpoint's weights load as usual, so that nothing else would show that its products are computed otherwise.
+    """
+    groups = config.mapping("config_groups")
+    if groups is None:
+        return
+    for name in groups.values:
+        group = groups.mapping(name)
+        if group is not None and group.values.get("output_activations"):
+            raise unsupported(config, f"results of linear layers are quantized too (output_activations of {name})")
 
 
 ONLINE = {scheme.name: scheme.online for scheme in _SCHEMES if scheme.online is not None}
