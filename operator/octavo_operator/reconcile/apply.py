@@ -224,9 +224,14 @@ class Cluster:
         query = [("labelSelector", SERVICE_LABEL), ("resourceVersion", "0")]
         return list((await self._request("GET", kind.path(namespace), None, query)).get("items") or ())
 
-    async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
-        """Merges `patch` into an object that exists."""
-        await self._write("patch", kind.name, "PATCH", kind.path(namespace, name), dict(patch), content_type=_MERGE)
+    async def merge(
+        self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
+    ) -> Object:
+        """Merges `patch` into an object that exists; returns the live object."""
+        path, what = kind.path(namespace, name) + subresource, kind.name + subresource
+        return await self._write(
+            "patch", what, "PATCH", path, dict(patch), [("fieldManager", FIELD_MANAGER)], content_type=_MERGE
+        )
 
     async def scale(self, kind: Kind, namespace: str, name: str, replicas: int) -> None:
         """Sets the number of replicas by the subresource /scale, under another name than that of server-side apply."""

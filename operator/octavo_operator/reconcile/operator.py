@@ -90,7 +90,8 @@ async def run(options: OperatorOptions) -> None:
     Parts that do not end when they are cancelled are left behind: WatchesHangError.
     """
     metrics = OperatorMetrics()
-    queue, namespaces = WorkQueue[Key](metrics.reconciled), WatchedNamespaces(options.namespaces)
+    queue = WorkQueue[Key](metrics.reconciled, group_of=lambda key: key[0])
+    namespaces = WatchedNamespaces(options.namespaces)
     process = _Process(options, await Cluster.connect(), queue, Heartbeat(), namespaces, metrics)
     _stop_on_signals(process.stop)
     metrics.read_from(process.queue, process.heartbeat)
