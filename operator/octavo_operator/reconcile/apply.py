@@ -19,6 +19,7 @@ from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LEASE, LLMSERVICE, O
 from octavo_operator.reconcile.limiter import Limiter, retry_after_of
 from octavo_operator.reconcile.queue import ExpectedError
 from octavo_operator.reconcile.relist import Listing
+from octavo_operator.reconcile.server_clock import ServerClock
 
 Object = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Cluster:
     def __init__(self, api: Any) -> None:
         self._api = api
         self._limiter = Limiter()
+        self.clock = ServerClock()
         self.may_write_for: Callable[[], float] = lambda: _TIMEOUT_SECONDS
         self.wrote: Callable[[str, str], object] = lambda *_: None
 
@@ -318,6 +320,7 @@ class Cluster:
             raise ApiError(
                 0, "Unreachable", f"the API server cannot be reached: {error or type(error).__name__}"
             ) from None
+        self.clock.told(response.headers.get("Date"))
         if response.status >= 300:
             retry_after = retry_after_of(response.headers)
             self._limiter.answered(response.status, retry_after)

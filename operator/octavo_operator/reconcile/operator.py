@@ -190,7 +190,9 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     make_scaler = process.options.scaler
     scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
     scaling = scaler.reports if scaler else {}
-    reconciler = Reconciler(cluster, indexes, config, loading.reports, scaling, adapters.reports)
+    reconciler = Reconciler(
+        cluster, indexes, config, loading.reports, scaling, adapters.reports, clock=cluster.clock.now
+    )
     return (
         watches.run(functools.partial(_stop_on_signals, process.stop)),
         Resync(cluster, namespaces, indexes, queue, heartbeat).run(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
@@ -23,6 +23,7 @@ from octavo_operator.reconcile.observe import Index, Key, Observation, observe
 from octavo_operator.reconcile.pods import mounting_seconds, views
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout import RolloutState, rollout_state
+from octavo_operator.reconcile.server_clock import ServerClock
 from octavo_operator.reconcile.stalled import patience_seconds
 from octavo_operator.reconcile.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.summarize import invalid_status, summarize
@@ -59,6 +60,7 @@ class Reconciler:
         reports: Mapping[str, LoadReport] | None = None,
         scaling: Mapping[Key, Mapping[str, Any]] | None = None,
         adapter_reports: Mapping[str, AdapterReport] | None = None,
+        clock: Callable[[], str] | None = None,
     ) -> None:
         self._cluster = cluster
         self._scaling = {} if scaling is None else scaling
@@ -70,7 +72,7 @@ class Reconciler:
         self._statuses = StatusWriter(cluster)
         self._failing: dict[Key, datetime] = {}
         self._claims_seen: dict[Key, datetime] = {}
-        self._clock: Callable[[], str] = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._clock = clock or ServerClock().now
 
     async def reconcile(self, key: Key) -> float | None:
         """One pass over `key`; raises ApiError to be called again later, or says in how many seconds it wants to be."""
