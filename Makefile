@@ -86,7 +86,10 @@ format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster cluster-demo images images-check bench hostile soak bench-scheduler simulate
+.PHONY: cluster cluster-demo frameworks images images-check bench hostile soak bench-scheduler simulate
+frameworks: setup ## LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK against a real server; needs Node
+	@$(BIN)/python -m tests.frameworks
+
 cluster-demo: setup ## helm install, kubectl apply, chat and load on a real Kubernetes
 	@$(BIN)/python -m demo.cluster
 

@@ -186,7 +186,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "too many": ({"tools": [NOW] * 129}, "tools"),
     "another form as well": (
-        {"tools": [NOW], "tool_choice": "required", "response_format": {"type": "json_object"}},
+        {"tools": [NOW], "tool_choice": "required", "guided_json": {"type": "object"}},
         "tool_choice",
     ),
     "a call without arguments": (
@@ -198,6 +198,16 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "messages[0].tool_calls[0].function.arguments",
     ),
 }
+
+
+def test_a_form_of_the_content_does_not_matter_to_a_demanded_call(server: Served, client: OpenAI) -> None:
+    """As in OpenAI's API, where instructor asks for both."""
+    server.play(FORCED)
+    form = {"type": "json_schema", "json_schema": {"name": "other", "schema": {"type": "string"}}}
+    [answer] = ask(client, tool_choice="required", response_format=form).choices
+    assert calls_of(answer.message) == [("weather", '{"city": "Rome"}')]
+    schema = forced_schema([Tool("weather", PARAMETERS), Tool("now")], several=True)
+    assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -156,9 +156,6 @@ class PretendedProposer:
         right = self.texts[request_id][known : known + count]
         return [token + (place == wrong) for place, token in enumerate(right)]
 
-    def remove(self, request_id: str) -> None:
-        """Texts stay known: requests are run again."""
-
 
 @dataclass
 class Device:

@@ -82,7 +82,6 @@ _KEPT_METADATA = (
     "resourceVersion",
     "creationTimestamp",
     "deletionTimestamp",
-    "finalizers",
     "labels",
     "ownerReferences",
 )

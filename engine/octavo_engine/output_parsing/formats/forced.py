@@ -10,6 +10,13 @@ from octavo_engine.output_parsing.formats.tool import Format, Tool
 from octavo_engine.output_parsing.json_calls import json_calls, or_content
 from octavo_engine.output_parsing.streamed_text import Steps, StreamedText
 
+_LISTING = {"$id", "$schema", "$defs", "definitions", "title", "description", "type", "properties", "required"}
+"""Of a schema with no other keywords, `properties` is the whole list of what it is about."""
+_VALUES = {"const", "enum", "default", "examples"}
+"""Keywords whose values are no schemas."""
+_BY_NAME = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+"""Keywords whose values are schemas by names, which may look like keywords."""
+
 
 def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # noqa: ARG001
     return (yield from or_content(text, json_calls(text)))
@@ -17,21 +24,56 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # no
 
 def forced_schema(tools: Sequence[Tool], *, several: bool) -> dict[str, Any]:
     """The schema of a list of calls of these tools; of one call, unless `several`."""
+    several_tools = len(tools) > 1
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": tool.name}, "arguments": _arguments(tool)},
+            "properties": {
+                "name": {"const": tool.name},
+                "arguments": _arguments(tool, f"/items{f'/anyOf/{place}' if several_tools else ''}"),
+            },
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
-        for tool in tools
+        for place, tool in enumerate(tools)
     ]
     most = {} if several else {"maxItems": 1}
-    return {"type": "array", "items": calls[0] if len(calls) == 1 else {"anyOf": calls}, "minItems": 1, **most}
+    return {"type": "array", "items": {"anyOf": calls} if several_tools else calls[0], "minItems": 1, **most}
 
 
-def _arguments(tool: Tool) -> Mapping[str, Any]:
-    return {"type": "object", **tool.parameters}
+def _arguments(tool: Tool, call: str) -> Mapping[str, Any]:
+    """The schema of a call's arguments, for a schema in which that of the call stands at the JSON pointer `call`.
+
+    Arguments that the tool's schema does not list are left out where it does not speak of others: a function that is
+    called with them fails, and small models make them up. A tool without a schema has none, as in OpenAI's API.
+    """
+    schema = {"type": "object", **tool.parameters}
+    names = schema.get("properties", {})
+    if schema.keys() <= _LISTING and isinstance(names, Mapping) and _within(schema.get("required", ()), names):
+        schema["additionalProperties"] = False
+    schema.pop("$id", None)  # its references would be looked for in the document of this name
+    return {key: _moved_keyword(key, value, f"{call}/properties/arguments") for key, value in schema.items()}
+
+
+def _within(required: Any, names: Mapping[str, Any]) -> bool:
+    return isinstance(required, list | tuple) and all(isinstance(name, str) and name in names for name in required)
+
+
+def _moved(schema: Any, pointer: str) -> Any:
+    """A part of a schema whose root becomes a part of another one, at `pointer`: references to its root are moved."""
+    if isinstance(schema, list):
+        return [_moved(each, pointer) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {key: _moved_keyword(key, value, pointer) for key, value in schema.items()}
+
+
+def _moved_keyword(key: str, value: Any, pointer: str) -> Any:
+    if key == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
+        return f"#{pointer}{value[1:]}"
+    if key in _BY_NAME and isinstance(value, Mapping):
+        return {name: _moved(each, pointer) for name, each in value.items()}
+    return value if key in _VALUES else _moved(value, pointer)
 
 
 FORCED = Format(name="forced", parse=_parse, in_template=())

@@ -28,8 +28,10 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
     logprobs = top_logprobs(body)
     grammar, demanded = grammar_of(body), demanded_grammar(body)
     if grammar is not None and demanded is not None:
-        message = "tool_choice: a call is demanded, and another form of the answer as well; leave one of them out"
-        raise APIError(400, message, param="tool_choice")
+        if body.response_format is None:  # that alone is about content, and an answer of calls has none
+            message = "tool_choice: a call is demanded, and another form of the answer as well; leave one of them out"
+            raise APIError(400, message, param="tool_choice")
+        grammar = None
     text = render_chat(model, body.messages, body)
     asked = body.max_completion_tokens or body.max_tokens
     keep = truncated_length(body, asked or 1, model.ready)

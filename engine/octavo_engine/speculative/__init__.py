@@ -1,1 +1,0 @@
-"""Speculative decoding: who proposes draft tokens, and the setting that chooses it."""
