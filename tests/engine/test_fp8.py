@@ -259,7 +259,7 @@ def test_dequantized_weights_are_multiplied_as_all_others_are():
     compute = Compute(product=lambda x, weight, *more: (seen.append(weight), torch_product(x, weight, *more))[1])
     dtype = torch.bfloat16
     options = LayerOptions(ALONE, compute, dtype, CPU, LLAMA_NAMES, fp8_products=False)
-    linear = Linear(unsharded(48), (unsharded(32),), bias=True, options=options, method=ONLINE["fp8"])
+    linear = Linear(unsharded(48), (unsharded(32),), bias=True, options=options, method=ONLINE["fp8"].default)
     weight, bias = torch.randn(32, 48), torch.randn(32).to(dtype)
     quantize_into(quantize_rows, (linear.scale,), linear.weight, slice(0, 32), weight)
     linear.bias.copy_(bias)
@@ -276,7 +276,7 @@ def test_ranks_of_all_sizes_leave_the_residual_to_the_next_norm(columns):
     """56 columns are not multiplied in 8 bits, but another rank's 64 may be: none adds the residual to its product."""
     dtype = torch.bfloat16
     options = LayerOptions(ALONE, Compute(product=torch_product), dtype, CPU, LLAMA_NAMES, fp8_products=True)
-    linear = Linear(Span(0, columns, 120), (unsharded(32),), bias=False, options=options, method=ONLINE["fp8"])
+    linear = Linear(Span(0, columns, 120), (unsharded(32),), bias=False, options=options, method=ONLINE["fp8"].default)
     assert linear.weights.in_8_bits == (columns == 64)
     linear.weights.in_8_bits = False  # this CPU cannot
     quantize_into(quantize_rows, (linear.scale,), linear.weight, slice(0, 32), torch.randn(32, columns))

@@ -185,15 +185,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "3 bits": ("gptq", {"bits": 3}, "gptq with 3 bits"),
     "odd groups": ("gptq", {"group_size": 48}, "group_size 48"),
     "marlin": ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format marlin"),
-    "by module": ("gptq", {"dynamic": {"-:.*down.*": {}}}, "gptq with dynamic"),
     "gemv": ("awq", {"version": "gemv"}, "awq in the order gemv"),
     "without zeros": ("awq", {"zero_point": False}, "awq without zero_point"),
     "activations too": ("w4a16", _group(input_activations={"num_bits": 8}), "with quantized activations"),
     "results too": ("w4a16", _group(output_activations={"num_bits": 8}), "output_activations of group_0"),
-    "other targets": ("w4a16", _group(targets=["re:.*mlp.*"]), "targets other than Linear"),
     "by tensor": ("w4a16", _group(weights={"num_bits": 4, "strategy": "tensor"}), "with scales by tensor"),
     "rotated": ("w4a16", _rotated("weight_input", "input"), r"rotates activations \(R4, location input\)"),
-    "left out": ("awq", {"modules_to_not_convert": ["model.layers.0"]}, "model.layers.0 is not quantized"),
 }
 
 

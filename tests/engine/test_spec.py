@@ -186,23 +186,19 @@ WRONG = {
     ),
     "int8": (
         {"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"}},
-        "compressed-tensors of integers other than one group of weights",
+        "compressed-tensors without a group that has weights and targets",
     ),
     "weights alone": (
         {"quantization_config": {**COMPRESSED, "config_groups": {"group_0": {"weights": {"strategy": "channel"}}}}},
-        "one group, weights and activations",
+        "without a group that has weights and targets",
     ),
     "two groups": (
         {"quantization_config": {**COMPRESSED, "config_groups": {"a": {}, "b": {}}}},
-        "one group, weights and activations",
+        "without a group that has weights and targets",
     ),
     "nvfp4": (
         {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
         "other than quant_algo FP8",
-    ),
-    "half quantized": (
-        {"quantization_config": {"quant_method": "fp8", "ignored_layers": ["lm_head", "model.layers.3.mlp.down_proj"]}},
-        "model.layers.3.mlp.down_proj is not quantized while other layers are",
     ),
     "sliding windows": (
         {"architectures": ["LlamaForCausalLM"], "use_sliding_window": True, "sliding_window": 4096},

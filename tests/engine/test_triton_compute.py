@@ -154,7 +154,9 @@ class SecondOfTwo(Collectives):
 def test_in_fp8_every_rank_adds_its_residual_to_the_sum_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fp8, "fp8_linear", lambda x, *_: 2 * x)
     options = LayerOptions(SecondOfTwo(), Compute(), torch.bfloat16, CPU, LLAMA_NAMES, fp8_products=True)
-    linear = Linear(unsharded(16), (unsharded(16),), bias=False, options=options, method=ONLINE["fp8"], summed=True)
+    linear = Linear(
+        unsharded(16), (unsharded(16),), bias=False, options=options, method=ONLINE["fp8"].default, summed=True
+    )
     x, residual = torch.randn(2, 4, 16)
     stream = linear.add_to(residual, x)
     assert torch.equal(summed(stream), residual + (2 * x + 3))

@@ -19,7 +19,7 @@ from octavo_engine.model.spec import ModelSpec
 def check_alignment(spec: ModelSpec, ranks: int) -> None:
     """An OctavoError unless each projection of each of so many ranks consists of complete blocks.
 
-    Ranks need not be alike; layers of one kind are.
+    Ranks need not be alike.
     """
     wrong = _misaligned(spec, ranks)
     if not wrong:
@@ -34,8 +34,12 @@ def check_alignment(spec: ModelSpec, ranks: int) -> None:
 
 
 def _misaligned(spec: ModelSpec, ranks: int) -> dict[str, int]:
-    """The sizes that a rank of so many cannot have, as messages name them, and of what they should be multiples."""
-    one_of_each = replace(spec, layers=tuple(dict.fromkeys(spec.layers)))
+    """The sizes that a rank of so many cannot have, as messages name them, and of what they should be multiples.
+
+    Layers of one kind are alike, unless their names say how they are stored.
+    """
+    by_name = spec.quantization is not None and bool(spec.quantization.rules)
+    one_of_each = spec if by_name else replace(spec, layers=tuple(dict.fromkeys(spec.layers)))
     for rank in range(ranks):
         shard = Collectives(Shard(rank, ranks))
         decoder = Decoder(one_of_each, dtype=torch.float32, device=torch.device("meta"), ranks=shard)

@@ -18,9 +18,10 @@ from octavo_engine.model.families.multimodal import PLAIN_HEADS, STORED_NAMES, W
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, base_model_names
 from octavo_engine.model.quantization.select import ONLINE
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
-from octavo_engine.model.spec import AttentionSpec, HeadSpec, ModelSpec
+from octavo_engine.model.spec import AttentionSpec, HeadSpec, ModelSpec, MoESpec
 from octavo_engine.model.tied_head import with_stored_head
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -62,15 +63,37 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         config["eos_token_id"] = _all_ends(files.directory, config)
     if config.get("dtype") is None and config.get("torch_dtype") is None:
         config["dtype"] = _most_common_dtype(files.directory)
+    spec = with_stored_head(_of_config(config, path), files.directory)
+    _check_experts(spec, path)
+    return spec
+
+
+def _of_config(config: dict[str, Any], path: Path) -> ModelSpec:
+    """The spec of a model, or of the language model in a larger one."""
     part = language_model(config)
     if part is None:
-        spec = _without_further_heads(_read(config, path), Fields(str(path), config))
-        return with_stored_head(spec, files.directory)
+        return _without_further_heads(_read(config, path), Fields(str(path), config))
     spec = _without_further_heads(_read(part, path), Fields(str(path), part))
     head = HeadSpec(spec.head.tied) if config["architectures"][0] in PLAIN_HEADS else spec.head
     ignored = STORED_NAMES.ignored + spec.stored_names.ignored
-    spec = replace(spec, stored_names=replace(STORED_NAMES, ignored=ignored), head=head)
-    return with_stored_head(spec, files.directory)
+    return replace(spec, stored_names=replace(STORED_NAMES, ignored=ignored), head=head)
+
+
+def _check_experts(spec: ModelSpec, path: Path) -> None:
+    """ModelLoadError if experts are quantized that a checkpoint holds in one tensor, of which MXFP4 alone is read."""
+    names = spec.names
+    if spec.quantization is None or ("{expert}" in names.expert_gate and names.expert_gate != names.expert_up):
+        return
+    for index, layer in enumerate(spec.layers):
+        if not any(isinstance(part, MoESpec) for part in layer.feed_forwards):
+            continue
+        name = names.of_layer("expert_up", index)
+        method = spec.quantization.method(*spec.stored_names.stored(name))
+        if method is not UNQUANTIZED:
+            raise ModelLoadError(
+                f"{path}: the weights are quantized ({method.name}), which this version of Octavo does not "
+                "compute for experts that a checkpoint holds in one tensor; take an unquantized checkpoint of the model"
+            )
 
 
 def _without_further_heads(spec: ModelSpec, fields: Fields) -> ModelSpec:

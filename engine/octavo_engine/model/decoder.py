@@ -56,7 +56,9 @@ class Decoder(nn.Module):
         """Which adapters a step's tokens have, where adapters are served."""
         self.compute = choose_compute(spec, dtype, device, ranks.shard)
         fp8_products = multiplies_fp8(device) if fp8_products is None else fp8_products
-        options = LayerOptions(ranks, self.compute, dtype, device, spec.names, fp8_products)
+        options = LayerOptions(
+            ranks, self.compute, dtype, device, spec.names, fp8_products, spec.quantization, spec.stored_names
+        )
         self.kv_groups = ranks.shard.kv_groups(spec)
         self.input = Input(spec, options)
         extra = spec.layers[0].per_layer_input
@@ -70,14 +72,7 @@ class Decoder(nn.Module):
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, size, device, scaling) for rope, size, scaling in rotations)
         self._rope_of_layer = [rotations.index(rotation) for rotation in wanted]
         self.layers = nn.ModuleList(
-            DecoderLayer(
-                layer,
-                spec.hidden_size,
-                index,
-                options,
-                spec.quantization,
-            )
-            for index, layer in enumerate(spec.layers)
+            DecoderLayer(layer, spec.hidden_size, index, options) for index, layer in enumerate(spec.layers)
         )
         self.reads_embeddings = share_blocks(self.decoder_layers)
         self.norm = None if spec.norm is None else Norm(spec.hidden_size, spec.norm, options)

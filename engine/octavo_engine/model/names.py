@@ -192,6 +192,11 @@ class StoredNames:
                 break
         return None if name.startswith(self.ignored) else name
 
+    def stored(self, name: str) -> tuple[str, ...]:
+        """What files may call the module `name`, its own name included."""
+        others = (there + name.removeprefix(here) for there, here in self.renamed if name.startswith(here))
+        return name, *others
+
 
 def base_model_names(prefix: str, *modules: str) -> StoredNames:
     """Of files that may have been saved from the model without its head, where `prefix` stands before no name.

@@ -59,7 +59,7 @@ def _load_file(header: SafetensorsHeader, tensors: list[CheckpointTensor], meter
 def _load_tensor(file: Any, header: SafetensorsHeader, tensor: CheckpointTensor) -> None:
     stored = header.tensors[tensor.name].dtype
     if tensor.pieces and stored not in tensor.types:
-        wanted = "floating point" if tensor.types == FLOATS else tensor.types[0]
+        wanted = "floating point" if tensor.types[: len(FLOATS)] == FLOATS else tensor.types[0]
         raise ModelLoadError(f"{header.path}: tensor {tensor.name!r} is {stored}, not {wanted}")
     for piece in tensor.pieces:
         try:

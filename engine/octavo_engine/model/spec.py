@@ -13,8 +13,8 @@ import torch
 
 from octavo_engine.attention.backend import KVGroupSpec, StateSpec
 from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.mxfp4 import MXFP4
+from octavo_engine.model.quantization.selection import Quantization
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,9 +562,6 @@ class MoESpec:
     router reads what is not normalised, and the layer itself has no norm before them (Gemma 4)."""
     quantization: MXFP4 | None = None
     """How the tensors of all experts together are stored in the checkpoint; None: in floating point."""
-    stored_as: LinearMethod | None = None
-    """How each expert's own projections are stored, and those of the shared expert, which are computed so as well;
-    None: in floating point. Experts are dequantized while they are loaded."""
 
 
 FeedForward = MLPSpec | MoESpec
@@ -760,8 +757,8 @@ class ModelSpec:
     names: TensorNames = LLAMA_NAMES
     stored_names: StoredNames = SAME_NAMES
     """Where the files hold a larger model, of which this is a part."""
-    quantization: LinearMethod | None = None
-    """How the weights of layers' linears are stored; None: in the type that is computed in."""
+    quantization: Quantization | None = None
+    """How the weights of linear layers are stored; None: in the type that is computed in."""
 
     @property
     def num_layers(self) -> int:

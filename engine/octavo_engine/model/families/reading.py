@@ -9,12 +9,9 @@ from typing import Any
 
 import torch
 
-from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.families.rope import rope
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.names import LLAMA_NAMES, TensorNames
-from octavo_engine.model.quantization.linear_method import LinearMethod
-from octavo_engine.model.quantization.select import read_method
+from octavo_engine.model.quantization.select import read_quantization
 from octavo_engine.model.spec import (
     AttentionSpec,
     HeadSpec,
@@ -22,7 +19,6 @@ from octavo_engine.model.spec import (
     LayerSpec,
     MLPSpec,
     ModelSpec,
-    MoESpec,
     NormSpec,
 )
 
@@ -58,10 +54,7 @@ def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **va
     """The model of `layers`, with the fields that all families have; `values` add to them or take their place."""
     vocab_size = fields.integer("vocab_size", 1, 1 << 26)
     if "quantization" not in values:
-        values["quantization"] = read_method(fields)
-    if (method := values["quantization"]) is not None:
-        names = values.get("names", LLAMA_NAMES)
-        layers = tuple(_with_stored_experts(fields, layer, names, method) for layer in layers)
+        values["quantization"] = read_quantization(fields)
     values.setdefault("head", HeadSpec(tied=fields.boolean("tie_word_embeddings", False)))
     return ModelSpec(
         architecture=architecture,
@@ -73,20 +66,6 @@ def model(fields: Fields, architecture: str, layers: tuple[LayerSpec, ...], **va
         layers=layers,
         **values,
     )
-
-
-def _with_stored_experts(fields: Fields, layer: LayerSpec, names: TensorNames, method: LinearMethod) -> LayerSpec:
-    """`layer`, whose experts a checkpoint stores by `method` too; ModelLoadError where that has no one form."""
-    mixtures = [part for part in layer.feed_forwards if isinstance(part, MoESpec)]
-    if not mixtures:
-        return layer
-    numbered = "{expert}" in names.expert_gate and names.expert_gate != names.expert_up
-    if not numbered or layer.feed_forward is not mixtures[0]:
-        raise ModelLoadError(
-            f"{fields.origin}: the weights are quantized ({method.name}), which this version of Octavo does not "
-            "compute for experts that a checkpoint holds in one tensor; take an unquantized checkpoint of the model"
-        )
-    return replace(layer, feed_forward=replace(mixtures[0], stored_as=method))
 
 
 def repeated(fields: Fields, layer: LayerSpec) -> tuple[LayerSpec, ...]:

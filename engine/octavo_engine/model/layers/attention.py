@@ -23,7 +23,6 @@ from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.rope import head_order, row_order
 from octavo_engine.model.layers.sharded_norm import ShardedNorm
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import ALiBiSpec, AttentionSpec, QKNormSpec
@@ -40,7 +39,6 @@ class Attention(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
         *,
         output_size: int | None = None,
     ) -> None:
@@ -65,16 +63,18 @@ class Attention(nn.Module):
             (query, key, value)[:count] + (query,) * self.gated_by_query,
             bias=spec.qkv_bias,
             options=options,
-            method=method,
+            method=options.method(layer, *self.roles),
             orders=orders[:count] + (None,) * self.gated_by_query,
             layout=options.names.qkv_layout if count == 3 else None,
         )
         given = unsharded(output_size or hidden_size, "hidden_size")
+        method = options.method(layer, "output")
         self.output = Linear(attended, (given,), bias=spec.output_bias, options=options, method=method, summed=True)
         rank, parts = spec.adapter_rank, ((query,), (key,), (value,))
         self.adapters = None if rank is None else LowRank(hidden, parts, rank, options)
         apart = None if self.gated_by_query else spec.output_gate
         gates = None if apart is None else self.heads if apart.per_head else query
+        method = options.method(layer, "output_gate")
         self.gate = None if gates is None else Linear(hidden, (gates,), bias=False, options=options, method=method)
         eps = None if spec.output_norm is None else spec.output_norm.eps
         self.output_norm = None if eps is None else ShardedNorm(query, eps, options)

@@ -31,7 +31,6 @@ from octavo_engine.model.layers.per_layer_input import PerLayerInput
 from octavo_engine.model.layers.residual import Carrying, LayerStream, ResidualStream, ResidualSum, summed
 from octavo_engine.model.layers.shared_block import SharedBlock
 from octavo_engine.model.layers.short_conv import ShortConv
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.spec import (
     AttentionSpec,
     GatedDeltaNetSpec,
@@ -78,18 +77,17 @@ class DecoderLayer(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         self.hidden_size = hidden_size
         block = spec.shared_block
-        self.block = None if block is None else SharedBlock(block, hidden_size, layer, options, method)
+        self.block = None if block is None else SharedBlock(block, hidden_size, layer, options)
         self.before_mixer = self._norm(spec.norms.before_mixer)
-        self.mixer = self._mixer(method)
+        self.mixer = self._mixer()
         self.after_mixer = self._norm(spec.norms.after_mixer)
         self.before_feed_forward = self._norm(spec.norms.before_feed_forward)
-        self.feed_forward = self._feed_forward(method)
+        self.feed_forward = self._feed_forward()
         shortcut = spec.shortcut
         self.shortcut = None if shortcut is None else MoE(shortcut, hidden_size, layer, options)
         self.after_feed_forward = self._norm(spec.norms.after_feed_forward)
@@ -104,18 +102,16 @@ class DecoderLayer(nn.Module):
     def _norm(self, spec: NormSpec | None) -> Norm | None:
         return None if spec is None else Norm(self.hidden_size, spec, self.options)
 
-    def _mixer(self, method: LinearMethod | None) -> Mixing | None:
+    def _mixer(self) -> Mixing | None:
         if self.spec.mixer is None:
             return None
-        mixing: Mixing = _MIXERS[type(self.spec.mixer)](
-            self.spec.mixer, self.hidden_size, self.layer, self.options, method
-        )
+        mixing: Mixing = _MIXERS[type(self.spec.mixer)](self.spec.mixer, self.hidden_size, self.layer, self.options)
         return mixing
 
-    def _feed_forward(self, method: LinearMethod | None) -> MLP | MoE | None:
+    def _feed_forward(self) -> MLP | MoE | None:
         match self.spec.feed_forward:
             case MLPSpec() as spec:
-                return MLP(spec, self.hidden_size, self.layer, self.options, method)
+                return MLP(spec, self.hidden_size, self.layer, self.options)
             case MoESpec() as spec:
                 return MoE(spec, self.hidden_size, self.layer, self.options)
             case None:

@@ -14,6 +14,7 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.positions import PositionTable
+from octavo_engine.model.quantization.dequantized import stored_tensors
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import HeadSpec, HeadTransformSpec, ModelSpec
@@ -166,4 +167,6 @@ class Head(VocabularyWeight):
         if self.spec.tied:
             yield ignored(f"{name}.weight")
         else:
-            yield from super().tensors(name)
+            columns = unsharded(self.weight.shape[1], "hidden_size")
+            target, method = self.weight[: self.tokens.size], self.options.head_stored_by(name)
+            yield from stored_tensors(method, name, target, self.tokens, columns)

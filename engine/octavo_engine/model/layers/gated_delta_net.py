@@ -18,7 +18,6 @@ from octavo_engine.model.layers.delta_rule import CHUNK, DeltaInputs, gated_delt
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import GatedDeltaNetSpec
@@ -38,7 +37,6 @@ class GatedDeltaNet(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
@@ -48,7 +46,9 @@ class GatedDeltaNet(nn.Module):
         key, value = self.key_heads.times(spec.key_dim), self.heads.times(spec.value_dim)
         self.convolved, layout = (key, key, value), options.names.delta_layout
         parts = (*self.convolved, value, self.heads, self.heads)
+        method = options.method(layer, *_PARTS)
         self.input = Linear(hidden, parts, bias=False, options=options, method=method, layout=layout)
+        method = options.method(layer, "delta_output")
         self.output = Linear(value, (hidden,), bias=False, options=options, method=method, summed=True)
         dtype, device, channels = options.dtype, options.device, sum(part.size for part in self.convolved)
         self.conv = parameter(channels, 1, spec.width, dtype=dtype, device=device)

@@ -18,7 +18,6 @@ from octavo_engine.model.layers.delta_rule import FINE_CHUNK, DeltaInputs, gated
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import KimiDeltaAttentionSpec
@@ -36,7 +35,6 @@ class KimiDeltaAttention(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
@@ -44,18 +42,28 @@ class KimiDeltaAttention(nn.Module):
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "heads of linear attention")
         self.inner = inner = self.heads.times(spec.head_dim)
         low = rank if spec.low_rank else inner
+        self._inputs = self._input_names()
+        method = options.method_of(*self._inputs)
         self.input = Linear(
             hidden, (inner, inner, inner, self.heads, low, low), bias=False, options=options, method=method
         )
         self.decay, self.gate = (
             Linear(rank, (inner,), bias=False, options=options) if spec.low_rank else None for _ in range(2)
         )
+        method = options.method(layer, "output")
         self.output = Linear(inner, (hidden,), bias=False, options=options, method=method, summed=True)
         dtype, device = options.dtype, options.device
         self.conv = parameter(3 * inner.size, 1, spec.width, dtype=dtype, device=device)
         self.a_log = parameter(self.heads.size, dtype=dtype, device=device)
         self.step_bias = parameter(inner.size, dtype=dtype, device=device)
         self.norm = parameter(spec.head_dim, dtype=dtype, device=device)
+
+    def _input_names(self) -> tuple[str, ...]:
+        names = self.options.names
+        module = names.of_layer("attention", self.layer)
+        decay, gate = ("f_a_proj", "g_a_proj") if self.spec.low_rank else ("f_proj", "g_proj")
+        others = (f"{module}.{part}" for part in ("b_proj", decay, gate))
+        return *(names.of_layer(role, self.layer) for role in _ROLES), *others
 
     @property
     def input_scaling(self) -> Scaling | None:
@@ -103,9 +111,7 @@ class KimiDeltaAttention(nn.Module):
         """What a checkpoint has of it."""
         names, layer = self.options.names, self.layer
         module = names.of_layer("attention", layer)
-        roles = (names.of_layer(role, layer) for role in _ROLES)
-        decay, gate = ("f_a_proj", "g_a_proj") if self.spec.low_rank else ("f_proj", "g_proj")
-        yield from self.input.tensors(*roles, f"{module}.b_proj", f"{module}.{decay}", f"{module}.{gate}")
+        yield from self.input.tensors(*self._inputs)
         if self.decay is not None and self.gate is not None:
             yield from self.decay.tensors(f"{module}.f_b_proj")
             yield from self.gate.tensors(f"{module}.g_b_proj")

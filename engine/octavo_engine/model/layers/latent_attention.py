@@ -16,14 +16,13 @@ from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, ignored, plain, unsharded
+from octavo_engine.model.checkpoint import CheckpointTensor, ignored, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.rope import head_order
-from octavo_engine.model.quantization.dequantized import Dequantized, DequantizedProjection
-from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.dequantized import Dequantized, stored_tensors
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import LatentAttentionSpec
@@ -43,10 +42,9 @@ class LatentAttention(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
-        self.spec, self.layer, self.options, self.stored_by = spec, layer, options, method
+        self.spec, self.layer, self.options = spec, layer, options
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "query heads")
         hidden, rank = unsharded(hidden_size, "hidden_size"), spec.query_rank
         queries, values = self.heads.times(spec.key_dim), self.heads.times(spec.value_dim)
@@ -54,21 +52,30 @@ class LatentAttention(nn.Module):
         self._low_rank = () if rank is None else (unsharded(rank, "q_lora_rank"),)
         orders = (*(None for _ in self._low_rank), _order(spec, spec.latent, 1))
         # Small, and of sizes that are rarely complete blocks of a quantization scheme.
-        narrow = None if method is None else Dequantized(method)
+        self._narrow = (*(("query_down",) if self._low_rank else ()), "latent")
+        stored = tuple(options.stored_by(options.names.of_layer(role, layer)) for role in self._narrow)
         self.compressed = Linear(
-            hidden, (*self._low_rank, latent), bias=spec.bias, options=options, method=narrow, orders=orders
+            hidden,
+            (*self._low_rank, latent),
+            bias=spec.bias,
+            options=options,
+            method=Dequantized(stored),
+            orders=orders,
         )
         self.query_norm = None if rank is None else Norm(rank, spec.norm, options)
         self.latent_norm = Norm(spec.latent, spec.norm, options)
         order = (_order(spec, spec.plain_dim, self.heads.size),)
         source = self._low_rank[0] if self._low_rank else hidden
+        self._query_role = "query_up" if self._low_rank else "query"
+        method = options.method(layer, self._query_role)
         self.query = Linear(source, (queries,), bias=False, options=options, method=method, orders=order)
         self.up = parameter(
             self.heads.size, spec.plain_dim + spec.value_dim, spec.latent, dtype=options.dtype, device=options.device
         )
         """From a latent to each head's key, without its rotated part, and value."""
+        method = options.method(layer, "output")
         self.output = Linear(values, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
-        gated = spec.head_gate
+        gated, method = spec.head_gate, options.method(layer, "output_gate")
         self.gate = Linear(hidden, (self.heads,), bias=False, options=options, method=method) if gated else None
         self.variant = AttentionVariant(spec.scale)
 
@@ -107,18 +114,14 @@ class LatentAttention(nn.Module):
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""
         names, layer, spec = self.options.names, self.layer, self.spec
-        low = ("query_down",) if self._low_rank else ()
-        yield from self.compressed.tensors(*(names.of_layer(role, layer) for role in (*low, "latent")))
-        yield from self.query.tensors(names.of_layer("query_up" if self._low_rank else "query", layer))
+        yield from self.compressed.tensors(*(names.of_layer(role, layer) for role in self._narrow))
+        yield from self.query.tensors(names.of_layer(self._query_role, layer))
         if self.query_norm is not None:
             yield from self.query_norm.tensors(names.of_layer("query_latent_norm", layer))
         yield from self.latent_norm.tensors(names.of_layer("latent_norm", layer))
         rows, columns = self.heads.times(spec.plain_dim + spec.value_dim), unsharded(spec.latent)
         name, target = names.of_layer("latent_up", layer), self.up.view(-1, spec.latent)
-        if self.stored_by is None:
-            yield plain(f"{name}.weight", target, rows, columns)
-        else:
-            yield from DequantizedProjection(self.stored_by, target, rows, columns).tensors(name)
+        yield from stored_tensors(self.options.stored_by(name), name, target, rows, columns)
         yield from self.output.tensors(names.of_layer("output", layer))
         if self.gate is not None:
             yield from self.gate.tensors(names.of_layer("output_gate", layer))

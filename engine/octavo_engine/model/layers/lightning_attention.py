@@ -22,7 +22,6 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.sharded_norm import ShardedNorm
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import LightningAttentionSpec
@@ -46,15 +45,16 @@ class LightningAttention(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         self.heads = span(options.ranks.shard.heads(spec), spec.num_heads, "heads of linear attention")
         hidden, width = unsharded(hidden_size, "hidden_size"), self.heads.times(spec.head_dim)
         parts, layout = (width,) * len(_PARTS), options.names.qkv_layout
+        method = options.method(layer, *_PARTS)
         self.input = Linear(hidden, parts, bias=False, options=options, method=method, layout=layout)
         self.norm = ShardedNorm(width, spec.norm_eps, options)
+        method = options.method(layer, "lightning_output")
         self.output = Linear(width, (hidden,), bias=False, options=options, method=method, summed=True)
         slopes = torch.tensor(spec.slopes[self.heads.slice], dtype=torch.float32, device=options.device)
         self.register_buffer("slopes", slopes, persistent=False)

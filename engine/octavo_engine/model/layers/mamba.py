@@ -20,7 +20,6 @@ from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, summed
 from octavo_engine.model.layers.selective_scan import Inputs, selective_scan
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MambaSpec
@@ -40,17 +39,18 @@ class Mamba(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
+        self.name = options.names.of_layer("mamba", layer)
+        into, out = (options.method_of(f"{self.name}.{part}") for part in ("in_proj", "out_proj"))
         self.channels = span(options.ranks.shard.intermediate(spec.channels), spec.channels, "channels of states")
         hidden, channels = unsharded(hidden_size, "hidden_size"), self.channels
-        self.input = Linear(hidden, (channels, channels), bias=spec.bias, options=options, method=method)
+        self.input = Linear(hidden, (channels, channels), bias=spec.bias, options=options, method=into)
         selected = tuple(unsharded(size) for size in (spec.step_rank, spec.state, spec.state))
         self.selection = Linear(channels, selected, bias=False, options=options, summed=True)
         self.steps = Linear(unsharded(spec.step_rank), (channels,), bias=True, options=options)
-        self.output = Linear(channels, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
+        self.output = Linear(channels, (hidden,), bias=spec.bias, options=options, method=out, summed=True)
         dtype, device = options.dtype, options.device
         self.conv = parameter(channels.size, 1, spec.width, dtype=dtype, device=device)
         self.conv_bias = parameter(channels.size, dtype=dtype, device=device) if spec.conv_bias else None
@@ -92,7 +92,7 @@ class Mamba(nn.Module):
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""
-        name = self.options.names.of_layer("mamba", self.layer)
+        name = self.name
         yield from self.input.tensors(*(f"{name}.in_proj",) * 2)
         yield plain(f"{name}.conv1d.weight", self.conv, self.channels)
         if self.conv_bias is not None:

@@ -19,7 +19,6 @@ from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
 from octavo_engine.model.layers.state_space_scan import CHUNK, Inputs, state_space_scan
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import Mamba2Spec
@@ -37,19 +36,20 @@ class Mamba2(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
+        self.name = options.names.of_layer("mamba", layer)
+        into, out = (options.method_of(f"{self.name}.{part}") for part in ("in_proj", "out_proj"))
         shard, hidden = options.ranks.shard, unsharded(hidden_size, "hidden_size")
         self.heads = span(shard.heads(spec), spec.num_heads, "Mamba heads")
         self.groups = span(shard.kv_heads(spec), spec.num_groups, "groups of Mamba heads")
         self.inner, shared = self.heads.times(spec.head_dim), self.groups.times(spec.state)
         self.convolved = (self.inner, shared, shared)
         self.input = Linear(
-            hidden, (self.inner, *self.convolved, self.heads), bias=spec.bias, options=options, method=method
+            hidden, (self.inner, *self.convolved, self.heads), bias=spec.bias, options=options, method=into
         )
-        self.output = Linear(self.inner, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
+        self.output = Linear(self.inner, (hidden,), bias=spec.output_bias, options=options, method=out, summed=True)
         channels, dtype, device = sum(part.size for part in self.convolved), options.dtype, options.device
         self.conv = parameter(channels, 1, spec.width, dtype=dtype, device=device)
         self.conv_bias = parameter(channels, dtype=dtype, device=device) if spec.conv_bias else None
@@ -100,7 +100,7 @@ class Mamba2(nn.Module):
 
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""
-        name = self.options.names.of_layer("mamba", self.layer)
+        name = self.name
         yield from self.input.tensors(*(f"{name}.in_proj",) * 5)
         sizes = [part.size for part in self.convolved]
         for kind, own in (("weight", self.conv), ("bias", self.conv_bias)):

@@ -17,7 +17,6 @@ from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, sum
 from octavo_engine.model.layers.sharded_norm import ShardedNorm
 from octavo_engine.model.layers.sparse_gate import above_quantile
 from octavo_engine.model.layers.xielu import XIELU
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MLPSpec
@@ -34,26 +33,29 @@ class MLP(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
         *,
         roles: str = "",
     ) -> None:
         """`roles`: what stands before `gate`, `up` and `down` in the roles of its tensors' names."""
         super().__init__()
-        self.roles = roles
         self.spec, self.layer, self.options = spec, layer, options
         size, shard = spec.intermediate_size, options.ranks.shard
-        alignment = 1 if method is None else max(method.row_alignment, method.column_alignment)
+        self.names = tuple(options.names.of_layer(f"{roles}{role}", layer) for role in ("gate", "up", "down"))
+        self.names = self.names if spec.gated else self.names[1:]
+        alignment = options.alignment(*self.names)
         inner = span(shard.intermediate(size, alignment), size, "intermediate_size")
         hidden = unsharded(hidden_size, "hidden_size")
         parts = (inner, inner) if spec.gated else (inner,)
         self.inner = inner
-        self.gate_up = Linear(hidden, parts, bias=spec.bias, options=options, method=method)
+        self.gate_up = Linear(
+            hidden, parts, bias=spec.bias, options=options, method=options.method_of(*self.names[:-1])
+        )
         rank = spec.adapter_rank
         self.adapters = None if rank is None else LowRank(hidden, (parts,), rank, options)
         self.xielu = XIELU(options) if spec.activation == "xielu" else None
         eps = None if spec.inner_norm is None else spec.inner_norm.eps
         self.inner_norm = None if eps is None else ShardedNorm(inner, eps, options)
+        method = options.method_of(self.names[-1])
         self.down = Linear(inner, (hidden,), bias=spec.output_bias, options=options, method=method, summed=True)
 
     @property
@@ -104,13 +106,12 @@ class MLP(nn.Module):
     def tensors(self) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it, but for adapters."""
         names = self.options.names
-        roles = ("gate", "up") if self.spec.gated else ("up",)
-        yield from self.gate_up.tensors(*(names.of_layer(f"{self.roles}{role}", self.layer) for role in roles))
+        yield from self.gate_up.tensors(*self.names[:-1])
         if self.inner_norm is not None:
             yield from self.inner_norm.tensors(names.of_layer("inner_norm", self.layer))
         if self.xielu is not None:
             yield from self.xielu.tensors(names.of_layer("activation", self.layer))
-        yield from self.down.tensors(names.of_layer(f"{self.roles}down", self.layer))
+        yield from self.down.tensors(self.names[-1])
 
     def step_bytes(self) -> int:
         """An upper bound of what one token takes in it, its input included."""

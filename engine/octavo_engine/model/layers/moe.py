@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import cast
 
 import torch
@@ -20,7 +21,7 @@ from octavo_engine.model.layers.residual import ResidualStream, ResidualSum
 from octavo_engine.model.layers.router import choose
 from octavo_engine.model.layers.shared_expert import SharedExpert
 from octavo_engine.model.names import ExpertLayout
-from octavo_engine.model.quantization.dequantized import DequantizedProjection
+from octavo_engine.model.quantization.dequantized import stored_tensors
 from octavo_engine.model.quantization.unquantized import parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import MoESpec
@@ -42,7 +43,7 @@ class MoE(nn.Module):
         self.spec, self.layer, self.options = spec, layer, options
         self.hidden = unsharded(hidden_size, "hidden_size")
         size, shard, count = spec.intermediate_size, options.ranks.shard, spec.num_experts
-        self.inner = span(shard.intermediate(size, _alignment(spec)), size, "intermediate_size")
+        self.inner = span(shard.intermediate(size, self._alignment()), size, "intermediate_size")
         ranked = count + spec.zero_experts
         self.router = Linear(self.hidden, (unsharded(ranked),), bias=spec.router.bias, options=options)
         corrected = spec.router.correction_bias
@@ -57,9 +58,7 @@ class MoE(nn.Module):
             if spec.branch_norm is None
             else {role: Norm(hidden_size, spec.branch_norm, options) for role in _BRANCH_NORMS}
         )
-        self.shared = (
-            None if spec.shared is None else SharedExpert(spec.shared, hidden_size, layer, options, spec.stored_as)
-        )
+        self.shared = None if spec.shared is None else SharedExpert(spec.shared, hidden_size, layer, options)
 
         def memory(*shape: int) -> nn.Parameter:
             return parameter(*shape, dtype=options.dtype, device=options.device)
@@ -80,6 +79,19 @@ class MoE(nn.Module):
             activation=None if spec.activation in {"silu", "swish"} else ACTIVATIONS[spec.activation],
             gated=spec.gated,
         )
+
+    def _alignment(self) -> int:
+        """Ranks share the experts' intermediate size in multiples of this."""
+        if self.spec.quantization is not None:
+            return self.spec.quantization.alignment
+        names = self._expert_names()
+        experts = range(self.spec.num_experts) if "{expert}" in names[-1] else range(1)
+        return self.options.alignment(*(name.replace("{expert}", str(each)) for each in experts for name in names))
+
+    def _expert_names(self) -> tuple[str, ...]:
+        """Of gate, where experts have one, up and down, with `{expert}` still to be filled in."""
+        roles = ("expert_gate", "expert_up", "expert_down")
+        return tuple(self.options.names.of_layer(role, self.layer) for role in roles[not self.spec.gated :])
 
     def _latents(self, hidden: Span, options: LayerOptions) -> tuple[Linear | None, Linear | None]:
         """The projections to what experts read and from what they give, which all ranks have; that of sums is linear,
@@ -193,13 +205,10 @@ class MoE(nn.Module):
         size = self.inner.size
         pairs = [(gate, self.gate_up[expert, :size]), (up, self.gate_up[expert, -size:])]
         pairs = pairs if self.spec.gated else pairs[1:]
-        if (method := self.spec.stored_as) is not None:
-            for name, target in pairs:
-                yield from DequantizedProjection(method, target, self.inner, self.width).tensors(name)
-            yield from DequantizedProjection(method, self.down[expert], self.width, self.inner).tensors(down)
-            return
-        yield from joined(plain(f"{name}.weight", target, self.inner, self.width) for name, target in pairs)
-        yield plain(f"{down}.weight", self.down[expert], self.width, self.inner)
+        stored_by = self.options.stored_by
+        parts = (stored_tensors(stored_by(name), name, target, self.inner, self.width) for name, target in pairs)
+        yield from joined(chain(*parts))
+        yield from stored_tensors(stored_by(down), down, self.down[expert], self.width, self.inner)
 
     def _stacked(self, gate: str, up: str, down: str) -> Iterator[CheckpointTensor]:
         """Tensors of all experts' rows, as many of each as its intermediate size; down is transposed."""
@@ -251,7 +260,7 @@ class MoE(nn.Module):
 
     def misaligned(self) -> Iterator[tuple[Span, int]]:
         """The dimensions that experts cannot be stored in, and of what they should be multiples."""
-        alignment = _alignment(self.spec)
+        alignment = self._alignment()
         yield from ((span, alignment) for span in (self.inner, self.width) if span.size % alignment)
 
     def step_bytes(self) -> int:
@@ -279,13 +288,6 @@ class MoE(nn.Module):
             + shared
             + latents
         )
-
-
-def _alignment(spec: MoESpec) -> int:
-    """Ranks share the experts' intermediate size in multiples of this."""
-    if spec.stored_as is not None:
-        return max(spec.stored_as.row_alignment, spec.stored_as.column_alignment)
-    return 1 if spec.quantization is None else spec.quantization.alignment
 
 
 def _viewed(name: str, target: Tensor, *spans: Span) -> CheckpointTensor:

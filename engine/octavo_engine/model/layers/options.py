@@ -8,7 +8,11 @@ import torch
 
 from octavo_engine.model.collectives import Collectives
 from octavo_engine.model.layers.compute import Compute
-from octavo_engine.model.names import TensorNames
+from octavo_engine.model.names import SAME_NAMES, StoredNames, TensorNames
+from octavo_engine.model.quantization.dequantized import Dequantized
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +27,29 @@ class LayerOptions:
     """What the checkpoint calls tensors."""
     fp8_products: bool
     """Whether the device multiplies e4m3 numbers."""
+    quantization: Quantization | None = None
+    """How linear layers are stored; None: in the type that is computed in."""
+    stored_names: StoredNames = SAME_NAMES
+    """What the files of a larger model call tensors."""
+
+    def method(self, layer: int, *roles: str) -> LinearMethod:
+        """That of the linear layer whose projections have these roles in `names`."""
+        return self.method_of(*(self.names.of_layer(role, layer) for role in roles))
+
+    def method_of(self, *names: str) -> LinearMethod:
+        """That of the linear layer whose projections are called so; where they differ, it is computed in `dtype`."""
+        found = tuple(self.stored_by(name) for name in names)
+        return found[0] if len(set(found)) == 1 else Dequantized(found)
+
+    def stored_by(self, name: str) -> LinearMethod:
+        """How a checkpoint stores the module `name`."""
+        return UNQUANTIZED if self.quantization is None else self.quantization.method(*self.stored_names.stored(name))
+
+    def head_stored_by(self, name: str) -> LinearMethod:
+        """The same of the head, which most schemes leave as it is."""
+        return self.stored_by(name) if self.quantization is not None and self.quantization.head else UNQUANTIZED
+
+    def alignment(self, *names: str) -> int:
+        """Ranks share a size that is rows or columns of these modules in multiples of this."""
+        methods = {self.stored_by(name) for name in names}
+        return max(max(method.row_alignment, method.column_alignment) for method in methods)

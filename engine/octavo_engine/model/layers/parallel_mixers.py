@@ -15,7 +15,6 @@ from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.mamba2 import Mamba2
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream, ResidualSum, summed
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.spec import ParallelMixersSpec
 
 
@@ -28,12 +27,11 @@ class ParallelMixers(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.hidden_size, self.options = spec, hidden_size, options
-        self.attention = Attention(spec.attention, hidden_size, layer, options, method)
-        self.state_mixer = Mamba2(spec.state_mixer, hidden_size, layer, options, method)
+        self.attention = Attention(spec.attention, hidden_size, layer, options)
+        self.state_mixer = Mamba2(spec.state_mixer, hidden_size, layer, options)
 
     @property
     def input_scaling(self) -> Scaling | None:

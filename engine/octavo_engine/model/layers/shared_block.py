@@ -18,7 +18,6 @@ from octavo_engine.model.layers.mlp import MLP
 from octavo_engine.model.layers.norm import Norm
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import summed
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.spec import SharedBlockSpec
 
 _FLOAT32_BYTES = 4
@@ -33,13 +32,12 @@ class SharedBlock(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.layer, self.options, self.hidden_size = spec, layer, options, hidden_size
         own = _names_in_block(options, layer)
-        self.attention = Attention(spec.attention, 2 * hidden_size, layer, own, method, output_size=hidden_size)
-        self.mlp = MLP(spec.mlp, hidden_size, layer, own, method)
+        self.attention = Attention(spec.attention, 2 * hidden_size, layer, own, output_size=hidden_size)
+        self.mlp = MLP(spec.mlp, hidden_size, layer, own)
         self.before_attention = Norm(2 * hidden_size, spec.norm, options)
         self.before_mlp = Norm(hidden_size, spec.norm, options)
         hidden = unsharded(hidden_size)

@@ -10,7 +10,6 @@ from octavo_engine.model.checkpoint import CheckpointTensor, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.mlp import MLP
 from octavo_engine.model.layers.options import LayerOptions
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.spec import SharedExpertSpec
 
 
@@ -23,11 +22,10 @@ class SharedExpert(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.layer, self.options = layer, options
-        self.mlp = MLP(spec.mlp, hidden_size, layer, options, method, roles="shared_")
+        self.mlp = MLP(spec.mlp, hidden_size, layer, options, roles="shared_")
         hidden, number = unsharded(hidden_size, "hidden_size"), unsharded(1)
         self.gate = Linear(hidden, (number,), bias=False, options=options) if spec.gated else None
 

@@ -14,7 +14,6 @@ from octavo_engine.model.layers.causal_conv import causal_conv
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.options import LayerOptions
 from octavo_engine.model.layers.residual import ResidualStream
-from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED, parameter
 from octavo_engine.model.shard import span
 from octavo_engine.model.spec import ShortConvSpec
@@ -29,16 +28,16 @@ class ShortConv(nn.Module):
         hidden_size: int,
         layer: int,
         options: LayerOptions,
-        method: LinearMethod | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.layer, self.options = spec, layer, options
         self.channels = span(options.ranks.shard.intermediate(spec.channels), spec.channels, "channels")
         hidden, dtype, device = unsharded(hidden_size, "hidden_size"), options.dtype, options.device
-        self.input = Linear(hidden, (self.channels,) * 3, bias=spec.bias, options=options, method=method)
+        into, out = (options.method(layer, role) for role in ("conv_input", "conv_output"))
+        self.input = Linear(hidden, (self.channels,) * 3, bias=spec.bias, options=options, method=into)
         self.weight = parameter(self.channels.size, 1, spec.width, dtype=dtype, device=device)
         self.bias = parameter(self.channels.size, dtype=dtype, device=device) if spec.bias else None
-        self.output = Linear(self.channels, (hidden,), bias=spec.bias, options=options, method=method, summed=True)
+        self.output = Linear(self.channels, (hidden,), bias=spec.bias, options=options, method=out, summed=True)
 
     @property
     def input_scaling(self) -> Scaling | None:

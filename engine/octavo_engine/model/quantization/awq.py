@@ -16,6 +16,7 @@ from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.packed import codes_by_rows, scales, zero_bias, zeros_by_rows
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
 
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Where in a word each of eight outputs lies."""
@@ -33,7 +34,7 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
         yield bias
 
 
-def _awq(config: Fields) -> Grouped:
+def _awq(config: Fields) -> Quantization:
     bits = config.integer("bits" if config.has("bits") else "w_bit", 0, 64)
     group = config.integer("group_size" if config.has("group_size") else "q_group_size", -1, 1 << 20, default=128)
     order = config.text("version", default="gemm").lower()
@@ -45,7 +46,8 @@ def _awq(config: Fields) -> Grouped:
         raise unsupported(config, f"awq in the order {order}; gemm is computed")
     if not config.boolean("zero_point", True):
         raise unsupported(config, "awq without zero_point")
-    return Grouped("awq", bits, None if group == -1 else group, _tensors, has_zeros=True)
+    method = Grouped("awq", bits, None if group == -1 else group, _tensors, has_zeros=True)
+    return Quantization(method, (left_out(config, names_in(config, "modules_to_not_convert")),))
 
 
 SCHEME = Scheme(

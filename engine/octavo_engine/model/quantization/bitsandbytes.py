@@ -25,6 +25,7 @@ from octavo_engine.model.quantization.int8 import INT8
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.packed import write_nonnegative
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
 
 _BLOCK, _NESTED_BLOCK = 64, 256
 _LARGEST_STATE = 4096
@@ -161,7 +162,11 @@ def _check_table(table: tuple[float, ...], values: Tensor) -> None:
         raise ValueError("has other numbers for codes than the type of 4 bits that config.json names")
 
 
-def _bitsandbytes(config: Fields) -> Grouped | INT8:
+def _bitsandbytes(config: Fields) -> Quantization:
+    return Quantization(_method(config), (left_out(config, names_in(config, "llm_int8_skip_modules")),))
+
+
+def _method(config: Fields) -> Grouped | INT8:
     if config.boolean("load_in_8bit", False):
         return INT8(online=False, name="llm.int8", scale_name="SCB", largest_is_stored=True)
     if not config.boolean("load_in_4bit", False):

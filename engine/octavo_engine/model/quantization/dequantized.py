@@ -11,7 +11,7 @@ from torch import Tensor
 
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Fill, Rows, Span, transposed, write
+from octavo_engine.model.checkpoint import CheckpointTensor, Fill, Rows, Span, plain, transposed, write
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
@@ -24,12 +24,20 @@ class DequantizedProjection:
     """
 
     def __init__(
-        self, method: LinearMethod, target: Tensor, rows: Span, columns: Span, order: Tensor | None = None
+        self,
+        method: LinearMethod,
+        target: Tensor,
+        rows: Span,
+        columns: Span,
+        order: Tensor | None = None,
+        *,
+        has_bias: bool = False,
     ) -> None:
         """`rows` and `columns` are what `target` has of the stored projection; `order`: which of its rows each stored
         row is, None: the same one."""
         _check_ends(rows, method.row_alignment)
         _check_ends(columns, method.column_alignment)
+        self._has_bias = has_bias
         self._method, self._target, self._rows, self._columns, self._order = method, target, rows, columns, order
         device = torch.device("meta" if target.is_meta else "cpu")
         shape = LinearShape((rows.size,), columns)
@@ -38,7 +46,7 @@ class DequantizedProjection:
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of the projection `name`."""
-        projection = Projection(name, slice(0, self._rows.size), self._rows, self._columns, has_bias=False)
+        projection = Projection(name, slice(0, self._rows.size), self._rows, self._columns, has_bias=self._has_bias)
         stored = [
             transposed(tensor) if tensor.as_columns else tensor
             for tensor in self._method.tensors(self._weights, projection)
@@ -62,18 +70,29 @@ class DequantizedProjection:
                 part.untyped_storage().resize_(0)
 
 
+def stored_tensors(
+    method: LinearMethod, name: str, target: Tensor, rows: Span, columns: Span
+) -> Iterator[CheckpointTensor]:
+    """What a checkpoint has of the projection `name`, stored by `method`: in floating point it fills `target`."""
+    if method is UNQUANTIZED:
+        yield plain(f"{name}.weight", target, rows, columns)
+    else:
+        yield from DequantizedProjection(method, target, rows, columns).tensors(name)
+
+
 @dataclass(frozen=True, slots=True)
 class Dequantized:
-    """The method of a linear layer whose weights are stored by another one and computed in floating point."""
+    """The method of a linear layer that is computed in floating point, however each of its projections is stored."""
 
-    stored_by: LinearMethod
+    stored_by: tuple[LinearMethod, ...]
+    """By projection."""
     row_alignment: int = 1
     column_alignment: int = 1
 
     @property
     def name(self) -> str:
         """For the plan's table and log lines."""
-        return f"{self.stored_by.name}, dequantized"
+        return ", ".join(f"{method.name}, dequantized" for method in dict.fromkeys(self.stored_by))
 
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
         """The weight alone."""
@@ -81,8 +100,12 @@ class Dequantized:
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """Those of the method that it is stored by."""
+        method = self.stored_by[projection.index]
+        if method is UNQUANTIZED:
+            yield from UNQUANTIZED.tensors(weights, projection)
+            return
         target, rows, columns = weights.weight[projection.rows], projection.stored_rows, projection.columns
-        stored = DequantizedProjection(self.stored_by, target, rows, columns, projection.order)
+        stored = DequantizedProjection(method, target, rows, columns, projection.order, has_bias=projection.has_bias)
         yield from stored.tensors(projection.name)
 
     def input_scaling(self, weights: Weights) -> Scaling | None:

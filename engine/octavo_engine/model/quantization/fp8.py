@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.kernels.quantized import Quantized, Scaling
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain
+from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece, Rows, plain
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import (
     BLOCK,
@@ -25,10 +25,14 @@ from octavo_engine.model.quantization.e4m3 import (
 from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.loading import check_scales, quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.selection import Quantization, left_out, left_out_by_wildcards, names_in
 from octavo_engine.model.quantization.unquantized import parameter
 
 _FLOAT32_BYTES = 4
 _AS_STORED = ("F8_E4M3",)
+_SCALES = (*FLOATS, "F8_E8M0")
+"""DeepSeek's `scale_fmt` `ue8m0`: scales of blocks are powers of two, which may be stored so."""
+Activation = Literal["dynamic", "static", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,9 @@ class FP8Scheme:
     granularity: Literal["tensor", "channel", "block"]
     """What has a scale of its own in the checkpoint: a weight, each of its rows (output channels), or each block of
     BLOCK x BLOCK. In memory a weight's one scale stands at each of its rows, as several weights are fused."""
-    activation: Literal["dynamic", "static"] = "dynamic"
-    """Scales of activations, where they are quantized too: from their own numbers, or from the checkpoint."""
+    activation: Activation = "dynamic"
+    """Scales of activations, where they are quantized too: from their own numbers, or from the checkpoint; `none`: they
+    are never quantized."""
     scale_name: str | None = "weight_scale"
     """What the checkpoint calls scales; None: it has none, and weights are quantized while they are loaded."""
     name: str = "fp8"
@@ -61,14 +66,14 @@ class FP8Scheme:
     def create(self, shape: LinearShape, dtype: torch.dtype, device: torch.device, *, fp8_products: bool) -> Weights:
         """Where `dtype` and sizes allow it, products are in 8 bits."""
         rows, columns = shape.rows, shape.columns.size
-        static = self.activation == "static"
+        static, in_8_bits = self.activation == "static", fp8_products and self.activation != "none"
         return Weights(
             parameter(rows, columns, dtype=FP8, device=device),
             parameter(*self.scale_shape(rows, columns), dtype=torch.float32, device=device),
             input_scale=nn.Parameter(torch.zeros(1, device=device), requires_grad=False) if static else None,
             dtype=dtype,
-            in_8_bits=fp8_products and suits_fp8(dtype, rows, columns),
-            leaves_residual=fp8_products and dtype != torch.float32,
+            in_8_bits=in_8_bits and suits_fp8(dtype, rows, columns),
+            leaves_residual=in_8_bits and dtype != torch.float32,
         )
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
@@ -98,9 +103,8 @@ class FP8Scheme:
             _check_order(projection)
             blocks = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
             scales = plain(name, scale[blocks], stored.by(BLOCK), columns.by(BLOCK))
-        return replace(
-            scales, squeezed=True, pieces=tuple(replace(piece, fill=write_scales) for piece in scales.pieces)
-        )
+        pieces = tuple(replace(piece, fill=write_scales) for piece in scales.pieces)
+        return replace(scales, squeezed=True, types=_SCALES, pieces=pieces)
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
         """By token, by blocks of columns, or by the checkpoint's scale."""
@@ -152,7 +156,12 @@ def _largest(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG00
     target.copy_(torch.maximum(target, values.float().to(target.device).view(1)))
 
 
-def _fp8(config: Fields) -> FP8Scheme:
+def _fp8(config: Fields) -> Quantization:
+    lists = [name for field in ("modules_to_not_convert", "ignored_layers") for name in names_in(config, field)]
+    return Quantization(_method(config), (left_out(config, lists),))
+
+
+def _method(config: Fields) -> FP8Scheme:
     """The format of DeepSeek-V3 and Qwen3 (blocks), and AutoFP8's (a scale for each weight)."""
     activation = config.text("activation_scheme", default="dynamic")
     if config.text("fmt", default="e4m3") not in ("e4m3", "float8_e4m3fn") or activation not in ("dynamic", "static"):
@@ -164,40 +173,36 @@ def _fp8(config: Fields) -> FP8Scheme:
     return FP8Scheme("block", scale_name="weight_scale_inv")
 
 
-def _compressed_tensors(config: Fields) -> FP8Scheme | None:
-    """llm-compressor's `float-quantized`; one group for all linear layers."""
-    if config.text("format", default="?") in ("int-quantized", "pack-quantized"):
-        return None
-    groups = config.mapping("config_groups")
-    names = list(groups.values) if groups is not None else []
-    group = groups.mapping(names[0]) if groups is not None and len(names) == 1 else None
-    weights, inputs = (group and group.mapping(name) for name in ("weights", "input_activations"))
-    if config.text("format", default="?") != "float-quantized" or group is None or not weights or not inputs:
-        raise unsupported(config, "compressed-tensors other than float-quantized, one group, weights and activations")
-    for part in (weights, inputs):
+def _group(group: Fields, weights: Fields) -> FP8Scheme:
+    """llm-compressor's `float-quantized`. Scales of activations that are made while serving are by token, or by 128
+    columns where weights have blocks, also where a checkpoint says one for all tokens, which is coarser."""
+    inputs = group.mapping("input_activations")
+    for part in (weights, *((inputs,) if inputs is not None else ())):
         if part.integer("num_bits", 0, 64, default=8) != 8 or part.text("type", default="float") != "float":
-            raise unsupported(config, "compressed-tensors other than of 8-bit floats")
-    activation: Literal["dynamic", "static"] = "dynamic" if inputs.boolean("dynamic", False) else "static"
+            raise unsupported(group, "compressed-tensors other than of 8-bit floats")
+    activation: Activation = "none" if inputs is None else "dynamic" if inputs.boolean("dynamic", False) else "static"
     match weights.text("strategy", default="?"):
         case "tensor":
             return FP8Scheme("tensor", activation)
         case "channel":
             return FP8Scheme("channel", activation)
-        case "block" if weights.integers("block_structure") == (BLOCK, BLOCK) and activation == "dynamic":
-            return FP8Scheme("block")
-    raise unsupported(config, "compressed-tensors with scales that are neither by tensor, by channel nor by 128 x 128")
+        case "block" if weights.integers("block_structure") == (BLOCK, BLOCK) and activation != "static":
+            return FP8Scheme("block", activation)
+    raise unsupported(group, "compressed-tensors with scales that are neither by tensor, by channel nor by 128 x 128")
 
 
-def _modelopt(config: Fields) -> FP8Scheme:
+def _modelopt(config: Fields) -> Quantization:
     """NVIDIA's format: a scale for each weight and one for what it is multiplied with."""
     if config.text("quant_algo", default="?") != "FP8":
         raise unsupported(config, "modelopt other than quant_algo FP8")
-    return FP8Scheme("tensor", "static")
+    lists = [name for field in ("exclude_modules", "ignore") for name in names_in(config, field)]
+    return Quantization(FP8Scheme("tensor", "static"), (left_out_by_wildcards(lists),))
 
 
 SCHEME = Scheme(
     name="fp8",
-    readers={"fp8": _fp8, "compressed-tensors": _compressed_tensors, "modelopt": _modelopt},
+    readers={"fp8": _fp8, "modelopt": _modelopt},
+    groups={"float-quantized": _group},
     online=FP8Scheme("channel", scale_name=None),
     supported="float8 e4m3 weights with activations in 8 bits: fp8 (a scale for each weight, or for each block of "
     "128 x 128), compressed-tensors (float-quantized, by tensor, channel or such blocks), modelopt (FP8)",

@@ -22,6 +22,7 @@ from octavo_engine.model.quantization.packed import (
     zeros_by_rows,
 )
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.selection import Quantization, Rule, expression, left_out, names_in
 
 GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
@@ -39,7 +40,22 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
         yield bias
 
 
-def _gptq(config: Fields) -> Grouped:
+def _gptq(config: Fields) -> Quantization:
+    """GPTQModel's `dynamic` has other values for modules whose names begin as a pattern says; `-:` before a pattern
+    means that they are not quantized."""
+    dynamic, rules = config.mapping("dynamic"), list[Rule]()
+    for name in dynamic.values if dynamic is not None else ():
+        if name.startswith("-:"):
+            rules.append(Rule(patterns=(expression(config, name.removeprefix("-:")),)))
+        elif dynamic is not None and (values := dynamic.mapping(name)) is not None:
+            method = _method(replace(config, values={**config.values, **values.values}))
+            rules.append(Rule(method=method, patterns=(expression(config, name.removeprefix("+:")),)))
+    rules.append(left_out(config, names_in(config, "modules_to_not_convert")))
+    return Quantization(_method(config), tuple(rules), head=config.boolean("lm_head", False))
+
+
+def _method(config: Fields) -> Grouped:
+    """By the values of one module."""
     bits, group = config.integer("bits", 0, 64), config.integer("group_size", -1, 1 << 20)
     if bits not in (4, 8):
         raise unsupported(config, f"gptq with {bits} bits; 4 and 8 are computed")
@@ -48,11 +64,9 @@ def _gptq(config: Fields) -> Grouped:
     layout = config.text("checkpoint_format", default="gptq")
     if layout not in ("gptq", "gptq_v2"):
         raise unsupported(config, f"gptq with checkpoint_format {layout}; gptq and gptq_v2 are computed")
-    for field in ("dynamic", "modules_in_block_to_quantize", "adapter", "lora"):
+    for field in ("modules_in_block_to_quantize", "adapter", "lora", "rotation"):
         if config.values.get(field):
             raise unsupported(config, f"gptq with {field}")
-    if config.boolean("lm_head", False):
-        raise unsupported(config, "gptq with a quantized lm_head")
     return Grouped(
         "gptq",
         bits,

@@ -100,27 +100,20 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
     return (wide / scale).round_().clamp_(-_LARGEST, _LARGEST).to(torch.int8), scale
 
 
-def _compressed_tensors(config: Fields) -> INT8 | None:
-    """llm-compressor's `int-quantized` weights by channel; one group for all linear layers."""
-    if config.text("format", default="?") != "int-quantized":
-        return None
-    groups = config.mapping("config_groups")
-    group = groups.mapping(next(iter(groups.values))) if groups is not None and len(groups.values) == 1 else None
-    weights = None if group is None else group.mapping("weights")
-    if group is None or weights is None:
-        raise unsupported(config, "compressed-tensors of integers other than one group of weights")
+def _group(group: Fields, weights: Fields) -> INT8:
+    """llm-compressor's `int-quantized` weights by channel."""
     kind = weights.integer("num_bits", 0, 64, default=8), weights.text("type", default="int")
     if kind != (8, "int") or weights.text("strategy", default="?") != "channel":
-        raise unsupported(config, "compressed-tensors of integers other than of 8 bits with a scale for each channel")
+        raise unsupported(group, "compressed-tensors of integers other than of 8 bits with a scale for each channel")
     inputs = group.mapping("input_activations")
     if not weights.boolean("symmetric", True) or (inputs is not None and not inputs.boolean("dynamic", False)):
-        raise unsupported(config, "compressed-tensors of integers with zero points or static scales of activations")
+        raise unsupported(group, "compressed-tensors of integers with zero points or static scales of activations")
     return INT8(online=False)
 
 
 SCHEME = Scheme(
     name="int8",
-    readers={"compressed-tensors": _compressed_tensors},
+    groups={"int-quantized": _group},
     online=INT8(online=True),
     supported="int8 weights: compressed-tensors (int-quantized, by channel)",
 )

@@ -95,7 +95,7 @@ class Products(Protocol):
 
 
 class LinearMethod(Protocol):
-    """How linear layers' weights are stored and multiplied with; the same object for all layers of a model.
+    """How linear layers' weights are stored and multiplied with.
 
     `Weights` that it is given are its own creations.
     """

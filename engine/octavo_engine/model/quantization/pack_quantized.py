@@ -28,28 +28,19 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
     yield ignored(f"{name}_shape")
 
 
-def _compressed_tensors(config: Fields) -> Grouped | None:
-    """One group of weights for all linear layers; activations as they are."""
-    if config.text("format", default="?") != "pack-quantized":
-        return None
-    groups = config.mapping("config_groups")
-    group = groups.mapping(next(iter(groups.values))) if groups is not None and len(groups.values) == 1 else None
-    weights = None if group is None else group.mapping("weights")
-    if group is None or weights is None:
-        raise unsupported(config, "compressed-tensors (pack-quantized) other than one group of weights")
+def _group(group: Fields, weights: Fields) -> Grouped:
+    """4 or 8 bits; activations as they are."""
     if group.values.get("input_activations"):
-        raise unsupported(config, "compressed-tensors (pack-quantized) with quantized activations")
-    if group.values.get("targets") != ["Linear"]:
-        raise unsupported(config, "compressed-tensors (pack-quantized) with targets other than Linear")
+        raise unsupported(group, "compressed-tensors (pack-quantized) with quantized activations")
     bits, kind = weights.integer("num_bits", 0, 64), weights.text("type", default="int")
     if bits not in (4, 8) or kind != "int":
         raise unsupported(
-            config, f"compressed-tensors (pack-quantized) of {bits} bits ({kind}); int 4 and 8 are computed"
+            group, f"compressed-tensors (pack-quantized) of {bits} bits ({kind}); int 4 and 8 are computed"
         )
     order = weights.values.get("actorder")
     if order not in (None, False, "static", "weight", "group", True):
-        raise unsupported(config, f"compressed-tensors (pack-quantized) with actorder {order!r}")
-    size = _group_size(config, weights)
+        raise unsupported(group, f"compressed-tensors (pack-quantized) with actorder {order!r}")
+    size = _group_size(weights)
     return Grouped(
         "pack-quantized",
         bits,
@@ -60,7 +51,7 @@ def _compressed_tensors(config: Fields) -> Grouped | None:
     )
 
 
-def _group_size(config: Fields, weights: Fields) -> int | None:
+def _group_size(weights: Fields) -> int | None:
     match weights.text("strategy", default="?"):
         case "channel":
             return None
@@ -68,14 +59,14 @@ def _group_size(config: Fields, weights: Fields) -> int | None:
             size = weights.integer("group_size", -1, 1 << 20)
             if size in GROUP_SIZES:
                 return size
-            raise unsupported(config, f"compressed-tensors (pack-quantized) with group_size {size}")
+            raise unsupported(weights, f"compressed-tensors (pack-quantized) with group_size {size}")
         case other:
-            raise unsupported(config, f"compressed-tensors (pack-quantized) with scales by {other}")
+            raise unsupported(weights, f"compressed-tensors (pack-quantized) with scales by {other}")
 
 
 SCHEME = Scheme(
     name="pack_quantized",
-    readers={"compressed-tensors": _compressed_tensors},
+    groups={"pack-quantized": _group},
     online=None,
     supported="compressed-tensors (pack-quantized, 4 and 8 bits, by group or channel)",
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.selection import Quantization
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +17,16 @@ class Scheme:
 
     name: str
     """That of `--quantization`, where the scheme can quantize while weights are loaded."""
-    readers: Mapping[str, Callable[[Fields], LinearMethod | None]]
-    """By config.json's `quant_method`: what `quantization_config` says, ModelLoadError (`unsupported`) if that is not
-    computed here; None: it is another scheme's."""
     online: LinearMethod | None
     """What the flag makes of weights in 16 or 32 bits."""
     supported: str
     """Which checkpoints are read, for messages."""
+    _: KW_ONLY
+    readers: Mapping[str, Callable[[Fields], Quantization]] = field(default_factory=dict)
+    """By config.json's `quant_method`: what `quantization_config` says, ModelLoadError (`unsupported`) if that is not
+    computed here."""
+    groups: Mapping[str, Callable[[Fields, Fields], LinearMethod]] = field(default_factory=dict)
+    """By compressed-tensors' `format`: the same of one of its `config_groups` and of the `weights` in that."""
 
 
 class UnsupportedError(ModelLoadError):

@@ -1,0 +1,109 @@
+"""compressed-tensors (llm-compressor): groups of modules, each of which has a format of its own.
+
+A group's targets and the list of what is ignored have names of modules, regular expressions after `re:` for how names
+begin, and names of classes, of which a module's name counts before an expression, and that before its class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.linear_method import LinearMethod
+from octavo_engine.model.quantization.scheme import unsupported
+from octavo_engine.model.quantization.selection import Quantization, Rule, expression, names_in
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED
+
+_LINEAR = "Linear"
+_EXPRESSION = "re:"
+_CLASS = re.compile(r"[A-Z]\w*")
+
+ReadGroup = Callable[[Fields, Fields], LinearMethod]
+"""What one of `config_groups`, and the `weights` in it, say; UnsupportedError if that is not computed here."""
+
+
+def read_compressed_tensors(config: Fields, formats: Mapping[str, ReadGroup]) -> Quantization:
+    """What `config` says; `formats` read a group, by the name of its format."""
+    _check_sparsity(config)
+    _check_transforms(config)
+    by_target = {target: _read_group(config, group, formats) for group in _groups(config) for target in _targets(group)}
+    named = [target for target in by_target if target != _LINEAR]
+    rules = [_rule(config, [target], by_target[target]) for target in sorted(named, key=_precedence)]
+    ignored = _rule(config, names_in(config, "ignore"), UNQUANTIZED)
+    found = Quantization(by_target.get(_LINEAR, UNQUANTIZED), (ignored, *rules), head=True)
+    if not found.name:
+        raise unsupported(config, "compressed-tensors without a group that has weights and targets")
+    return found
+
+
+def _groups(config: Fields) -> Iterator[Fields]:
+    """Those that have weights."""
+    groups = config.mapping("config_groups")
+    for name in groups.values if groups is not None else ():
+        if groups is None or isinstance(groups.values[name], list):
+            raise unsupported(config, f"compressed-tensors whose {name} names a preset")
+        group = groups.mapping(name)
+        if group is None:
+            continue
+        if group.values.get("output_activations"):
+            raise unsupported(config, f"results of linear layers are quantized too (output_activations of {name})")
+        if group.values.get("weights"):
+            yield group
+        elif group.values.get("input_activations"):
+            raise unsupported(config, f"compressed-tensors with activations in 8 bits and weights in 16 ({name})")
+
+
+def _targets(group: Fields) -> list[str]:
+    targets = names_in(group, "targets")
+    if others := [target for target in targets if _CLASS.fullmatch(target) and target != _LINEAR]:
+        raise unsupported(group, f"compressed-tensors with targets of the class {others[0]}; only Linear is computed")
+    return targets
+
+
+def _read_group(config: Fields, group: Fields, formats: Mapping[str, ReadGroup]) -> LinearMethod:
+    name = group.text("format", default=config.text("format", default="?"))
+    if name not in formats:
+        raise unsupported(group, f"compressed-tensors in the format {name}; {', '.join(formats)} are computed")
+    weights = group.mapping("weights")
+    if weights is None:
+        raise group.wrong("weights", None, "is missing")
+    return formats[name](group, weights)
+
+
+def _rule(config: Fields, targets: list[str], method: LinearMethod) -> Rule:
+    expressions = [target.removeprefix(_EXPRESSION) for target in targets if target.startswith(_EXPRESSION)]
+    names = frozenset(target for target in targets if not target.startswith(_EXPRESSION))
+    return Rule(method=method, names=names, patterns=tuple(expression(config, text) for text in expressions))
+
+
+def _precedence(target: str) -> tuple[bool, str]:
+    """Names before expressions, as the library sorts them."""
+    return _EXPRESSION in target, target
+
+
+def _check_sparsity(config: Fields) -> None:
+    """UnsupportedError if weights that are zero are not stored (`sparsity_config`)."""
+    sparsity = config.mapping("sparsity_config")
+    stored = "dense" if sparsity is None else sparsity.text("format", default="dense")
+    if stored != "dense":
+        raise unsupported(config, f"compressed-tensors with a sparsity_config of format {stored}; dense is read")
+
+
+def _check_transforms(config: Fields) -> None:
+    """UnsupportedError if activations must be rotated too (compressed-tensors' QuIP and SpinQuant, `transform_config`).
+
+    Rotations of weights (`weight_input`, `weight_output`) are already part of the stored weights. The others are
+    computed in each step; without them weights load as usual and the model's answers are wrong.
+    """
+    transforms = config.mapping("transform_config")
+    groups = transforms.mapping("config_groups") if transforms is not None else None
+    if groups is None:
+        return
+    for name in groups.values:
+        group = groups.mapping(name)
+        applied = group.values.get("apply") if group is not None else None
+        for item in applied if isinstance(applied, list) else [applied]:
+            location = item.get("location") if isinstance(item, dict) else None
+            if location not in ("weight_input", "weight_output"):
+                raise unsupported(config, f"transform_config rotates activations ({name}, location {location})")

@@ -1,0 +1,270 @@
+"""Which modules of a checkpoint are quantized, and how: lists of what is left out, groups of targets, overrides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import reference_model, save
+from fp8_checkpoints import FORMATS as FP8_FORMATS
+from fp8_checkpoints import quantized as to_fp8
+from grouped_checkpoints import FORMATS, SIZES, Quantize, awq, bnb_4bit, gptq, pack_quantized
+from rank_logits import logits_of
+from safetensors.torch import load_file, save_file
+from test_fp8 import linears, load
+from test_shard import group_logits
+
+from octavo_engine.engine.resolved_config import make_blueprint
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model import footprint
+from octavo_engine.model.alignment import check_alignment
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.dequantized import Dequantized
+from octavo_engine.model.quantization.select import read_quantization
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED
+from octavo_engine.model.shard import Shard
+from octavo_engine.model.source import ModelFiles
+
+Choose = Callable[[str], Quantize | None]
+"""How the module of a name is quantized; None: not at all."""
+KEY, VALUE, OUTPUT = (f"self_attn.{part}_proj" for part in "kvo")
+GATE, UP, DOWN = (f"mlp.{part}_proj" for part in ("gate", "up", "down"))
+LAYER = "model.layers"
+
+
+def save_chosen(directory: Path, config: dict[str, Any], choose: Choose, **changes: Any) -> tuple[Path, Path]:
+    """A checkpoint with `config` whose linear layers and head are quantized as `choose` says, and one in float32 of the
+    numbers that it stands for."""
+    exact = save(
+        reference_model(**{**SIZES, "tie_word_embeddings": False, "vocab_size": 144, **changes}), directory / "exact"
+    )
+    packed = save(
+        reference_model(**{**SIZES, "tie_word_embeddings": False, "vocab_size": 144, **changes}), directory / "packed"
+    )
+    numbers, stored = load_file(exact / "model.safetensors"), {}
+    for key, weight in numbers.items():
+        name = key.removesuffix(".weight")
+        quantize = choose(name) if "_proj" in name or name == "lm_head" else None
+        if quantize is None:
+            stored[key] = weight
+        else:
+            tensors, numbers[key] = quantize(weight)
+            stored |= {f"{name}.{end}": tensor for end, tensor in tensors.items()}
+    save_file({key: tensor.contiguous() for key, tensor in numbers.items()}, exact / "model.safetensors")
+    save_file({key: tensor.contiguous() for key, tensor in stored.items()}, packed / "model.safetensors")
+    values = json.loads((packed / "config.json").read_text())
+    (packed / "config.json").write_text(json.dumps({**values, "quantization_config": config}))
+    return packed, exact
+
+
+def fp8(name: str) -> Quantize:
+    """`name`: the format in fp8_checkpoints.py, without static scales."""
+
+    def quantize(weight: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        values, scale, numbers = to_fp8(weight, name)
+        return {"weight": values, "weight_scale": scale}, numbers
+
+    return quantize
+
+
+def _weights(bits: int, **more: Any) -> dict[str, Any]:
+    return {"num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32, **more}
+
+
+def _packed(bits: int, **more: Any) -> Quantize:
+    return pack_quantized({"config_groups": {"group_0": {"weights": _weights(bits, **more)}}})
+
+
+def _mixed() -> tuple[dict[str, Any], Choose]:
+    """Four bits, eight in some, FP8 in others; one target by its name, and one projection of a fused layer left out."""
+    eight, by_row = {"strategy": "channel", "group_size": -1}, {"num_bits": 8, "type": "float", "strategy": "channel"}
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "ignore": ["lm_head", rf"re:.*layers\.0\.{VALUE}$", f"{LAYER}.1.{DOWN}"],
+        "config_groups": {
+            "group_0": {"targets": ["Linear"], "format": "pack-quantized", "weights": _weights(4)},
+            "group_1": {
+                "targets": [r"re:.*\.(gate|up)_proj$", f"{LAYER}.0.{OUTPUT}"],
+                "format": "pack-quantized",
+                "weights": _weights(8, **eight),
+            },
+            "group_2": {
+                "targets": [r"re:.*\.down_proj$"],
+                "format": "float-quantized",
+                "weights": by_row,
+                "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
+            },
+        },
+    }
+
+    def choose(name: str) -> Quantize | None:
+        if name in ("lm_head", f"{LAYER}.0.{VALUE}", f"{LAYER}.1.{DOWN}"):
+            return None
+        if name.endswith(DOWN):
+            return fp8("compressed_channel")
+        return _packed(8, **eight) if name.endswith((GATE, UP)) or name == f"{LAYER}.0.{OUTPUT}" else _packed(4)
+
+    return config, choose
+
+
+def _dynamic() -> tuple[dict[str, Any], Choose]:
+    """GPTQModel's overrides: eight bits in one layer, other groups elsewhere, one module left out; a quantized head."""
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 64, "sym": False, "desc_act": False, "lm_head": True}
+    wide, other = {"bits": 8, "group_size": 32}, {"group_size": -1}
+    config["dynamic"] = {r"-:.*\.0\.mlp\.gate_proj": {}, r"+:.*\.1\.mlp\.(gate|up)": wide, r".*\.o_proj": other}
+
+    def choose(name: str) -> Quantize | None:
+        if name == f"{LAYER}.0.{GATE}":
+            return None
+        changed = wide if name in (f"{LAYER}.1.{GATE}", f"{LAYER}.1.{UP}") else other if name.endswith(OUTPUT) else {}
+        return gptq({**config, **changed})
+
+    return config, choose
+
+
+def _awq() -> tuple[dict[str, Any], Choose]:
+    config = {**FORMATS["awq"][1], "modules_to_not_convert": ["layers.0.self_attn", f"{LAYER}.1.{UP}", "visual"]}
+    return (
+        config,
+        lambda name: None if ".0.self_attn" in name or name in (f"{LAYER}.1.{UP}", "lm_head") else awq(config),
+    )
+
+
+def _nf4() -> tuple[dict[str, Any], Choose]:
+    config = {
+        **FORMATS["nf4"][1],
+        "llm_int8_skip_modules": ["lm_head", "down_proj", r"model.layers.*.self_attn.o_proj"],
+    }
+    return config, lambda name: None if name.endswith((DOWN, OUTPUT, "lm_head")) else bnb_4bit(config)
+
+
+def _fp8() -> tuple[dict[str, Any], Choose]:
+    config = {**FP8_FORMATS["tensor"], "modules_to_not_convert": [f"{LAYER}.0", f"{LAYER}.1.{KEY}"]}
+    left_out = (f"{LAYER}.0.", f"{LAYER}.1.{KEY}", "lm_head")
+    return config, lambda name: None if name.startswith(left_out) else fp8("tensor")
+
+
+def _modelopt() -> tuple[dict[str, Any], Choose]:
+    config = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head", "*.o_proj", f"{LAYER}.0.mlp*"]}
+
+    def quantize(weight: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        stored, numbers = fp8("modelopt")(weight)
+        return {**stored, "input_scale": torch.tensor(0.01)}, numbers
+
+    return config, lambda name: None if name.endswith((OUTPUT, "lm_head")) or ".0.mlp" in name else quantize
+
+
+CHOSEN = {"mixed": _mixed, "dynamic": _dynamic, "awq": _awq, "nf4": _nf4, "fp8": _fp8, "modelopt": _modelopt}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_modules_are_stored_as_their_names_say(name: str, tmp_path: Path) -> None:
+    packed, exact = save_chosen(tmp_path, *CHOSEN[name]())
+    decoder = load(packed)
+    torch.testing.assert_close(logits_of(decoder), logits_of(load(exact)), rtol=1e-4, atol=1e-4)
+    methods = [linear.method for linear in linears(decoder)]
+    assert not all(method is UNQUANTIZED or isinstance(method, Dequantized) for method in methods)
+    assert any(method is UNQUANTIZED or isinstance(method, Dequantized) for method in methods)
+    planned = footprint.weight_bytes(make_blueprint(decoder.spec, torch.float32, Shard()))
+    assert planned == sum(parameter.nbytes for parameter in decoder.parameters())
+
+
+def test_ranks_compute_what_one_computes(tmp_path: Path) -> None:
+    pairs = [save_chosen(tmp_path / name, *CHOSEN[name]()) for name in ("mixed", "dynamic")]
+    folders = [packed.rename(tmp_path / f"packed-{index}") for index, (packed, _) in enumerate(pairs)]
+    group_logits(2, folders, tmp_path)
+    for folder, (_, exact) in zip(folders, pairs, strict=True):
+        logits = torch.load(tmp_path / f"{folder.name}.pt")
+        torch.testing.assert_close(logits, logits_of(load(exact)), rtol=1e-4, atol=1e-4)
+
+
+def test_each_layer_is_checked_where_names_say_how_it_is_stored(tmp_path: Path) -> None:
+    """The second layer alone has groups that three ranks cannot share."""
+    config = {**FORMATS["gptq"][1], "group_size": 16, "dynamic": {r".*layers\.1\.": {"group_size": 256}}}
+    packed, _ = save_chosen(tmp_path, config, lambda _: None)
+    with pytest.raises(ModelLoadError, match=r"no multiple of 256"):
+        check_alignment(read_spec(ModelFiles("test", directory=packed)), 1)
+
+
+def test_a_module_that_is_stored_otherwise_than_its_name_says_is_named(tmp_path: Path) -> None:
+    config, choose = _mixed()
+    packed, _ = save_chosen(tmp_path, {**config, "ignore": ["lm_head"]}, choose)
+    with pytest.raises(ModelLoadError, match=rf"missing: {LAYER}\.0\.{VALUE}\.weight_packed"):
+        load(packed)
+
+
+def test_names_are_those_of_the_files_as_well(tmp_path: Path) -> None:
+    """The language model of a larger one has another name there."""
+    config = {**FORMATS["w4a16"][1], "ignore": ["lm_head", r"re:^language_model\.model\.layers\.1\..*"]}
+    quantize = pack_quantized(config)
+    packed, exact = save_chosen(tmp_path, config, lambda name: quantize if ".layers.0." in name else None)
+    for folder in (packed, exact):
+        path = folder / "model.safetensors"
+        save_file({f"language_model.{name}": tensor for name, tensor in load_file(path).items()}, path)
+        values = json.loads((folder / "config.json").read_text())
+        outer = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "dtype": "float32"}
+        outer |= {"quantization_config": values.pop("quantization_config")} if folder == packed else {}
+        (folder / "config.json").write_text(json.dumps({**outer, "text_config": values}))
+    torch.testing.assert_close(logits_of(load(packed)), logits_of(load(exact)), rtol=1e-4, atol=1e-4)
+
+
+def read(config: dict[str, Any]) -> Any:
+    return read_quantization(Fields("config.json", {"quantization_config": config}))
+
+
+def test_a_name_counts_before_an_expression_and_that_before_a_class() -> None:
+    groups = {
+        f"group_{bits}_{size}": {"targets": targets, "weights": _weights(bits, group_size=size)}
+        for bits, size, targets in ((4, 32, ["Linear"]), (8, 32, ["re:.*b$", "re:.*a"]), (8, 64, ["model.ab"]))
+    }
+    config = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups, "ignore": None}
+    found = read(config)
+    sizes = {name: (found.method(name).bits, found.method(name).group_size) for name in ("model.ab", "x.b", "x.c")}
+    assert sizes == {"model.ab": (8, 64), "x.b": (8, 32), "x.c": (4, 32)}
+    assert read({**config, "ignore": ["model.ab"]}).method("model.ab") is UNQUANTIZED
+
+
+@pytest.mark.parametrize(
+    ("names", "left_out", "quantized"),
+    [
+        (["mlp.gate"], "model.layers.3.mlp.gate", "model.layers.3.mlp.gate_proj"),
+        (["layers.1"], "model.layers.1.mlp.up_proj", "model.layers.11.mlp.up_proj"),
+        (["fc1"], "model.decoder.layers.2.fc1", "model.decoder.layers.2.fc2"),
+        (["model.layers.*.self_attn"], "model.layers.12.self_attn.q_proj", "model.layers.12.mlp.up_proj"),
+    ],
+)
+def test_lists_of_what_is_left_out(names: list[str], left_out: str, quantized: str) -> None:
+    found = read({**FP8_FORMATS["tensor"], "modules_to_not_convert": names})
+    assert found.method(left_out) is UNQUANTIZED
+    assert found.method(quantized) is not UNQUANTIZED
+
+
+def _changed(**changes: Any) -> dict[str, Any]:
+    return {**_mixed()[0], **changes}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "sparse": (_changed(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config of format sparse-24"),
+    "no format": (_changed(format="marlin-24", config_groups={"g": {"targets": ["Linear"], "weights": _weights(4)}}),
+                  "in the format marlin-24; "),
+    "preset": (_changed(config_groups={"W4A16": ["Linear"]}), "W4A16 names a preset"),
+    "no weights": (_changed(config_groups={"g": {"targets": ["Linear"]}}), "without a group that has weights and"),
+    "other class": (_changed(config_groups={"g": {"targets": ["Embedding"], "weights": _weights(4)}}), "Embedding"),
+    "no list": (_changed(ignore="lm_head"), "ignore 'lm_head' is no list of names"),
+    "no expression": (_changed(ignore=["re:("]), r"'\(' is no regular expression"),
+    "long expression": (_changed(ignore=["re:" + "a" * 2000]), "a pattern of 2000 characters"),
+    "rotated": ({**FORMATS["gptq"][1], "rotation": "hadamard"}, "gptq with rotation"),
+    "overridden": ({**FORMATS["gptq"][1], "dynamic": {"+:.*up": {"bits": 3}}}, "gptq with 3 bits"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_not_computed_is_named(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        read(config)
