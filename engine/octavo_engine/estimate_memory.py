@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from octavo_engine.config import EngineConfig, Setting
 from octavo_engine.config_sources import read_engine_config
+from octavo_engine.engine.plan_table import plan_rows
+from octavo_engine.engine.plan_text import table
 from octavo_engine.engine.resolved_config import ResolvedConfig, resolve_for_estimate
 from octavo_engine.engine.startup import memory_limits, memory_need
 from octavo_engine.errors import DoesNotFitError
-from octavo_engine.model.footprint import checkpoint_bytes
-from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.percent_bar import percent_bar
 from octavo_engine.runner.memory import DeviceMemory, MemoryPlan, plan_memory
@@ -52,7 +52,9 @@ def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
         return 0
     resolved = resolve_for_estimate(config, files)
     plan = make_plan(config, resolved, size)
-    sys.stdout.write(_table(config, files, resolved, plan))
+    ranks = config.tensor_parallel_size
+    on = f"{ranks} GPU{'s' * (ranks > 1)}; what follows is for each"
+    sys.stdout.write(table(plan_rows(config, files, resolved, plan, on)))
     return 0
 
 
@@ -101,34 +103,3 @@ def make_plan(config: EngineConfig, resolved: ResolvedConfig, gpu_memory: int) -
     memory = DeviceMemory(gpu_memory, gpu_memory, f"a GPU of {format_size(gpu_memory)}")
     limits = memory_limits(config, resolved)
     return plan_memory(need, memory, limits)
-
-
-def _table(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig, plan: MemoryPlan) -> str:
-    need, stored, ranks, spec = plan.need, checkpoint_bytes(files), config.tensor_parallel_size, resolved.spec
-    experts = ", experts dequantized" if spec.has_experts else ""
-    quantized = "" if spec.quantization is None else f" (linear layers in {spec.quantization.name}{experts})"
-    cached = " (fp8)" if resolved.kv_dtype == FP8 else ""
-    rows = [
-        ("model", f"{config.model} ({spec.architecture}, {spec.num_layers} layers)"),
-        ("checkpoint", "weights not here yet" if stored is None else format_size(stored)),
-        ("on", f"{ranks} GPU{'s' * (ranks > 1)}; what follows is for each"),
-        ("weights", format_size(need.weights) + quantized),
-        ("one step", f"{format_size(need.step)} at --max-num-batched-tokens {config.max_num_batched_tokens}"),
-        ("CUDA graphs", f"about {format_size(need.graphs)}" if need.graphs else "none (--enforce-eager)"),
-        *(
-            [("adapters", f"{format_size(need.adapters)} for {config.max_loras} of rank {config.max_lora_rank}")]
-            * bool(need.adapters)
-        ),
-        ("KV cache", f"{format_size(plan.kv_bytes)} in {plan.num_kv_blocks:,} blocks of {plan.block_size} tokens"),
-        ("KV per token", format_size(need.kv_per_token) + cached),
-        *(
-            (f"windows of {w.window:,}", f"{plan.blocks_of(w.window):,} blocks, {format_size(w.kv_per_token)} a token")
-            for w in need.windows
-        ),
-        *((("states", f"{plan.blocks_of(None, states=True):,} of {format_size(need.state)}"),) if need.state else ()),
-        ("context", f"{plan.max_model_len:,} tokens (--max-model-len)"),
-        ("sequences", f"{plan.kv_tokens / plan.max_model_len:.1f} of full length at a time"),
-        ("fits", f"yes, into {format_size(plan.budget)} (--gpu-memory-utilization {config.gpu_memory_utilization:g})"),
-    ]
-    width = max(len(name) for name, _ in rows)
-    return "".join(f"{name:<{width}}  {value}\n" for name, value in rows)

@@ -26,10 +26,28 @@ class JSONLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up(log_format: str) -> None:
+TERMINAL = "terminal"
+"""The format of text that a person reads as it comes: `serve` tells its start itself, the engine process only warns."""
+
+
+def for_reader(log_format: str) -> str:
+    """`TERMINAL` where lines are text and standard error is a terminal; else the format that was asked for."""
+    return TERMINAL if log_format == "text" and sys.stderr.isatty() else log_format
+
+
+def set_up(log_format: str, level: int = logging.INFO) -> None:
     """Send all log lines of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JSONLines() if log_format == "json" else text)
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    if log_format == "json":
+        handler.setFormatter(JSONLines())
+    elif log_format == TERMINAL:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def set_up_engine(log_format: str) -> None:
+    """The same in a process of the engine: on a terminal, where the server tells what it does, only warnings."""
+    set_up(log_format, logging.WARNING if log_format == TERMINAL else logging.INFO)

@@ -34,6 +34,7 @@ from octavo_engine.engine.messages import (
     Loading,
     Outputs,
     Ping,
+    Planned,
     Pong,
     Ready,
     Shutdown,
@@ -68,6 +69,8 @@ class EngineState:
     phase: str = "starting"
     """starting, loading, ready or dead."""
     progress: Loading = field(default_factory=lambda: Loading("starting", 0.0))
+    plan: list[tuple[str, str]] | None = None
+    """What the model takes, in rows for people, once that is known."""
     ready: EngineInfo | None = None
     failed: Failed | None = None
     stats: SchedulerStats = field(default_factory=SchedulerStats)
@@ -217,6 +220,8 @@ class EngineClient:
         match message:
             case Loading():
                 self.state.phase, self.state.progress = "loading", message
+            case Planned():
+                self.state.plan = message.rows
             case Ready():
                 self.state.ready, self.state.phase = message.info, "ready"
                 self.state.adapters = {adapter.name: adapter for adapter in message.info.adapters}

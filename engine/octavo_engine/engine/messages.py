@@ -59,6 +59,12 @@ class Loading(msgspec.Struct, tag="loading", frozen=True):
     detail: str = ""
 
 
+class Planned(msgspec.Struct, tag="planned", frozen=True):
+    """What the model is going to take, in rows for people; before anything large is fetched."""
+
+    rows: list[tuple[str, str]]
+
+
 class Ready(msgspec.Struct, tag="ready", frozen=True):
     """The engine can take requests."""
 
@@ -101,7 +107,7 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     message: str
 
 
-FromEngine = Loading | Ready | Outputs | AdapterLoaded | AdapterFailed | Pong | Failed
+FromEngine = Loading | Planned | Ready | Outputs | AdapterLoaded | AdapterFailed | Pong | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

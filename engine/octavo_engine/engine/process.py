@@ -32,6 +32,7 @@ from octavo_engine.engine.messages import (
     Loading,
     Outputs,
     Ping,
+    Planned,
     Pong,
     Ready,
     Shutdown,
@@ -147,7 +148,7 @@ def _run(config: EngineConfig, connection: Connection, log_format: str) -> None:
             connection.send(Loading(phase, ratio, detail))
             last_sent, last_phase = now, phase
 
-    loop = start_engine(config, progress, log_format)
+    loop = start_engine(config, progress, log_format, lambda rows: connection.send(Planned(rows)))
     _collect_garbage_when_idle()
     connection.send(Ready(loop.info))
     if loop.mask_provider is not None:
@@ -175,7 +176,7 @@ def _die_with_parent() -> None:
 
 def main() -> int:
     """Entry point: `… ENDPOINT LOG_FORMAT`, with the configuration on standard input."""
-    logs.set_up(sys.argv[2])
+    logs.set_up_engine(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the HTTP process handles the terminal's Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # and a pod's SIGTERM: it drains, then sends Shutdown
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)

@@ -63,7 +63,7 @@ def decode_memory_plan(message: bytes) -> MemoryPlan:
 def _run(queue: SharedMemoryQueue, shard: Shard, meeting: str) -> None:
     config, files, log_format = decode_job(sys.stdin.buffer.readline())
     if log_format is not None:
-        logs.set_up(log_format)
+        logs.set_up_engine(log_format)
     memory = device_memory(choose_device(config.device, shard))
     queue.set_memory(shard.rank, memory.total, memory.free)
     plan = decode_memory_plan(queue.receive(shard.rank))

@@ -19,7 +19,10 @@ from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.adaptive import AdaptiveLimits
 from octavo_engine.engine.info import AdapterInfo, EmbeddingInfo, EngineInfo, MemoryInfo, ModelInfo
+from octavo_engine.engine.load_phases import overall
 from octavo_engine.engine.loop import EngineLoop
+from octavo_engine.engine.plan_table import plan_rows
+from octavo_engine.engine.plan_text import Rows
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
 from octavo_engine.engine.resolved_config import ResolvedConfig, long_context, resolve_config
@@ -49,6 +52,7 @@ from octavo_engine.runner.memory import (
 )
 from octavo_engine.runner.ranks import Ranks
 from octavo_engine.sampling_defaults import SamplingDefaults
+from octavo_engine.sizes import format_size
 from octavo_engine.structured.mask_provider import MaskProvider
 from octavo_engine.text.tokenizer import load_tokenizer
 
@@ -61,14 +65,18 @@ _STEP_SHARE = 1 / 8
 """Part of --watchdog-timeout that a step may take, or a slow CPU would look stalled at its first long prompt.
 
 A step can still take several times as long as expected: contexts grow, and other processes compete for the cores."""
-# Where each phase begins and ends on the one scale from 0 to 1.
-_PHASES = {"sizing": (0.0, 0.02), "pulling": (0.02, 0.5), "loading": (0.5, 0.97), "warmup": (0.97, 1.0)}
 
 
-def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str | None = None) -> EngineLoop:
+def start_engine(
+    config: EngineConfig,
+    progress: LoadProgress,
+    log_format: str | None = None,
+    planned: Callable[[Rows], None] = lambda _: None,
+) -> EngineLoop:
     """Load the model and build the engine; an OctavoError says why it cannot be done.
 
-    Other ranks log in `log_format`, and nothing but their errors where there is none.
+    `planned` is given the plan for people, before anything large is fetched. Other ranks log in `log_format`, and
+    nothing but their errors where there is none.
     """
     started = time.perf_counter()
     report = _overall(progress)
@@ -76,6 +84,7 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
     report("sizing", 0.0, "")
     sizing = size_engine(config, files)
     log.info("memory plan: %s", sizing.plan.describe())
+    planned(plan_rows(config, files, sizing.resolved, sizing.plan, _place(sizing, config)))
     sampling, pooling = _sampling_defaults(config, files), read_pooling(files)
     files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
     thread = DeviceThread()
@@ -109,6 +118,11 @@ def start_engine(config: EngineConfig, progress: LoadProgress, log_format: str |
     )
     report("warmup", 1.0, "")
     return EngineLoop(scheduler, executor, info, mask_provider=_mask_provider(files, info), adapters=adapters)
+
+
+def _place(sizing: Sizing, config: EngineConfig) -> str:
+    each = "" if config.tensor_parallel_size == 1 else f"; what follows is for each of {config.tensor_parallel_size}"
+    return f"{sizing.memory.name}, {format_size(sizing.memory.free)} of {format_size(sizing.memory.total)} free{each}"
 
 
 def _adapters(config: EngineConfig, loaded: ReadyWorker, scheduler: Scheduler, executor: Executor) -> Adapters | None:
@@ -244,8 +258,7 @@ def _overall(progress: LoadProgress) -> LoadProgress:
 
     def report(phase: str, ratio: float, detail: str) -> None:
         nonlocal highest
-        first, last = _PHASES[phase]
-        highest = max(highest, first + (last - first) * min(1.0, max(0.0, ratio)))
+        highest = max(highest, overall(phase, ratio))
         progress(phase, highest, detail)
 
     return report

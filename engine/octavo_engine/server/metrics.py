@@ -62,6 +62,8 @@ class TwinCounter:
     """One count under all its names. Series exist at 0 from the start: rates and alerts need them."""
 
     def __init__(self) -> None:
+        self.total = 0.0
+        """All that was counted, under whatever label value."""
         self._plain: list[Counter] = []
         self._by_value: list[dict[str, Counter]] = []
 
@@ -75,6 +77,7 @@ class TwinCounter:
 
     def add(self, amount: float = 1, value: str = "") -> None:
         """Count `amount`, under the label value `value` where there is a label."""
+        self.total += amount
         for counter in self._plain:
             counter.inc(amount)
         for counters in self._by_value:
@@ -141,6 +144,11 @@ class Metrics:
         self.answer_length = self._histogram("", ("vllm:request_generation_tokens",), "Tokens of an answer", _TOKENS)
         self.max_tokens = self._histogram("", ("vllm:request_params_max_tokens",), "max_tokens asked for", _TOKENS)
         self.choices = self._histogram("", ("vllm:request_params_n",), "n asked for", (1, 2, 5, 10, 20))
+
+    @property
+    def num_rejected(self) -> float:
+        """Requests that were rejected, for whatever reason."""
+        return self._rejections.total
 
     def reject(self, reason: Rejection) -> None:
         """Count a request that was rejected before it was accepted."""

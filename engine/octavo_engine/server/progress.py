@@ -1,16 +1,17 @@
-"""Shows on standard error how far loading is: a bar on a terminal, a log line every few seconds elsewhere."""
+"""Shows on standard error how far loading is: a story with bars on a terminal, else log lines."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
 from collections.abc import Callable
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING
 
 from octavo_engine.engine.client import EngineState
+
+if TYPE_CHECKING:
+    from octavo_engine.server.story import Story
 
 log = logging.getLogger("octavo.server")
 
@@ -18,23 +19,16 @@ _TICK = 0.1
 _LINE_INTERVAL = 3.0
 
 
-async def show_loading(state: Callable[[], EngineState], name: str) -> None:
-    """Run until the engine is ready or dead; cancel it when something else went wrong."""
-    if sys.stderr.isatty():
-        await _bar(state, name)
-    else:
+async def show_loading(state: Callable[[], EngineState], name: str, story: Story | None = None) -> None:
+    """Run until the engine is ready or dead; cancel it when something else went wrong. `story` is for a terminal."""
+    if story is None:
         await _lines(state, name)
-
-
-async def _bar(state: Callable[[], EngineState], name: str) -> None:
-    with tqdm(total=100, unit="%", desc=name, bar_format="{desc} |{bar}| {n:.0f}% {elapsed} {postfix}") as bar:
+        return
+    with story.loading():
         while (now := state()).phase in ("starting", "loading"):
-            bar.n = round(now.progress.ratio * 100)
-            bar.set_postfix_str(f"{now.progress.phase} {now.progress.detail}".strip())
+            story.tell(now)
             await asyncio.sleep(_TICK)
-        if now.phase == "ready":
-            bar.n = 100
-            bar.set_postfix_str("ready")
+        story.tell(now)
 
 
 async def _lines(state: Callable[[], EngineState], name: str) -> None:

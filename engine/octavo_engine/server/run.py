@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
@@ -30,12 +30,16 @@ from octavo_engine.server.app import create_app, create_probes
 from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.connection import ClientConnection
 from octavo_engine.server.errors import shutting_down
+from octavo_engine.server.load_lines import log_load
 from octavo_engine.server.middleware import MAX_HEADER_BYTES
 from octavo_engine.server.openai.batches.storage import Storage
 from octavo_engine.server.prepared import Setup
 from octavo_engine.server.progress import show_loading
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from octavo_engine.server.story import Story
 
 log = logging.getLogger("octavo.server")
 
@@ -53,7 +57,8 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
     """Serve until a signal ends it: 0 after draining. OctavoError, with its exit code, if it cannot be done."""
     if server.lora_modules_file is not None and not engine.enable_lora:
         raise ConfigurationError("--lora-modules-file needs --enable-lora")
-    logs.set_up(server.log_format)
+    log_format = logs.for_reader(server.log_format)
+    logs.set_up(log_format)
     names = tuple(server.served_model_name or [engine.model])
     priorities = "priority" in (engine.scheduling_policy, engine.prefix_cache_policy)
     keys = KeyRing(server.api_key_file, priorities=priorities) if server.api_key_file is not None else None
@@ -62,8 +67,17 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
         _metrics_listener(server) as metrics_listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        serving = Serving(server, EngineClient(engine, server.log_format), names, keys, priorities)
-        return runner.run(_until_signals(Server(serving, engine, listener, metrics_listener)))
+        serving = Serving(server, EngineClient(engine, log_format), names, keys, priorities)
+        told = _story(names[0]) if log_format == logs.TERMINAL else None
+        return runner.run(_until_signals(Server(serving, engine, listener, metrics_listener, told)))
+
+
+def _story(name: str) -> Story:
+    from rich.console import Console  # where nobody looks at a terminal, the start need not wait for its import
+
+    from octavo_engine.server.story import Story
+
+    return Story(Console(stderr=True), name)
 
 
 def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
@@ -114,7 +128,10 @@ class Server:
         config: EngineConfig,
         listener: socket.socket,
         metrics_listener: socket.socket | None = None,
+        story: Story | None = None,
     ) -> None:
+        """`story` tells a terminal how the start goes; without one, log lines do."""
+        self._story = story
         self._serving = serving
         self._config = config
         self._listener = listener
@@ -158,7 +175,8 @@ class Server:
     async def _listening(self) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         http = asyncio.create_task(self._http.serve(sockets=[]))
-        others = [asyncio.create_task(each) for each in (self._reload_keys(), self._beat())]
+        loops = self._reload_keys(), self._beat(), log_load(self._serving.read_load)
+        others = [asyncio.create_task(each) for each in loops]
         if self._serving.listed_adapters is not None:
             others.append(asyncio.create_task(self._serving.listed_adapters.run()))
         self._acceptor.start()
@@ -236,7 +254,7 @@ class Server:
 
     async def _load(self) -> None:
         engine = self._serving.engine
-        showing = asyncio.create_task(show_loading(lambda: engine.state, self._serving.names[0]))
+        showing = asyncio.create_task(show_loading(lambda: engine.state, self._serving.names[0], self._story))
         loading = asyncio.gather(engine.wait_ready(), self._load_tokenizer())
         try:
             ready, self._serving.tokenizer = await loading
@@ -265,6 +283,9 @@ class Server:
     def _announce(self, ready: EngineInfo) -> None:
         host, port = self._listener.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+        if self._story is not None:
+            self._story.ready(ready, f"http://{shown}:{port}", playground=self._serving.config.playground)
+            return
         log.info(
             "%s is ready at http://%s:%d/v1 after %.1f s: %s on %s, context %d tokens, KV cache %d tokens",
             self._serving.names[0],

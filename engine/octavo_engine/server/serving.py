@@ -24,6 +24,7 @@ from octavo_engine.server.auth import KeyRing, key_of
 from octavo_engine.server.bytes_in_use import BytesInUse
 from octavo_engine.server.errors import APIError, engine_dead, shutting_down, unavailable
 from octavo_engine.server.limits import Admission, Arrival, QueueLimits
+from octavo_engine.server.load_lines import LoadReading, counts_now
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.metrics import Metrics
 from octavo_engine.server.text_pool import TextPool
@@ -161,6 +162,13 @@ class Serving:
             vllm_names=self.config.vllm_metrics,
         )
         self.engine.on_step = self.metrics.on_step
+
+    def read_load(self) -> LoadReading:
+        """What the server does, for its log."""
+        stats, metrics = self.engine.state.stats, self.metrics
+        return LoadReading(
+            stats, self.admission.queued, counts_now(stats, metrics.generated_tokens.total, metrics.num_rejected)
+        )
 
     @property
     def loop_silence(self) -> float:

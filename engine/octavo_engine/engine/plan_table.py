@@ -1,0 +1,43 @@
+"""What a model takes, in rows for people: `octavo-engine plan` prints them, and so does `serve` on a terminal."""
+
+from __future__ import annotations
+
+from octavo_engine.config import EngineConfig
+from octavo_engine.engine.plan_text import Rows
+from octavo_engine.engine.resolved_config import ResolvedConfig
+from octavo_engine.model.footprint import checkpoint_bytes
+from octavo_engine.model.quantization.e4m3 import FP8
+from octavo_engine.model.source import ModelFiles
+from octavo_engine.runner.memory import MemoryPlan
+from octavo_engine.sizes import format_size
+
+
+def plan_rows(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig, plan: MemoryPlan, on: str) -> Rows:
+    """Names and values; `on` says what device or devices the sizes are for."""
+    need, stored, spec = plan.need, checkpoint_bytes(files), resolved.spec
+    experts = ", experts dequantized" if spec.has_experts else ""
+    quantized = "" if spec.quantization is None else f" (linear layers in {spec.quantization.name}{experts})"
+    cached = " (fp8)" if resolved.kv_dtype == FP8 else ""
+    graphs = f"about {format_size(need.graphs)}" if need.graphs else "none (--enforce-eager)"
+    return [
+        ("model", f"{config.model} ({spec.architecture}, {spec.num_layers} layers)"),
+        ("checkpoint", "weights not here yet" if stored is None else format_size(stored)),
+        ("on", on),
+        ("weights", format_size(need.weights) + quantized),
+        ("one step", f"{format_size(need.step)} at --max-num-batched-tokens {config.max_num_batched_tokens}"),
+        *([("CUDA graphs", graphs)] * (resolved.device.type != "cpu")),
+        *(
+            [("adapters", f"{format_size(need.adapters)} for {config.max_loras} of rank {config.max_lora_rank}")]
+            * bool(need.adapters)
+        ),
+        ("KV cache", f"{format_size(plan.kv_bytes)} in {plan.num_kv_blocks:,} blocks of {plan.block_size} tokens"),
+        ("KV per token", format_size(need.kv_per_token) + cached),
+        *(
+            (f"windows of {w.window:,}", f"{plan.blocks_of(w.window):,} blocks, {format_size(w.kv_per_token)} a token")
+            for w in need.windows
+        ),
+        *((("states", f"{plan.blocks_of(None, states=True):,} of {format_size(need.state)}"),) if need.state else ()),
+        ("context", f"{plan.max_model_len:,} tokens (--max-model-len)"),
+        ("sequences", f"{plan.kv_tokens / plan.max_model_len:.1f} of full length at a time"),
+        ("fits", f"yes, into {format_size(plan.budget)} (--gpu-memory-utilization {config.gpu_memory_utilization:g})"),
+    ]

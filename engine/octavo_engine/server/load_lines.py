@@ -1,0 +1,81 @@
+"""A log line every 10 s that says what the server does, as long as it does anything."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from octavo_engine.engine.scheduler_stats import SchedulerStats
+
+log = logging.getLogger("octavo.load")
+
+INTERVAL = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counters since the start of the process, at one time (monotonic seconds)."""
+
+    at: float
+    tokens: float
+    refused: float
+    prefix_queried: int
+    prefix_hit: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReading:
+    """All that a line is made of."""
+
+    stats: SchedulerStats
+    queued: int
+    """Requests that wait for their first step, as the server knows."""
+    counts: Counts
+
+    @property
+    def waiting(self) -> int:
+        """The larger of what server and engine know, as in /metrics."""
+        return max(self.stats.waiting, self.queued)
+
+
+def line(before: Counts, now: LoadReading) -> tuple[str, dict[str, float | None]] | None:
+    """The text and its numbers by name; None if nothing runs, waits, was generated or was refused meanwhile."""
+    counts, stats = now.counts, now.stats
+    tokens, refused = counts.tokens - before.tokens, counts.refused - before.refused
+    if not (stats.running or now.waiting or tokens or refused):
+        return None
+    queried = counts.prefix_queried - before.prefix_queried
+    rate = tokens / (counts.at - before.at)
+    hits = (counts.prefix_hit - before.prefix_hit) / queried if queried else None
+    text = (
+        f"running {stats.running}, queued {now.waiting}, {rate:.1f} tokens/s, KV cache {stats.kv_usage:.0%}, "
+        f"prefix hits {'-' if hits is None else f'{hits:.0%}'}, refused {refused:.0f}"
+    )
+    numbers = {
+        "running": stats.running,
+        "queued": now.waiting,
+        "tokens_per_second": round(rate, 2),
+        "kv_cache_usage": round(stats.kv_usage, 4),
+        "prefix_hit_ratio": None if hits is None else round(hits, 4),
+        "refused": refused,
+    }
+    return text, numbers
+
+
+async def log_load(read: Callable[[], LoadReading], interval: float = INTERVAL) -> None:
+    """Log lines until it is cancelled. Rates and refusals are those since the line before, or since `interval`."""
+    before = read().counts
+    while True:
+        await asyncio.sleep(interval)
+        now = read()
+        if (said := line(before, now)) is not None:
+            log.info("%s", said[0], extra={"fields": said[1]})
+        before = now.counts
+
+
+def counts_now(stats: SchedulerStats, tokens: float, refused: float) -> Counts:
+    """The counters at this moment."""
+    return Counts(time.monotonic(), tokens, refused, stats.prefix_queried_tokens, stats.prefix_hit_tokens)

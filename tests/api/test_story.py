@@ -1,0 +1,184 @@
+"""What `serve` tells while it starts and under load: a story on a terminal, log lines in a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from octavo_engine.engine.client import EngineState
+from octavo_engine.engine.load_phases import PHASES, overall, within
+from octavo_engine.engine.messages import Failed, Loading
+from octavo_engine.engine.scheduler_stats import SchedulerStats
+from octavo_engine.server import load_lines
+from octavo_engine.server.load_lines import Counts, LoadReading
+from octavo_engine.server.story import Story, room_for
+from tests.api.scripted_engine import READY
+from tests.api.served import Served
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def command(*flags: str) -> list[str]:
+    """Serves on a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    serve = [sys.executable, "-m", "tests.api.scripted_server", "serve", "smollm2"]
+    return [*serve, "--host=127.0.0.1", f"--port={port}", *flags]
+
+
+def read_until(terminal: int, process: subprocess.Popen[bytes], wanted: bytes) -> bytes:
+    """What comes from a terminal up to `wanted`; the test's own time limit ends it if that never comes."""
+    shown = b""
+    while wanted not in shown:
+        assert process.poll() is None, shown.decode()
+        shown += os.read(terminal, 65536)
+    return shown
+
+
+def test_a_terminal_is_told_how_the_start_goes() -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "120", "TERM": "xterm"}
+    with subprocess.Popen(command(), stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = read_until(ours, process, b"Ctrl-C")
+        process.send_signal(signal.SIGINT)
+        shown += read_until(ours, process, b"the server ends")
+        assert process.wait(60) == 0
+    os.close(ours)
+    assert "━".encode() in shown  # a bar
+    text = ESCAPES.sub("", shown.decode()).replace("\r\n", "\n")
+    steps = [
+        "smollm2\n",
+        "model    a scripted one\n    weights  10.0 MiB\n",
+        "pulled 10 MiB in",
+        "loaded weights 10 MiB in",
+    ]
+    places = [text.find(step) for step in [*steps, "ready after"]]
+    assert -1 not in places, text
+    assert places == sorted(places)
+    assert re.search(r"API +http://127\.0\.0\.1:\d+/v1\n +playground +http://127\.0\.0\.1:\d+/\n", text)
+    assert "2 users with 512 tokens each; 4 are answered at once" in text
+    assert "INFO" not in text
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_pipe_gets_plain_lines(log_format: str) -> None:
+    with subprocess.Popen(command(f"--log-format={log_format}"), stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "is ready at" in line:
+                process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert "\x1b" not in "".join(lines)
+    if log_format == "json":
+        messages = [json.loads(line)["message"] for line in lines]
+        assert messages[0] == "smollm2: pulling, 26% 5 MiB of 10 MiB"
+    else:
+        assert re.fullmatch(r"\S+ \S+ INFO octavo\.server: smollm2: pulling, 26% 5 MiB of 10 MiB\n", lines[0])
+
+
+def told(*states: EngineState) -> str:
+    """What a terminal of 100 columns has been shown after these states."""
+    screen = StringIO()
+    story = Story(Console(file=screen, force_terminal=True, width=100), "m[/bold]", clock=iter(range(99)).__next__)
+    with story.loading():
+        for state in states:
+            story.tell(state)
+    return ESCAPES.sub("", screen.getvalue())
+
+
+def test_the_plan_is_shown_once_and_names_are_no_markup() -> None:
+    plan = [("on", "a [GPU]")]
+    loading = EngineState("loading", Loading("loading", 0.6, "[1] of 2"), plan)
+    shown = told(EngineState(), loading, loading, replace(loading, phase="ready"))
+    assert shown.count("on  a [GPU]") == 1
+    assert shown.startswith("m[/bold]\n")
+    assert "[1] of 2" in shown
+    assert "✓ loaded weights 2 in 1.0 s" in shown
+
+
+def test_the_phase_that_failed_is_marked() -> None:
+    loading = EngineState("loading", Loading("loading", 0.6, "1 of 2"))
+    shown = told(loading, replace(loading, phase="dead", failed=Failed(4, "no room")))
+    assert "✗ loading weights" in shown
+    assert "✓" not in shown
+
+
+def test_how_many_users_fit() -> None:
+    assert room_for(replace(READY, max_model_len=8192, num_kv_blocks=1024)).startswith(
+        "2 users with 8,192 tokens each, or 8 with 2,048; 4 are answered"
+    )
+    assert room_for(replace(READY, max_model_len=1024)).startswith("1 user with 1,024 tokens each; 4 are")
+
+
+def test_a_phases_own_ratio_is_found_on_the_scale_of_all() -> None:
+    for phase in PHASES:
+        assert within(phase, overall(phase, 0.25)) == pytest.approx(0.25)
+    assert (overall("pulling", -1.0), overall("warmup", 7.0)) == (PHASES["pulling"][0], 1.0)
+    assert within("starting", 0.0) == 0.0
+
+
+IDLE = SchedulerStats(prefix_queried_tokens=100, prefix_hit_tokens=25)
+BEFORE = Counts(at=100.0, tokens=1000, refused=2, prefix_queried=0, prefix_hit=0)
+
+
+@pytest.mark.parametrize(
+    ("stats", "queued", "tokens", "refused", "text"),
+    [
+        (SchedulerStats(running=3, waiting=1, kv_usage=0.5), 2, 1710, 3,
+         "running 3, queued 2, 71.0 tokens/s, KV cache 50%, prefix hits -, refused 1"),
+        (SchedulerStats(running=1), 0, 1000, 2,  # a request that gets no token is no idleness
+         "running 1, queued 0, 0.0 tokens/s, KV cache 0%, prefix hits -, refused 0"),
+        (IDLE, 0, 1005, 2, "running 0, queued 0, 0.5 tokens/s, KV cache 0%, prefix hits 25%, refused 0"),
+        (SchedulerStats(), 0, 1000, 9, "running 0, queued 0, 0.0 tokens/s, KV cache 0%, prefix hits -, refused 7"),
+        (SchedulerStats(kv_usage=0.5), 0, 1000, 2, None),
+    ],
+)  # fmt: skip
+def test_a_line_says_what_happened_since_the_last_one(
+    stats: SchedulerStats, queued: int, tokens: float, refused: float, text: str | None
+) -> None:
+    counts = Counts(110.0, tokens, refused, stats.prefix_queried_tokens, stats.prefix_hit_tokens)
+    said = load_lines.line(BEFORE, LoadReading(stats, queued, counts))
+    assert (said and said[0]) == text
+
+
+def test_a_server_under_load_logs_what_it_does(server: Served, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "octavo.load")
+    first = server.do(server.serving.read_load)
+    server.play("one two three")
+    server.http.post("/v1/completions", json={"prompt": "x"})
+    server.http.post("/v1/completions", json={"prompt": 5})
+    now = server.do(server.serving.read_load)
+    said = load_lines.line(first.counts, now)
+    assert said is not None
+    assert now.counts.tokens - first.counts.tokens == 4  # and the end
+    assert said[1]["refused"] == 1
+
+    async def two_readings() -> None:
+        readings = iter([first, now, now])
+        with pytest.raises(StopIteration):
+            await load_lines.log_load(lambda: next(readings), interval=0.0)
+
+    async def run() -> None:
+        try:
+            await two_readings()
+        except RuntimeError as error:  # a coroutine's StopIteration
+            assert isinstance(error.__cause__, StopIteration)
+
+    asyncio.run(run())
+    assert caplog.messages == [said[0]]  # the second time nothing had happened
