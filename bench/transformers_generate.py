@@ -19,7 +19,7 @@ import transformers
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, StoppingCriteria, StoppingCriteriaList
 
-from octavo_client import bench, figures
+from octavo_client import bench, figures, workload
 
 
 class Clock(StoppingCriteria):
@@ -74,6 +74,7 @@ def generate(model: Any, tokenizer: Any, prompts: list[str], output_len: int) ->
             between=between,
             prompt_tokens=int(length),
             output_tokens=output_len,
+            asked_tokens=output_len,
         )
         for length in inputs["attention_mask"].sum(dim=1)
     ]
@@ -85,7 +86,7 @@ def measure(model: Any, tokenizer: Any, prompts: list[str], output_len: int, bat
     start = time.perf_counter()
     for begin in tqdm(range(0, len(prompts), batch), desc=f"batches of {batch}", leave=False, disable=None):
         timings += generate(model, tokenizer, prompts[begin : begin + batch], output_len)
-    return figures.summarize(batch, timings, time.perf_counter() - start, output_len)
+    return figures.summarize(figures.Load(users=batch), timings, time.perf_counter() - start)
 
 
 def main() -> None:
@@ -103,11 +104,12 @@ def main() -> None:
     model, tokenizer = load(args.model, torch_dtype(args.dtype))
     tokenizer.padding_side = "left"
     target = f"transformers {transformers.__version__} generate, torch {torch.__version__}, {args.dtype}"
-    report = figures.Report(target, args.model, figures.now(), args.input_len, args.output_len, [])
+    lengths = str(workload.Fixed(args.input_len, args.output_len))
+    report = figures.Report(target, args.model, figures.now(), lengths, [])
     bench.say(figures.heading(report))
-    generate(model, tokenizer, bench.make_prompts(1, args.input_len, args.seed - 1), args.output_len)  # warm-up
+    generate(model, tokenizer, workload.make_prompts(1, args.input_len, args.seed - 1), args.output_len)  # warm-up
     for number, batch in enumerate(int(part) for part in args.batch.split(",")):
-        prompts = bench.make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
+        prompts = workload.make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
         report.levels.append(measure(model, tokenizer, prompts, args.output_len, batch))
         bench.say(figures.row(report.levels[-1]))
     if args.json is not None:

@@ -1,58 +1,30 @@
-"""`octavo-engine bench URL`: tokens a second, time to first token and between tokens, at several numbers of users.
+"""`octavo-engine bench URL`: tokens a second and the times of requests, at several loads, or up to saturation.
 
-Works with any server that has OpenAI's /v1/completions. Each user sends one streamed request after another: random
-words of a fixed number, greedy, `ignore_eos`, so that every answer has the length that was asked for (servers that
-refuse the parameter: `--no-ignore-eos`; then the table says how many answers were shorter).
+Works with any server that has OpenAI's /v1/completions. Requests are streamed, greedy and `ignore_eos`, so that every
+answer has the length that was asked for (servers that refuse the parameter: `--no-ignore-eos`; then the table says how
+many answers were shorter). In a closed loop (`--concurrency`) each user sends one request after another; in an open
+loop (`--rate`) requests arrive at random times, whatever becomes of the earlier ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import random
+import math
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
-from octavo_client import api
+from octavo_client import api, plots
 from octavo_client.completions import Client
 from octavo_client.errors import ClientError, UsageError
-from octavo_client.figures import Level, Report, Timing, heading, now, row, summarize, to_json
+from octavo_client.figures import Level, Load, Report, Timing, heading, now, row, to_json
+from octavo_client.load import measure
+from octavo_client.saturation import Search, sentence
+from octavo_client.workload import Dataset, Fixed, Prompt, ShareGPTLike, Workload, read_dataset
 
-_WORDS = (
-    "the of and to in is you that it he was for on are as with his they at be this have from or one had by word but "
-    "not what all were we when your can said there use an each which she do how their if will up other about out many "
-    "then them these so some her would make like him into time has look two more write go see number no way could "
-    "people my than first water been call who oil its now find long down day did get come made may part"
-)
-"""Short, frequent words: one token each, with the space before it, in nearly every vocabulary."""
-
-
-def make_prompts(count: int, words: int, seed: int) -> list[str]:
-    """Return `count` prompts of random words; none shares its beginning, and a seed always gives the same ones."""
-    randomness = random.Random(str(seed))  # the sign of an int would not count
-    return [" ".join(randomness.choices(_WORDS.split(), k=words)) for _ in range(count)]
-
-
-async def measure(
-    complete: Callable[[str], Awaitable[Timing]], prompts: Sequence[str], output_len: int, concurrency: int
-) -> Level:
-    """Let `concurrency` users work through all prompts together, and return their figures."""
-    waiting = iter(prompts)
-    timings: list[Timing] = []
-
-    async def user() -> None:
-        for prompt in waiting:
-            timings.append(await complete(prompt))
-            bar.update()
-
-    with tqdm(total=len(prompts), desc=f"{concurrency} users", unit="request", leave=False, disable=None) as bar:
-        start = time.perf_counter()
-        await asyncio.gather(*(user() for _ in range(concurrency)))
-        return summarize(concurrency, timings, time.perf_counter() - start, output_len)
+_SEARCH_SECONDS = 20.0
+"""How long requests come at each load of a search, so that what is slow to start does not look like overload."""
 
 
 def _levels(text: str) -> list[int]:
@@ -62,8 +34,21 @@ def _levels(text: str) -> list[int]:
     return levels
 
 
+def _rates(text: str) -> list[float]:
+    rates = [float(part) for part in text.split(",")]
+    if not rates or not all(0.001 <= rate <= 10_000 for rate in rates):
+        raise ValueError
+    return rates
+
+
 def _positive(text: str) -> int:
     if (value := int(text)) < 1:
+        raise ValueError
+    return value
+
+
+def _seconds(text: str) -> float:
+    if not 0.1 <= (value := float(text)) <= 86_400:
         raise ValueError
     return value
 
@@ -71,20 +56,44 @@ def _positive(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `octavo-engine bench`."""
     api.add_server_arguments(parser)
-    add = parser.add_argument
-    add("--concurrency", type=_levels, default=[1, 8, 32], metavar="N,N", help="numbers of users (default: 1,8,32)")
-    add("--num-prompts", type=_positive, default=32, metavar="N", help="requests at each number of users (default: 32)")
-    add("--input-len", type=_positive, default=128, metavar="N", help="words in a prompt (default: 128)")
-    add("--output-len", type=_positive, default=64, metavar="N", help="tokens of an answer (default: 64)")
+    load = parser.add_argument_group("load").add_mutually_exclusive_group()
+    load.add_argument("--concurrency", type=_levels, metavar="N,N", help="numbers of users (default: 1,8,32)")
+    load.add_argument("--rate", type=_rates, metavar="R,R", help="requests per second, at random (Poisson) times")
+    load.add_argument(
+        "--find-saturation",
+        choices=("users", "rate"),
+        help="raise users or rate until the server does no more, and say where that is",
+    )
+    add = parser.add_argument_group("requests").add_argument
+    add("--num-prompts", type=_positive, default=32, metavar="N", help="requests at each load (default: 32)")
+    add("--workload", choices=("fixed", "sharegpt"), default="fixed", help="lengths of prompts and answers: all the "
+        "same, or spread as in ShareGPT (default: fixed)")  # fmt: skip
+    add(
+        "--dataset",
+        type=Path,
+        metavar="FILE",
+        help="prompts of ShareGPT's JSON, or JSON lines with prompt and output_len",
+    )
+    add("--input-len", type=_positive, metavar="N", help="words in a prompt (default: 128); the most, if lengths vary "
+        "(default: 1024)")  # fmt: skip
+    add("--output-len", type=_positive, metavar="N", help="tokens of an answer (default: 64); likewise")
     add(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="answers go on to --output-len whatever the model says (default: yes)",
+        help="answers go on to their length whatever the model says (default: yes)",
     )
-    add("--seed", type=int, default=0, metavar="N", help="of the random words (default: 0)")
-    add("--timeout", type=float, default=600.0, metavar="S", help="seconds of silence that end a request")
-    add("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    add("--seed", type=int, default=0, metavar="N", help="of words, lengths and arrivals (default: 0)")
+    add(
+        "--timeout", type=float, default=600.0, metavar="S", help="seconds of silence that end a request (default: 600)"
+    )
+    search = parser.add_argument_group("search").add_argument
+    search("--max-ttft-p90", type=float, metavar="MS", help="a load with a higher TTFT p90 is too much")
+    search("--seconds", type=_seconds, default=_SEARCH_SECONDS, metavar="S", help="requests come for at least so long "
+           "at each load (default: 20)")  # fmt: skip
+    results = parser.add_argument_group("results").add_argument
+    results("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    results("--plot", type=Path, action="append", default=[], metavar="FILE", help=plots.HELP)
 
 
 def say(line: str) -> None:
@@ -93,40 +102,118 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-async def _bench(args: argparse.Namespace) -> Report:
+def workload_of(args: argparse.Namespace) -> Workload:
+    """Return what the flags ask for; UsageError if they contradict each other."""
+    varies = args.dataset is not None or args.workload == "sharegpt"
+    if args.dataset is not None and args.workload == "sharegpt":
+        raise UsageError("--dataset has lengths of its own; give it or --workload sharegpt")
+    default = (1024, 1024) if varies else (128, 64)
+    words, tokens = (given or own for given, own in zip((args.input_len, args.output_len), default, strict=True))
+    if args.dataset is not None:
+        return read_dataset(args.dataset, words, tokens)
+    return ShareGPTLike(words, tokens) if varies else Fixed(words, tokens)
+
+
+@dataclass(slots=True)
+class _Bench:
+    """A run against one server. Each load has prompts of its own: else a prefix cache would help the later ones."""
+
+    args: argparse.Namespace
+    client: Client
+    workload: Workload
+    model: str
+    loads: int = 0
+
+    async def complete(self, prompt: Prompt, due: float | None = None) -> Timing:
+        """Time one request."""
+        return await self.client.complete(self.model, prompt, self.args.ignore_eos, due)
+
+    async def warm_up(self) -> float:
+        """Send one request and return its duration in seconds; ClientError if it fails."""
+        [prompt] = self.workload.prompts(1, self.args.seed - 1)
+        first = await self.complete(prompt)
+        if first.error is not None:
+            raise ClientError(f"{self.client.base}/completions: {first.error}")
+        return first.end
+
+    async def level(self, load: Load) -> Level:
+        """Measure one load and print its row."""
+        count = self.args.num_prompts
+        if self.args.find_saturation:
+            at_least = load.value * 2 if load.rate is None else load.rate * self.args.seconds
+            count = max(count, math.ceil(at_least))
+        self.loads += 1
+        seed = self.args.seed + self.loads
+        level = await measure(self.complete, self.workload.prompts(count, seed), load, seed)
+        say(row(level))
+        return level
+
+
+def _loads(args: argparse.Namespace) -> list[Load]:
+    if args.rate is not None:
+        return [Load(rate=rate) for rate in args.rate]
+    return [Load(users=users) for users in args.concurrency or (1, 8, 32)]
+
+
+async def _bench(args: argparse.Namespace, workload: Workload) -> Report:
     client = Client(args.url, args.api_key, args.timeout)
     try:
-        model = args.model or await client.first_model()
-
-        async def complete(prompt: str) -> Timing:
-            return await client.complete(model, prompt, args.output_len, args.ignore_eos)
-
-        [warm_up] = make_prompts(1, args.input_len, args.seed - 1)
-        if (first := await complete(warm_up)).error is not None:
-            raise ClientError(f"{client.base}/completions: {first.error}")
-        report = Report(args.url, model, now(), args.input_len, args.output_len, [])
-        say(heading(report))
-        for number, concurrency in enumerate(args.concurrency):
-            # Each level has prompts of its own: else a prefix cache would help the later ones.
-            prompts = make_prompts(args.num_prompts, args.input_len, args.seed + 1 + number)
-            report.levels.append(await measure(complete, prompts, args.output_len, concurrency))
-            say(row(report.levels[-1]))
+        bench = _Bench(args, client, workload, args.model or await client.first_model())
+        seconds = await bench.warm_up()
+        report = Report(args.url, bench.model, now(), str(workload), [])
+        in_rates = args.rate is not None or args.find_saturation == "rate"
+        say(heading(report, "asked r/s" if in_rates else "users"))
+        if args.find_saturation:
+            search = Search(bench.level, args.max_ttft_p90)
+            report.saturation = await (search.rate(1 / seconds) if in_rates else search.users())
+            report.levels = search.levels
+        else:
+            report.levels = [await bench.level(load) for load in _loads(args)]
         return report
     finally:
         await client.close()
 
 
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Raise UsageError for what would fail only after everything was measured."""
+    for flag, file in (("--json", args.json), *(("--plot", file) for file in args.plot)):
+        if file is not None and not file.parent.is_dir():
+            raise UsageError(f"{flag} {file}: there is no directory {file.parent}")
+    if args.max_ttft_p90 is not None and not args.find_saturation:
+        raise UsageError("--max-ttft-p90 is a limit of --find-saturation, which was not given")
+    plots.check(args.plot)
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if any request failed."""
-    if args.json is not None and not args.json.parent.is_dir():
-        raise UsageError(f"--json {args.json}: there is no directory {args.json.parent}")
-    report = asyncio.run(_bench(args))
+    _check_outputs(args)
+    workload = workload_of(args)
+    report = asyncio.run(_bench(args, workload))
     if args.json is not None:
         args.json.write_text(to_json(report))
+    for file in args.plot:
+        plots.write(file, {report.target: report})
+    if report.saturation is not None:
+        say(sentence(report.saturation))
     if short := sum(level.short for level in report.levels):
         hint = "the server ignores ignore_eos" if args.ignore_eos else "use --ignore-eos for equal ones"
-        say(f"{short} answers had fewer tokens than the {args.output_len} of --output-len: {hint}")
+        say(f"{short} answers had fewer tokens than were asked for: {hint}")
+    _say_repeated(workload, max((level.num_prompts for level in report.levels), default=0))
+    return _exit_code(report)
+
+
+def _say_repeated(workload: Workload, requests: int) -> None:
+    if isinstance(workload, Dataset) and requests > len(workload.entries):
+        say(
+            f"{workload.path.name} has {len(workload.entries)} prompts for {requests} requests: some were sent again, "
+            "which a prefix cache answers faster"
+        )
+
+
+def _exit_code(report: Report) -> int:
+    """1 if requests failed; of a search only if none was answered, as it looks for the load at which they begin to."""
     failures = [level.first_error for level in report.levels if level.failed]
     if failures:
         sys.stderr.write(f"octavo-engine bench: some requests failed; the first: {failures[0]}\n")
-    return 1 if failures else 0
+    searched = report.saturation is not None and report.saturation.value is not None
+    return 1 if failures and not searched else 0

@@ -12,6 +12,7 @@ import httpx2
 from octavo_client import api
 from octavo_client.errors import BrokenStreamError, ClientError
 from octavo_client.figures import Timing
+from octavo_client.workload import Prompt
 
 
 class Client:
@@ -33,18 +34,21 @@ class Client:
         except httpx2.HTTPError as error:
             raise api.no_answer(self.base, error) from None
 
-    async def complete(self, model: str, prompt: str, output_len: int, ignore_eos: bool) -> Timing:
-        """Time one greedy completion. A failure is the timing's `error`; nothing that the server does is raised."""
-        timing = Timing()
+    async def complete(self, model: str, prompt: Prompt, ignore_eos: bool, due: float | None = None) -> Timing:
+        """Time one greedy completion, from `due` (`time.perf_counter`) or from now.
+
+        A failure is the timing's `error`; nothing that the server does is raised.
+        """
+        timing = Timing(asked_tokens=prompt.output_len)
         body = {
             "model": model,
-            "prompt": prompt,
-            "max_tokens": output_len,
+            "prompt": prompt.text,
+            "max_tokens": prompt.output_len,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
         } | ({"ignore_eos": True} if ignore_eos else {})
-        start = time.perf_counter()
+        start = time.perf_counter() if due is None else due
         try:
             async with self._http.stream("POST", f"{self.base}/completions", json=body) as response:
                 if response.status_code != 200:

@@ -1,4 +1,4 @@
-"""What a benchmark measures: one request's times, the figures of one number of users, and the report of a run."""
+"""What a benchmark measures: one request's times, the figures of one load, and the report of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Timing:
-    """One request as its client saw it. Times are seconds since it was sent; NaN where something never came."""
+    """One request as its client saw it. Times are seconds since it was due; NaN where something never came."""
 
     first_token: float = math.nan
     end: float = math.nan
@@ -20,6 +20,10 @@ class Timing:
     """Seconds between each piece of text and the one before it."""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    asked_tokens: int = 0
+    """The answer's length that was asked for."""
+    due: float = 0.0
+    """When it was to be sent, in seconds since the load began."""
     error: str | None = None
 
 
@@ -33,11 +37,36 @@ class Percentiles:
     p99: float
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How requests come: from `users` who each wait for their answer (closed loop), or at `rate` a second, whatever
+    becomes of the earlier ones (open loop, Poisson arrivals). One of the two is None."""
+
+    users: int | None = None
+    rate: float | None = None
+
+    @property
+    def value(self) -> float:
+        """Users or requests a second."""
+        return self.rate if self.users is None else self.users  # type: ignore[return-value]
+
+    @property
+    def unit(self) -> str:
+        """What `value` counts."""
+        return "requests/s" if self.users is None else "users"
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} {self.unit}" if self.users is None else f"{self.users} users"
+
+
 @dataclass(slots=True)
 class Level:
-    """The figures of one number of concurrent users."""
+    """The figures of one load."""
 
-    concurrency: int
+    concurrency: int | None
+    """Users; None in an open loop."""
+    rate: float | None
+    """Requests a second that were to come; None in a closed loop."""
     num_prompts: int
     failed: int
     duration_s: float
@@ -50,7 +79,25 @@ class Level:
     ttft_ms: Percentiles
     itl_ms: Percentiles
     e2e_ms: Percentiles
+    kept_up: float | None = None
+    """Of an open loop: answers that ended while the second half of the requests came, as a share of that half."""
     first_error: str | None = None
+
+    @property
+    def load(self) -> Load:
+        """What the server was asked for."""
+        return Load(self.concurrency, self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """The most that a server was found to bear."""
+
+    value: float | None
+    """Users or requests a second; None if even the lowest load was too much."""
+    unit: str
+    output_tokens_per_s: float | None
+    criterion: str
 
 
 @dataclass(slots=True)
@@ -60,9 +107,10 @@ class Report:
     target: str
     model: str
     time: str
-    input_len: int
-    output_len: int
+    workload: str
+    """Of what length prompts and answers are."""
     levels: list[Level]
+    saturation: Saturation | None = None
 
 
 def percentiles(seconds: Sequence[float]) -> Percentiles:
@@ -74,25 +122,38 @@ def percentiles(seconds: Sequence[float]) -> Percentiles:
     return Percentiles(sum(ordered) / len(ordered) * 1000, *ranks)
 
 
-def summarize(concurrency: int, timings: Sequence[Timing], duration: float, output_len: int) -> Level:
-    """Return the figures of one level that took `duration` seconds; failed requests count only as failed."""
+def summarize(load: Load, timings: Sequence[Timing], duration: float) -> Level:
+    """Return the figures of a load that took `duration` seconds; failed requests count only as failed."""
     good = [timing for timing in timings if timing.error is None]
     output = sum(timing.output_tokens for timing in good)
     return Level(
-        concurrency=concurrency,
+        concurrency=load.users,
+        rate=load.rate,
         num_prompts=len(timings),
         failed=len(timings) - len(good),
         duration_s=duration,
         prompt_tokens=sum(timing.prompt_tokens for timing in good),
         output_tokens=output,
-        short=sum(timing.output_tokens < output_len for timing in good),
+        short=sum(timing.output_tokens < timing.asked_tokens for timing in good),
         output_tokens_per_s=output / duration,
         requests_per_s=len(good) / duration,
         ttft_ms=percentiles([timing.first_token for timing in good if not math.isnan(timing.first_token)]),
         itl_ms=percentiles([gap for timing in good for gap in timing.between]),
         e2e_ms=percentiles([timing.end for timing in good]),
+        kept_up=None if load.rate is None else _kept_up(timings),
         first_error=next((timing.error for timing in timings if timing.error is not None), None),
     )
+
+
+def _kept_up(timings: Sequence[Timing]) -> float | None:
+    """Answers that ended while the second half of the requests came, as a share of that half; None if there is none."""
+    arrivals = sorted(timing.due for timing in timings)
+    second = arrivals[len(arrivals) // 2 :]
+    if len(second) < 2:
+        return None
+    begin, end = second[0], second[-1]
+    answered = sum(timing.error is None and begin < timing.due + timing.end <= end for timing in timings)
+    return answered / (len(second) - 1)
 
 
 def now() -> str:
@@ -100,22 +161,24 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def heading(report: Report) -> str:
+def heading(report: Report, unit: str = "users") -> str:
     """Return the two lines above the rows of a table: what was measured, and the columns."""
     return (
-        f"{report.target}  {report.model}  {report.input_len} words in, {report.output_len} tokens out; times in ms\n"
-        f"{'users':>5} {'tokens/s':>9} {'req/s':>6} {'TTFT p50':>9} {'p90':>7} {'p99':>7} "
-        f"{'ITL p50':>8} {'p90':>6} {'p99':>6} {'failed':>6} {'short':>6}"
+        f"{report.target}  {report.model}  {report.workload}; times in ms\n"
+        f"{unit:>10} {'tokens/s':>9} {'req/s':>6} {'TTFT p50':>9} {'p90':>7} {'p99':>7} "
+        f"{'ITL p50':>8} {'p90':>6} {'p99':>6} {'E2E p50':>8} {'p90':>7} {'p99':>7} {'failed':>6} {'short':>6}"
     )
 
 
 def row(level: Level) -> str:
     """Return one level as a row of the table."""
-    first, between = level.ttft_ms, level.itl_ms
+    first, between, whole = level.ttft_ms, level.itl_ms, level.e2e_ms
+    asked = str(level.concurrency) if level.rate is None else f"{level.rate:.2f}"
     return (
-        f"{level.concurrency:>5} {level.output_tokens_per_s:>9.1f} {level.requests_per_s:>6.2f} "
+        f"{asked:>10} {level.output_tokens_per_s:>9.1f} {level.requests_per_s:>6.2f} "
         f"{first.p50:>9.1f} {first.p90:>7.1f} {first.p99:>7.1f} "
-        f"{between.p50:>8.1f} {between.p90:>6.1f} {between.p99:>6.1f} {level.failed:>6} {level.short:>6}"
+        f"{between.p50:>8.1f} {between.p90:>6.1f} {between.p99:>6.1f} "
+        f"{whole.p50:>8.0f} {whole.p90:>7.0f} {whole.p99:>7.0f} {level.failed:>6} {level.short:>6}"
     )
 
 

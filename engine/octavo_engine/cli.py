@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from octavo_client import bench, chat
+from octavo_client import bench, chat, compare
 from octavo_client.errors import ClientError
 from octavo_engine import __version__
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, settings_of
@@ -74,6 +74,9 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     chat.add_arguments(commands.add_parser("chat", help="talk to a running server", allow_abbrev=False))
     bench.add_arguments(commands.add_parser("bench", help="measure a running server", allow_abbrev=False))
+    compare.add_arguments(
+        commands.add_parser("compare", help="compare two files of bench --json, figure by figure", allow_abbrev=False)
+    )
     return parser
 
 
@@ -183,6 +186,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "adapters": _adapters,
     "chat": chat.run,
     "bench": bench.run,
+    "compare": compare.run,
 }
 
 

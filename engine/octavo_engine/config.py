@@ -19,6 +19,7 @@ from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.quantization.registry import ONLINE_SCHEMES
 from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.sizes import parse_size
+from octavo_engine.speculative.settings import SpeculativeSettings, parse_speculative
 
 
 def _boolean(text: str) -> bool:
@@ -210,7 +211,13 @@ class EngineConfig:
         minimum=1,
         maximum=65_536,
     )
-    speculative_config: str | None = setting(None, "str", "how to guess tokens ahead", metavar="JSON")
+    speculative_config: str | None = setting(
+        None,
+        "str",
+        "propose draft tokens, of which a step computes several: what followed the same tokens before, as in "
+        '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}',
+        metavar="JSON",
+    )
     generation_config: str = setting(
         "auto",
         "str",
@@ -242,11 +249,7 @@ class EngineConfig:
                 f"the second"
             )
         self._check_adapters()
-        for name, default in _NOT_YET.items():
-            if getattr(self, name) != default:
-                raise ConfigurationError(
-                    f"--{flag_name(name)} is not supported by this version of Octavo yet; leave it out"
-                )
+        _ = self.speculative
 
     def _check_adapters(self) -> None:
         if self.lora_modules and not self.enable_lora:
@@ -259,6 +262,11 @@ class EngineConfig:
         names = [name for name, _ in self.adapters]
         if len(set(names)) < len(names):
             raise ConfigurationError("--lora-modules has a name twice; give each adapter a name of its own")
+
+    @property
+    def speculative(self) -> SpeculativeSettings | None:
+        """--speculative-config; ConfigurationError if it is not valid."""
+        return None if self.speculative_config is None else parse_speculative(self.speculative_config)
 
     @property
     def adapters(self) -> tuple[tuple[str, str], ...]:
@@ -289,12 +297,6 @@ def parse_adapter(text: str) -> tuple[str, str]:
             f'{{"name": "sql", "path": "/adapters/sql"}}'
         )
     return name, path
-
-
-# Flags of the contract whose behaviour comes with a later version: said at once rather than ignored.
-_NOT_YET: Mapping[str, Any] = {
-    "speculative_config": None,
-}
 
 
 @dataclass(frozen=True, kw_only=True)

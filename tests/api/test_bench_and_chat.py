@@ -18,7 +18,7 @@ import pytest
 from octavo_client import bench, chat
 from octavo_client.completions import Client
 from octavo_client.errors import ClientError, UsageError
-from octavo_client.figures import Report, Timing, percentiles, summarize, to_json
+from octavo_client.figures import Load, Report, Timing, percentiles, summarize, to_json
 from tests.api.served import Served, write_keys
 
 
@@ -37,7 +37,7 @@ def test_bench_measures_every_level(server: Served, tmp_path: Path, capsys: pyte
     )  # fmt: skip
     assert bench.run(args) == 0
     report = json.loads(out.read_text())
-    assert (report["model"], report["input_len"], report["output_len"]) == ("smollm2", 7, 4)
+    assert (report["model"], report["workload"]) == ("smollm2", "7 words in, 4 tokens out")
     assert [level["concurrency"] for level in report["levels"]] == [1, 3]
     for level in report["levels"]:
         assert (level["num_prompts"], level["failed"], level["output_tokens"], level["prompt_tokens"]) == (5, 0, 20, 35)
@@ -166,7 +166,7 @@ def test_bench_says_when_answers_are_shorter(
     server.play("one two")
     assert bench.run(parse(bench, server.url, flag, "--concurrency", "2", "--num-prompts", "4")) == 0
     out = capsys.readouterr().out
-    assert "4 answers had fewer tokens than the 64 of --output-len" in out
+    assert "4 answers had fewer tokens than were asked for" in out
     assert hint in out
     assert all((request.sampling.stop_token_ids == ()) is sent for request in server.engine.requests)
 
@@ -178,17 +178,28 @@ def test_percentiles_are_nearest_rank() -> None:
 
 
 def test_failed_requests_count_only_as_failed() -> None:
-    good = Timing(first_token=0.5, end=1.0, between=[0.25], prompt_tokens=3, output_tokens=2)
-    silent = Timing(end=1.0)  # an answer without any text
-    level = summarize(1, [good, silent, Timing(error="gone", output_tokens=99)], 2.0, 2)
+    good = Timing(first_token=0.5, end=1.0, between=[0.25], prompt_tokens=3, output_tokens=2, asked_tokens=2)
+    silent = Timing(end=1.0, asked_tokens=2)  # an answer without any text
+    level = summarize(Load(users=1), [good, silent, Timing(error="gone", output_tokens=99)], 2.0)
     assert (level.short, level.ttft_ms.p99) == (1, 500)
     assert (level.failed, level.output_tokens, level.output_tokens_per_s, level.first_error) == (1, 2, 1.0, "gone")
-    empty = Report("u", "m", "t", 1, 1, [summarize(1, [], 1.0, 1)])
+    empty = Report("u", "m", "t", "w", [summarize(Load(users=1), [], 1.0)])
     nothing = json.loads(to_json(empty))["levels"][0]["ttft_ms"]
     assert nothing == {"mean": None, "p50": None, "p90": None, "p99": None}
 
 
-@pytest.mark.parametrize("flag", ["--concurrency=0", "--concurrency=a", "--num-prompts=0", "--input-len=-1"])
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--concurrency=0",
+        "--concurrency=a",
+        "--num-prompts=0",
+        "--input-len=-1",
+        "--rate=0",
+        "--rate=1,x",
+        "--seconds=0",
+    ],
+)
 def test_bench_refuses_senseless_numbers(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(bench, "http://x", flag)

@@ -273,6 +273,11 @@ def test_replicas_change_hands_without_a_wrong_number(operator: Client, namespac
         operator.kubectl("rollout", "restart", f"deployment/{OPERATOR}")
         operator.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=180s")
 
+        scale = namespace.http.get(f"{namespace.path('llms', 'model')}/scale").json()
+        assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (1, 4)
+        with pytest.raises(CommandError, match="set replicas or autoscaling, not both"):
+            namespace.kubectl("scale", "llms/model", "--replicas=7")
+
         replace(namespace, held(replicas=6))
         wait_for_replicas(namespace, 6, 30, "model")
         replace(namespace, autoscaled(2, 8))

@@ -156,6 +156,9 @@ class PretendedProposer:
         right = self.texts[request_id][known : known + count]
         return [token + (place == wrong) for place, token in enumerate(right)]
 
+    def remove(self, request_id: str) -> None:
+        """Texts stay known: requests are run again."""
+
 
 @dataclass
 class Device:

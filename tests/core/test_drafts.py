@@ -29,6 +29,9 @@ class PretendedProposer:
             return ANSWER[done : done + self.count]
         return [-1] * self.count if request_id.startswith("wrong") else []
 
+    def remove(self, request_id: str) -> None:
+        """Answers are known before."""
+
 
 def speculating(count: int = 4, **rules: object) -> tuple[Scheduler, Device]:
     scheduler, device = make_engine(**rules)

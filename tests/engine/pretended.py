@@ -35,6 +35,9 @@ class PretendedProposer:
         self.proposed += len(drafts)
         return [*drafts[:-1], (drafts[-1] + 1) % VOCABULARY] if drafts and known % 3 == 0 else drafts
 
+    def remove(self, request_id: str) -> None:
+        """Answers are known, not requests."""
+
 
 class PretendedMasks:
     """Each token's remainder by `MODULUS` must be that of its place in the answer; of every second request only."""

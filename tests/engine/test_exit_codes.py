@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_told_before_loading_with_exit_code_4() -> None:
         ("--max-num-seqs=0", ("--max-num-seqs", "smallest allowed value, 1")),
         ("--max-num-seqs=many", ("--max-num-seqs", "whole number")),
         ("--dtype=int3", ("--dtype", "bfloat16")),
-        ("--speculative-config={}", ("--speculative-config", "not supported")),
+        ("--speculative-config={}", ("--speculative-config", "method", "ngram")),
         ("--lora-modules=a=b", ("--lora-modules", "--enable-lora")),
     ],
 )

@@ -171,7 +171,7 @@ def test_state_table_bytes_bounds_the_table_and_what_a_step_gathers(length, bloc
         table = StateTable(rows, length, block_size, groups, torch.device("cpu"))
         table.apply(plan)
         inputs = gather_inputs(plan, table).inputs
-    bound = footprint.state_table_bytes(rows, length, block_size, groups)
+    bound = footprint.state_table_bytes(rows, rows, length, block_size, groups)
     bound += plan.num_tokens * footprint.input_bytes(groups)
     assert len(inputs.block_tables) == groups
     assert bound * 0.95 < peak.bytes <= bound

@@ -294,7 +294,9 @@ def test_graphs_are_for_gpus_and_backends_that_can_and_can_be_turned_off() -> No
 
 
 def resolved_of(spec: ModelSpec, device: torch.device, backend: AttentionBackend, seqs: int = 256) -> ResolvedConfig:
-    return ResolvedConfig(device, spec, make_blueprint(spec, torch.float32, Shard()), torch.float32, backend, seqs)
+    return ResolvedConfig(
+        device, spec, make_blueprint(spec, torch.float32, Shard()), torch.float32, backend, seqs, seqs
+    )
 
 
 def test_what_graphs_may_take_is_planned_before_anything_is_loaded(model: tuple[Decoder, ModelSpec]) -> None:

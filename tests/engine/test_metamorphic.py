@@ -253,6 +253,9 @@ class PretendedProposer:
         right = asked.expected[known : known + rng.choice([0, 1, 2, 5])]
         return [token if rng.random() < 0.8 else rng.randrange(VOCABULARY) for token in right]
 
+    def remove(self, request_id: str) -> None:
+        """Answers are known before."""
+
 
 class Schedule:
     """One crowd, all of it drawn from its number."""

@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from torch import Tensor
 
 from octavo_engine import LLM, SamplingParams
+from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import FinishReason
 from octavo_engine.core.step import RequestOutput
-from octavo_engine.errors import NotAdmissibleError
+from octavo_engine.engine.startup import size_engine
+from octavo_engine.errors import ConfigurationError, NotAdmissibleError
 from octavo_engine.llm import Completion
+from octavo_engine.model.source import resolve_model
 from octavo_engine.runner.executor import ThreadExecutor
 from tests.engine.pretended import PretendedMasks, PretendedProposer
 
@@ -154,3 +158,41 @@ def test_a_mask_that_fails_ends_its_request_alone(
     assert [answer.finish_reason for answer in answers] == ["length", "length", "error", *["length"] * 3]
     assert ("a grammar with a defect" if raises else "must have 2 words") in str(answers[2].error)
     assert [a.token_ids for a in answers[:2] + answers[3:]] == [a.token_ids for a in expected[:2] + expected[3:]]
+
+
+LOOKUP = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}'
+
+
+def test_prompt_lookup_changes_no_answer_and_its_drafts_are_accepted(tiny_model: Path) -> None:
+    """Answers of two tokens alone, some of them repeating what stood before."""
+    ways = [replace(way, max_tokens=60, logit_bias=((3, 40.0), (9, 40.0))) for way in WAYS]
+    answers, counted = [], []
+    for config in (None, LOOKUP):
+        loaded = LLM(str(tiny_model), speculative_config=config, **SETTINGS)
+        answers.append(loaded.generate(PROMPTS, ways))
+        stats = loaded.report()
+        counted.append((stats.draft_tokens, stats.accepted_tokens))
+        loaded.close()
+    assert_alike(answers[1], answers[0])
+    assert counted[0] == (0, 0)
+    assert 20 < counted[1][1] < counted[1][0]
+
+
+def test_the_memory_plan_counts_what_drafts_have_sampled() -> None:
+    files = resolve_model("smollm2", None, lambda *_: None)
+
+    def step_and_most(**settings: Any) -> tuple[int, int]:
+        sizing = size_engine(EngineConfig(model="smollm2", device="cpu", max_num_seqs=16, **settings), files)
+        return sizing.plan.need.step, sizing.resolved.max_sampled
+
+    (without, few), (with_drafts, many) = step_and_most(), step_and_most(speculative_config=LOOKUP)
+    assert (few, many) == (16, 16 * 5)
+    assert with_drafts - without > 64 * 49152 * 4, "a line of logits each"
+    assert step_and_most(speculative_config=LOOKUP, max_num_batched_tokens=20)[1] == 20
+
+
+def test_a_model_with_recurrent_states_refuses_drafts(tmp_path: Path) -> None:
+    transformers.Qwen3NextConfig(architectures=["Qwen3NextForCausalLM"]).save_pretrained(tmp_path)
+    config = EngineConfig(model=str(tmp_path), device="cpu", speculative_config=LOOKUP)
+    with pytest.raises(ConfigurationError, match="--speculative-config: this model has layers with a recurrent state"):
+        size_engine(config, resolve_model(str(tmp_path), None, lambda *_: None, weights=False))

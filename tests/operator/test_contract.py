@@ -11,11 +11,12 @@ import yaml
 
 from octavo_engine import config
 from octavo_engine.cli import build_parser
-from octavo_engine.config import flag_name, settings_of
+from octavo_engine.config import settings_of
 from octavo_engine.config_sources import read_engine_config, read_server_config
 from octavo_engine.engine.info import MemoryInfo, ModelInfo
 from octavo_engine.errors import ConfigurationError
-from octavo_operator.api.engine_flags import EXTRA, NOT_YET, RENDERED, RESERVED, SERVER_EXTRA
+from octavo_engine.speculative.settings import METHODS
+from octavo_operator.api.engine_flags import EXTRA, RENDERED, RESERVED, SERVER_EXTRA, SPECULATIVE_METHODS
 from octavo_operator.api.resource import LLMService, parse
 from octavo_operator.cli import main
 from octavo_operator.reconcile.load_report import LoadReport, MemoryReport, ModelReport
@@ -85,9 +86,11 @@ def blocked(service: LLMService) -> bool:
 CLAIMS = {"claims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}]}
 ADAPTERS = [{"name": "sql", "source": {"huggingFace": {"repository": "owner/sql"}}}]
 REFUSED = [
-    {"engine": {"extraArgs": ["--speculative-config={}"]}},
+    {"engine": {"extraArgs": [f"--speculative-config={text}"]}}
+    for text in ("{}", "[]", "{", '{"method": ["ngram"]}', '{"method": "eagle3", "num_speculative_tokens": 4}')
 ]
 TAKEN = [
+    {"engine": {"extraArgs": ['--speculative-config={"method": "ngram", "num_speculative_tokens": 4}']}},
     {"accelerator": {"count": 1}},
     {"accelerator": {"count": 2}},
     {"accelerator": {"count": 2}, "engine": {"extraArgs": ["--device=cpu"]}},
@@ -111,9 +114,8 @@ def test_no_pod_is_made_of_what_the_engine_refuses_and_of_nothing_else(spec: dic
     assert blocked(service) is refused
 
 
-def test_every_flag_that_the_engine_refuses_yet_is_known() -> None:
-    """A new one among those that extraArgs lets through must get its row."""
-    assert {flag_name(name) for name in config._NOT_YET} & set(EXTRA) == set(NOT_YET)
+def test_every_speculative_method_of_the_engine_is_known() -> None:
+    assert set(METHODS) == SPECULATIVE_METHODS
 
 
 def test_every_flag_of_the_engine_is_rendered_reserved_or_let_through() -> None:

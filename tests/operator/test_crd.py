@@ -30,6 +30,7 @@ def test_it_can_be_scaled_and_selected() -> None:
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     }
+    assert SPEC["properties"]["replicas"]["default"] == 1  # without the field GET …/scale is an InternalError
 
 
 def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -188,7 +188,9 @@ async def test_a_pass_that_never_ends_is_ill_health(workers: int) -> None:
         moments.ends.release()
         assert await moments.pass_seconds(STALLED_SECONDS / 3) == ""
     assert len(moments.queue) == (3 if workers == 1 else 0)
-    assert "finished" in await moments.pass_seconds(1)
+    assert ("finished" in await moments.pass_seconds(1)) == (workers == 1)
+    said = await moments.pass_seconds(health.HANGING_SECONDS - STALLED_SECONDS)
+    assert ("the same LLMService" in said) == (workers == 2)
     for task in tasks:
         task.cancel()
 
@@ -213,6 +215,7 @@ async def test_what_waits_long_after_the_last_pass_is_not_stalled_from_then_on()
     await moments.pass_seconds(2 * STALLED_SECONDS)  # idle
     assert moments.queue.stalled_seconds() == 0
     moments.queue.add(KEY)
+    moments.queue.add(("llm", "other"))
     assert moments.queue.stalled_seconds() == 0
     await moments.pass_seconds(1)
     assert moments.queue.stalled_seconds() == 1

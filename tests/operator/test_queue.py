@@ -232,3 +232,51 @@ async def test_what_is_cleared_is_forgotten_and_can_be_added_again() -> None:
         queue.add(key)
     await work(queue, handle, done, workers=1)
     assert seen == ["b", "end"]
+
+
+async def test_a_namespace_in_which_nothing_answers_leaves_half_of_the_workers_to_the_others() -> None:
+    now, answers, done, running, most = 0.0, asyncio.Event(), asyncio.Event(), 0, 0
+    queue = WorkQueue[tuple[str, str]](clock=lambda: now, group_of=lambda key: key[0])
+    seen = []
+
+    async def handle(key: tuple[str, str]) -> None:
+        nonlocal now, running, most
+        if key[0] == "sick":
+            running += 1
+            most = max(most, running)
+            now += queue_module.SLOW_SECONDS
+            await answers.wait()
+            running -= 1
+        seen.append(key)
+        if key == ("well", "last"):
+            done.set()
+
+    queue.add(("sick", "first"))
+    workers = asyncio.create_task(work(queue, handle, done))  # type: ignore[arg-type]
+    while not running:
+        await asyncio.sleep(0)
+    for number in range(20):
+        queue.add(("sick", str(number)))
+    queue.add(("well", "last"))
+    await workers
+    assert most == 2, "of four workers"
+    assert seen == [("well", "last")]
+
+
+async def test_what_had_to_wait_for_a_slow_one_is_worked_on_when_that_ends() -> None:
+    now, done = 0.0, asyncio.Event()
+    queue = WorkQueue[tuple[str, str]](clock=lambda: now, group_of=lambda key: key[0])
+    seen = set()
+
+    async def handle(key: tuple[str, str]) -> None:
+        nonlocal now
+        now += queue_module.SLOW_SECONDS
+        await asyncio.sleep(0)
+        seen.add(key)
+        if len(seen) == 9:
+            done.set()
+
+    for number in range(9):
+        queue.add(("sick", str(number)))
+    await work(queue, handle, done)  # type: ignore[arg-type]
+    assert len(queue) == 0

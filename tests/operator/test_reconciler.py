@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from octavo_operator.api.names import SERVICE_LABEL, pod_labels
+from octavo_operator.api.resource import parse
 from octavo_operator.reconcile import reconciler as reconciler_module
+from octavo_operator.reconcile import status_writer
 from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.children import Children
 from octavo_operator.reconcile.field_conflicts import FieldConflicts
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
-from octavo_operator.reconcile.observe import key_of, trimmed
+from octavo_operator.reconcile.observe import key_of, observe, trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
-from octavo_operator.render import RenderConfig
+from octavo_operator.render import RenderConfig, render
 from tests.operator.bad_llmservices import VALID, merged
 
 KEY = ("llm", "good")
@@ -37,6 +40,11 @@ class Server:
         self.version = 0
         self.refuses_writes = False
         """Whether it only answers what would be."""
+        self.others_status: dict[str, Any] = {}
+        """Fields of the status that another manager has set, and keeps."""
+        self.others_conditions: list[dict[str, Any]] = []
+        self.not_in_crd: set[str] = set()
+        """Fields of the status that the cluster's CRD does not have."""
         self.lagging: set[str] = set()
         """Plurals of the kinds whose watch tells nothing any more."""
         self.indexes: dict[str, dict[Any, list[Any]]] = {
@@ -93,9 +101,13 @@ class Server:
         if not dry_run:
             self.writes.append(what)
         if subresource:
+            if unknown := self.not_in_crd & manifest["status"].keys():
+                sentence = "\n".join(f".status.{name}: field not declared in schema" for name in sorted(unknown))
+                raise ApiError(500, "", f"failed to create typed patch object (llm/good): {sentence}")
             self.version += 1
             written = merged(self.service, {"metadata": {"resourceVersion": str(self.version)}})
-            written["status"] = copy.deepcopy(manifest["status"])
+            written["status"] = {**self.others_status, **copy.deepcopy(manifest["status"])}
+            written["status"]["conditions"] += self.others_conditions
             if LLMSERVICE.plural not in self.lagging:
                 self.indexes[LLMSERVICE.plural][KEY] = [written]
             return copy.deepcopy(written)
@@ -124,10 +136,21 @@ class Server:
         if CHILD[kind].plural not in self.lagging:
             self.indexes[CHILD[kind].plural][KEY] = [trimmed(CHILD[kind], live)]
 
-    async def merge(self, kind: Kind, namespace: str, name: str, patch: Any) -> None:
-        self.writes.append(f"merge {kind.name} {name}")
+    async def merge(self, kind: Kind, namespace: str, name: str, patch: Any, subresource: str = "") -> Any:
+        self.writes.append(f"merge {kind.name}{subresource} {name}")
         if kind.name in self.failures:
             raise self.failures[kind.name]
+        if kind is LLMSERVICE:
+            self.version += 1
+            self.others_status = {
+                name: self.others_status[name] for name in self.others_status.keys() - patch["status"]
+            }
+            written = merged(self.service, {"metadata": {"resourceVersion": str(self.version)}})
+            for field in patch["status"]:
+                del written["status"][field]
+            self.indexes[LLMSERVICE.plural][KEY] = [written]
+            return copy.deepcopy(written)
+        return None
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         self.writes.append(f"delete {kind.name}")
@@ -417,6 +440,104 @@ async def test_a_change_is_not_called_deployed_because_the_old_state_was() -> No
     for _ in range(2):
         await operator.reconcile(KEY)
         assert (server.reason("Progressing"), server.reason("Ready")) == ("Deploying", "RollingOut")
+
+
+async def test_conditions_of_other_controllers_cause_no_writes_and_stay() -> None:
+    server = Server()
+    operator = await settled(server)
+    server.others_conditions = [{"type": "CostApproved", "status": "True"}]
+    server.service["status"]["conditions"] += server.others_conditions
+    await operator.reconcile(KEY)
+    assert server.writes == []
+    server.service["metadata"]["generation"] = 2
+    await operator.reconcile(KEY)
+    assert server.writes == ["LLMService/status"]
+    assert server.condition("CostApproved")["status"] == "True"
+
+
+async def test_what_somebody_writes_into_the_status_by_hand_is_removed_again() -> None:
+    server = Server()
+    operator = await settled(server)
+    server.others_status = {"autoscaling": {"message": "by hand"}}
+    server.service["status"] |= {"readyReplicas": 7, **server.others_status}
+    await operator.reconcile(KEY)
+    assert server.writes == ["LLMService/status", "merge LLMService/status good"]
+    assert "autoscaling" not in server.service["status"]
+    assert server.service["status"]["readyReplicas"] == 0
+    await operator.reconcile(KEY)
+    assert len(server.writes) == 2
+
+
+async def test_a_crd_that_is_older_than_the_operator_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server-side apply refuses a status with a field that the CRD does not have, as a whole."""
+    server = Server()
+    server.not_in_crd = {"desiredReplicas", "loading"}
+    operator = await settled(server)
+    assert "Deployment" in server.live
+    assert server.service["status"].keys().isdisjoint(server.not_in_crd)
+    assert server.reason("Degraded") == "AsExpected"
+    await operator.reconcile(KEY)
+    assert server.writes == []
+    server.not_in_crd.clear()  # it is upgraded, which is tried from time to time
+    monkeypatch.setattr(status_writer, "UNKNOWN_SECONDS", 0.0)
+    await operator.reconcile(KEY)
+    assert "desiredReplicas" in server.service["status"]
+
+
+async def test_a_child_that_is_about_to_go_is_waited_for_and_told_if_it_stays() -> None:
+    """As a Deployment whose finalizer nobody removes."""
+    server = Server()
+    operator = await settled(server)
+    going = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/lost"]}
+    server.live["Deployment"]["metadata"] |= going
+    server.indexes["deployments"][KEY] = [trimmed(CHILD["Deployment"], server.live["Deployment"])]
+    for second, told in ((0, False), (60, True)):
+        operator._clock = lambda second=second: f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"  # type: ignore[misc]
+        with pytest.raises(ApiError, match=r"example\.com/lost holds it"):
+            await operator.reconcile(KEY)
+        assert (server.reason("Ready") == "ApplyFailed") == told
+    assert "remove the finalizer" in server.condition("Degraded")["message"]
+    assert [each for each in server.writes if each != "LLMService/status"] == []
+    server.remove("Deployment")
+    await operator.reconcile(KEY)
+    assert "deletionTimestamp" not in server.live["Deployment"]["metadata"]
+    assert server.reason("Degraded") == "AsExpected"
+
+
+async def test_what_the_garbage_collector_is_about_to_delete_is_nobody_elses() -> None:
+    """An LLMService was deleted and made again at once."""
+    server = Server()
+    await reconciler(server).reconcile(KEY)
+    server.service["metadata"]["uid"] = "u2"
+    with pytest.raises(ApiError, match="garbage collector"):
+        await reconciler(server).reconcile(KEY)
+    assert server.reason("Ready") != "NameTaken"
+
+
+async def test_a_pass_ends_where_the_api_server_takes_too_long_and_the_next_one_begins_with_the_rest() -> None:
+    """An admission webhook of one namespace that does not answer must not keep all workers busy."""
+
+    class Slow(Server):
+        now = 0.0
+
+        async def apply(self, manifest: dict[str, Any], *arguments: Any, **more: Any) -> dict[str, Any]:
+            self.now += 20
+            if manifest["kind"] != "LLMService":
+                self.tried.append(manifest["kind"])
+            return await super().apply(manifest, *arguments, **more)
+
+        tried: list[str] = []  # noqa: RUF012
+
+    server = Slow()
+    children = Children(server, FieldConflicts(), clock=lambda: server.now)
+    service = parse(server.service)
+    wanted = render(service, RenderConfig("engine:1"))
+    applied = await children.apply(KEY, service, observe(KEY, server.indexes), wanted)
+    assert server.tried == ["Service", "PodDisruptionBudget"]
+    assert [failure.reason for failure in applied.failures.values()] == ["OutOfTime"]
+    assert applied.refusals == {}
+    await children.apply(KEY, service, observe(KEY, server.indexes), wanted)
+    assert server.tried[2] == "Deployment"
 
 
 async def test_a_status_that_comes_too_late_is_no_failure() -> None:

@@ -21,6 +21,7 @@ from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.server_clock import ServerClock
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
 
 KEY = ("llm", "good")
@@ -44,7 +45,7 @@ class ApiServer:
 
     def __init__(self) -> None:
         self.optional: tuple[Kind, ...] = ()
-        self.url = ""
+        self.url, self.clock = "", ServerClock()
         self.selectors: dict[tuple[str, bool], set[str | None]] = {}
         """The label selectors of requests, by the kind's plural and whether they watch."""
         self.forbidden: set[str] = set()
@@ -138,7 +139,9 @@ class Passes:
     def __init__(self) -> None:
         self.seen: list[tuple[Key, bool, frozenset[str]]] = []
 
-    def reconciler(self, cluster: Any, indexes: Mapping[str, Index], config: Any, reports: Any, *_: Any) -> Passes:
+    def reconciler(
+        self, cluster: Any, indexes: Mapping[str, Index], config: Any, reports: Any, *_: Any, **__: Any
+    ) -> Passes:
         self.indexes = indexes
         return self
 

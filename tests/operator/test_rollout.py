@@ -250,7 +250,18 @@ def test_a_surge_pod_that_may_not_be_made_blocks(said: str, reason: Reason, help
     assert rollout_state(rollout(), going_in_place, ending, at(9999)).in_place, "while the old pod ends"
     grows = live(total=1, updated=1)  # no pod of another revision is left: more replicas, or none at all
     grows["status"]["conditions"] = [failure]
-    assert rollout_state(rollout(), grows, [old("r2")], at(9999)) == RolloutState()
+    assert not rollout_state(rollout(), grows, [old("r2")], at(9999)).blocked
+
+
+@pytest.mark.parametrize("strategy", ["Auto", "Surge"])
+def test_pods_of_a_first_rollout_that_were_refused_are_tried_again_every_minute(strategy: str) -> None:
+    """Else a quota that was raised would be seen after up to 16 minutes."""
+    deployment = live(total=0, updated=0, available=0)
+    deployment["status"]["conditions"] = [{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}]
+    states = [rollout_state(rollout(strategy=strategy), deployment, [], at(seconds)) for seconds in (0, 59, 60)]
+    assert [each.retry for each in states] == [60, 1, 60]
+    assert states[0].tried == states[1].tried != states[2].tried
+    assert not any(each.blocked or each.in_place for each in states)
 
 
 def test_one_old_pod_that_makes_room_is_enough() -> None:
@@ -362,7 +373,8 @@ def test_in_place_lasts_though_no_pod_is_left_and_refused_pods_are_tried_again_e
     """The ReplicaSet itself waits for minutes after it was refused, and the annotation's change wakes it."""
     none_left = refused(total=0, updated=0, available=0)
     states = [rollout_state(rollout(), none_left, [], at(seconds)) for seconds in (0, 9, 10)]
-    assert all(each.in_place and each.again == 10 for each in states)
+    assert all(each.in_place for each in states)
+    assert [each.retry for each in states] == [10, 1, 10]
     assert states[0].tried == states[1].tried == LATER.replace("Z", "+00:00")
     assert states[2].tried == at(10)
 

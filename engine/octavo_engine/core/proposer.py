@@ -12,3 +12,6 @@ class Proposer(Protocol):
 
         Called after each result, so it must be quick, and it must not raise. A wrong guess costs time, nothing else.
         """
+
+    def remove(self, request_id: str) -> None:
+        """Forget a request that has ended."""

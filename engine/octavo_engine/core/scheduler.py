@@ -129,6 +129,8 @@ class Scheduler:
                 ids.append(state.request_id)
                 tokens.append(token)
         if self.proposer is not None:
+            self.counters.draft_tokens += sum(map(len, plan.drafts.values()))
+            self.counters.accepted_tokens += sum(map(len, result.more_token_ids.values()))
             self._propose(requests, self.proposer)
         self._observe(plan, result, now)
         return outputs
@@ -157,8 +159,8 @@ class Scheduler:
     def _propose(self, requests: Iterable[RequestState], proposer: Proposer) -> None:
         """Have drafts guessed for the requests whose results are in: no more than their answers have room for."""
         for state in requests:
-            room = max(0, state.final_len - state.known - 1)
-            state.drafts = tuple(proposer.propose(state.request_id, state.token_ids)[:room]) if room else ()
+            room = min(state.final_len - 1, state.short_end) - state.known
+            state.drafts = tuple(proposer.propose(state.request_id, state.token_ids)[:room]) if room > 0 else ()
             if state.drafts:
                 state.capacity = state.computed  # so that the next plan looks at it
 
@@ -172,6 +174,8 @@ class Scheduler:
         if reason is FinishReason.ERROR:
             self.memory.forget(state)
         self.memory.swap.drop(state)
+        if self.proposer is not None:
+            self.proposer.remove(state.request_id)
         self._policy.charge([state])
         self._policy.accounts.close(state.tenant)
         state.status = Status.FINISHED

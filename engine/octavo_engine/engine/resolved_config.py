@@ -38,6 +38,8 @@ class ResolvedConfig:
     backend: AttentionBackend
     max_num_seqs: int
     """The most requests in one step."""
+    max_sampled: int
+    """The most tokens that one step samples: one for each request, and one behind each of its draft tokens."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -94,7 +96,8 @@ def _resolve(
         plain=all(variant.plain for variant in variants),
     )
     backend = select_backend(config.attention_backend, device, task, measure=measure)
-    return ResolvedConfig(device, spec, blueprint, kv_dtype, backend, choose_max_num_seqs(config, device))
+    seqs = choose_max_num_seqs(config, device)
+    return ResolvedConfig(device, spec, blueprint, kv_dtype, backend, seqs, max_sampled(config, spec, seqs))
 
 
 def long_context(spec: ModelSpec) -> LongContext | None:
@@ -132,6 +135,18 @@ def choose_max_num_seqs(config: EngineConfig, device: torch.device) -> int:
     if device.type == "cpu":
         on_device = min(on_device, _SEQS_OF_A_CORE * usable_cores(CGROUP))
     return min(on_device, config.max_num_batched_tokens)
+
+
+def max_sampled(config: EngineConfig, spec: ModelSpec, max_num_seqs: int) -> int:
+    """The most tokens that a step samples; ConfigurationError if the model cannot have draft tokens."""
+    if (speculative := config.speculative) is None:
+        return max_num_seqs
+    if any(group.states for group in spec.kv_groups):
+        raise ConfigurationError(
+            "--speculative-config: this model has layers with a recurrent state, which cannot take rejected draft "
+            "tokens back; leave it out"
+        )
+    return min(max_num_seqs * (1 + speculative.num_speculative_tokens), config.max_num_batched_tokens)
 
 
 def choose_dtype(name: str, spec: ModelSpec, device: torch.device) -> torch.dtype:

@@ -36,6 +36,10 @@ class SchedulerStats:
     """By copy-on-write."""
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
+    draft_tokens: int = 0
+    """Draft tokens of speculative decoding that steps computed."""
+    accepted_tokens: int = 0
+    """Those of them that became part of an answer."""
     running_limit: int = 0
     """Requests that may run at once now; the controller of --target-* moves it."""
     chunk_limit: int = 0
@@ -92,6 +96,8 @@ class StatsReader:
             recomputed_tokens=counters.recomputed_tokens,
             prefix_queried_tokens=counters.prefix_queried_tokens,
             prefix_hit_tokens=counters.prefix_hit_tokens,
+            draft_tokens=counters.draft_tokens,
+            accepted_tokens=counters.accepted_tokens,
             step_seconds=counters.step_seconds,
         )
         counters.step_seconds = []

@@ -53,6 +53,7 @@ from octavo_engine.runner.memory import (
 from octavo_engine.runner.ranks import Ranks
 from octavo_engine.sampling_defaults import SamplingDefaults
 from octavo_engine.sizes import format_size
+from octavo_engine.speculative.ngram import NGramProposer
 from octavo_engine.structured.mask_provider import MaskProvider
 from octavo_engine.text.tokenizer import load_tokenizer
 
@@ -270,7 +271,7 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     No other rank takes more: this one has its part of the logits, then all of them, which it samples from.
     """
     spec, blueprint, dtype = resolved.spec, resolved.blueprint, resolved.dtype
-    tokens, seqs, groups = config.max_num_batched_tokens, resolved.max_num_seqs, resolved.kv_groups
+    tokens, seqs, groups = config.max_num_batched_tokens, resolved.max_sampled, resolved.kv_groups
     length = config.max_model_len or spec.max_position
 
     def scratch(tokens: int, seqs: int) -> int:
@@ -285,7 +286,7 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     peak = max(footprint.step_bytes(blueprint, tokens, seqs, scratch(tokens, seqs)) + widened, sampling)
     slots, added = _adapter_bytes(resolved, config)
     peak += added
-    state = footprint.state_table_bytes(seqs, length, config.block_size, len(groups))
+    state = footprint.state_table_bytes(resolved.max_num_seqs, seqs, length, config.block_size, len(groups))
     graphs = 0
     if uses_graphs(config, resolved.device, resolved.backend):
         sizes = ladder(seqs)
@@ -374,4 +375,5 @@ def _scheduler(
         adaptive = AdaptiveLimits(
             resolved.max_num_seqs, config.max_num_batched_tokens, ttft_p90=targets[0], itl_p90=targets[1]
         )
-    return Scheduler(settings, memory, adaptive)
+    proposer = None if config.speculative is None else NGramProposer(config.speculative)
+    return Scheduler(settings, memory, adaptive, proposer)

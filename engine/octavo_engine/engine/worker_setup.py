@@ -98,7 +98,7 @@ def set_up_worker(setup: WorkerSetup, report: Progress) -> ReadyWorker:
         report("warmup", 0.5, "first steps")
         _warm_up(worker, setup, plan)
         if capture is not None:
-            worker.capture(capture, ladder(setup.resolved.max_num_seqs), _half(report, 1))
+            worker.capture(capture, ladder(setup.resolved.max_sampled), _half(report, 1))
     except (torch.OutOfMemoryError, MemoryError) as error:
         have, share = device_memory(resolved.device), setup.config.gpu_memory_utilization
         raise DoesNotFitError(
@@ -141,7 +141,7 @@ def _measure_graphs(
     worker, _ = _make_worker(setup, decoder, slots, pilot)
     before = capture.taken()
     _warm_up(worker, setup, pilot)
-    worker.capture(capture, ladder(setup.resolved.max_num_seqs), _half(report, 0))
+    worker.capture(capture, ladder(setup.resolved.max_sampled), _half(report, 0))
     taken = capture.taken() - before
     log.info("CUDA graphs: %s measured, %s planned", format_size(taken), format_size(setup.plan.need.graphs))
     return max(0, taken)
@@ -182,7 +182,7 @@ def _make_worker(
         config.seed,
         long_context(resolved.spec),
     )
-    adapters = None if slots is None else RowAdapters(slots, len(table.tokens), resolved.device)
+    adapters = None if slots is None else RowAdapters(slots, len(table.tokens), resolved.max_sampled, resolved.device)
     return Worker(decoder, resolved.backend, cache, table, adapters), cache
 
 

@@ -122,7 +122,9 @@ def sampler_bytes(vocab_size: int, max_seqs: int) -> int:
     return _SAMPLER_BYTES * vocab_size * (max_seqs + 1)
 
 
-def state_table_bytes(max_seqs: int, max_model_len: int, block_size: int, groups: int) -> int:
-    """Bytes of the state table, of the copy of its block tables that a step of all rows gathers, and of what counts."""
+def state_table_bytes(max_seqs: int, max_sampled: int, max_model_len: int, block_size: int, groups: int) -> int:
+    """Bytes of the state table, of the copy of its block tables that a step gathers for all it samples, and of what
+    counts."""
     blocks = -(-max_model_len // block_size)
-    return _COUNTING_BYTES + max_seqs * _INT32_BYTES * (max_model_len + 1 + 2 * groups * blocks)
+    rows = max_seqs * (max_model_len + 1 + groups * blocks)
+    return _COUNTING_BYTES + _INT32_BYTES * (rows + max_sampled * groups * blocks)

@@ -42,12 +42,12 @@ def uses_graphs(config: EngineConfig, device: torch.device, backend: AttentionBa
     return device.type == "cuda" and backend.graph_safe and not config.enforce_eager
 
 
-def ladder(max_num_seqs: int) -> list[int]:
+def ladder(max_sampled: int) -> list[int]:
     """The batch sizes that get a graph, ascending: close together, so that few padded rows are computed.
 
-    The last is `max_num_seqs` itself or `LARGEST`.
+    The last is `max_sampled` itself or `LARGEST`.
     """
-    last = min(max_num_seqs, LARGEST)
+    last = min(max_sampled, LARGEST)
     return [*(size for size in _RUNGS if size < last), last]
 
 

@@ -15,11 +15,12 @@ from octavo_engine.model.lora.slots import LoraSlots
 class RowAdapters:
     """The adapters on the device by their digests, and the slots of rows. Used by the device's thread alone."""
 
-    def __init__(self, slots: LoraSlots, rows: int, device: torch.device) -> None:
+    def __init__(self, slots: LoraSlots, rows: int, max_sampled: int, device: torch.device) -> None:
+        """For so many `rows` of the state table, of which a step samples `max_sampled` tokens."""
         self._slots = slots
         self._digests = [""] * slots.num_slots
         self._slot_of_row = [NO_SLOT] * rows
-        self._graph_slots = torch.full((rows,), NO_SLOT, dtype=torch.int32, device=device)
+        self._graph_slots = torch.full((max_sampled,), NO_SLOT, dtype=torch.int32, device=device)
         """Of the tokens of a step that is a CUDA graph's."""
 
     def write(self, write: AdapterWrite) -> None:

@@ -107,6 +107,20 @@ _ROWS = (
     ),
     _Row(
         _COUNTER,
+        "octavo_spec_decode_draft_tokens",
+        ("vllm:spec_decode_num_draft_tokens",),
+        "Draft tokens of speculative decoding that steps computed",
+        lambda state, _: state.stats.draft_tokens,
+    ),
+    _Row(
+        _COUNTER,
+        "octavo_spec_decode_accepted_tokens",
+        ("vllm:spec_decode_num_accepted_tokens",),
+        "Draft tokens that became part of an answer",
+        lambda state, _: state.stats.accepted_tokens,
+    ),
+    _Row(
+        _COUNTER,
         "octavo_copied_blocks",
         (),
         "KV blocks copied because one of their sharers was about to write",

@@ -40,5 +40,5 @@ SERVER_EXTRA = frozenset({
 })  # fmt: skip
 """Those of EXTRA that mean nothing to a model that is only fetched."""
 
-NOT_YET: dict[str, str | None] = {"speculative-config": None}
-"""Flags of EXTRA that today's engine refuses, with the value that it takes (None: none)."""
+SPECULATIVE_METHODS = frozenset({"ngram"})
+"""The values of `method` that today's engine takes in --speculative-config, of which vLLM knows more."""

@@ -340,9 +340,9 @@ class LLMServiceSpec(SpecModel):
 
     rules = (
         Rule(
-            "!(has(self.replicas) && has(self.autoscaling))",
+            "self.replicas == 1 || !has(self.autoscaling)",  # 1 is what the API server fills in
             "set replicas or autoscaling, not both",
-            lambda spec: spec.replicas is None or spec.autoscaling is None,
+            lambda spec: spec.replicas == 1 or spec.autoscaling is None,
         ),
         Rule(
             _TENSOR_PARALLEL,
@@ -363,9 +363,9 @@ class LLMServiceSpec(SpecModel):
     accelerator: Accelerator = section(Accelerator, "The GPUs of one replica.")
     resources: Resources = section(Resources, "CPU and memory of one replica.")
     cache: Cache = section(Cache, "Where downloads and compiled kernels are kept.")
-    replicas: Annotated[int, Field(ge=0, le=1000)] | None = Field(
-        None, description="Number of pods. Default: 1. Exclusive with autoscaling."
-    )
+    replicas: Annotated[int, Field(ge=0, le=1000)] = Field(
+        1, description="Number of pods. Exclusive with autoscaling, beside which the default has no meaning."
+    )  # a default, not None: without the field, the API server answers GET …/scale with an InternalError
     autoscaling: Autoscaling | None = Field(None, description="Follow the load. Exclusive with replicas.")
     rollout: Rollout = section(Rollout, "How a change reaches the pods.")
     scheduling: Scheduling = section(Scheduling, "Where the pods may run.")

@@ -35,7 +35,7 @@ class Registry(Protocol):
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         """The live object, or None."""
 
-    async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
+    async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> Any:
         """Merges `patch` into the object."""
 
     async def apply_cluster_wide(self, kind: Kind, manifest: dict[str, Any]) -> None:

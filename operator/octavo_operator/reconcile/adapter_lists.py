@@ -19,8 +19,10 @@ _GONE = (404, 409)
 class PodWriter(Protocol):
     """What writing annotations needs of a cluster."""
 
-    async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
-        """Merges `patch` into an object that exists."""
+    async def merge(
+        self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
+    ) -> Any:
+        """Merges `patch` into an object that exists; the live object."""
 
 
 async def write_adapter_lists(

@@ -19,6 +19,7 @@ from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LEASE, LLMSERVICE, O
 from octavo_operator.reconcile.limiter import Limiter, retry_after_of
 from octavo_operator.reconcile.queue import ExpectedError
 from octavo_operator.reconcile.relist import Listing
+from octavo_operator.reconcile.server_clock import ServerClock
 
 Object = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Cluster:
     def __init__(self, api: Any) -> None:
         self._api = api
         self._limiter = Limiter()
+        self.clock = ServerClock()
         self.may_write_for: Callable[[], float] = lambda: _TIMEOUT_SECONDS
         self.wrote: Callable[[str, str], object] = lambda *_: None
 
@@ -224,9 +226,14 @@ class Cluster:
         query = [("labelSelector", SERVICE_LABEL), ("resourceVersion", "0")]
         return list((await self._request("GET", kind.path(namespace), None, query)).get("items") or ())
 
-    async def merge(self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
-        """Merges `patch` into an object that exists."""
-        await self._write("patch", kind.name, "PATCH", kind.path(namespace, name), dict(patch), content_type=_MERGE)
+    async def merge(
+        self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
+    ) -> Object:
+        """Merges `patch` into an object that exists; returns the live object."""
+        path, what = kind.path(namespace, name) + subresource, kind.name + subresource
+        return await self._write(
+            "patch", what, "PATCH", path, dict(patch), [("fieldManager", FIELD_MANAGER)], content_type=_MERGE
+        )
 
     async def scale(self, kind: Kind, namespace: str, name: str, replicas: int) -> None:
         """Sets the number of replicas by the subresource /scale, under another name than that of server-side apply."""
@@ -313,6 +320,7 @@ class Cluster:
             raise ApiError(
                 0, "Unreachable", f"the API server cannot be reached: {error or type(error).__name__}"
             ) from None
+        self.clock.told(response.headers.get("Date"))
         if response.status >= 300:
             retry_after = retry_after_of(response.headers)
             self._limiter.answered(response.status, retry_after)

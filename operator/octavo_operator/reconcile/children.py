@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from octavo_operator.api.names import KIND
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.field_conflicts import Conflict, FieldConflicts, Path, changed_paths, others
@@ -25,6 +27,8 @@ Identity = tuple[str, str]
 logger = logging.getLogger(__name__)
 
 _INVALID = 422
+PASS_SECONDS = 30.0
+"""When a pass has taken so long, children that are left wait for the next one, and workers are free for others."""
 _WHOLE_LISTS = {"Service": ("spec", "ports")}
 """Lists of which all items are ours: one more would be a way to the pods that the LLMService does not ask for."""
 
@@ -41,6 +45,13 @@ class NameTakenError(ApiError):
     def transient(self) -> bool:
         """It is that somebody's to keep."""
         return False
+
+
+class InTheWayError(ApiError):
+    """An object of the child's name is about to go. Not the API server says so, but we; it is reported if it lasts."""
+
+    def __init__(self, identity: Identity, what: str) -> None:
+        super().__init__(409, "InTheWay", f"{identity[0]} {identity[1]} {what}")
 
 
 class Writer(Applier, Protocol):
@@ -70,14 +81,19 @@ class Applied:
 class Children:
     """Applies children. Remembers what was last applied, so that what is as it should be is not written again."""
 
-    def __init__(self, cluster: Writer, field_conflicts: FieldConflicts) -> None:
+    def __init__(
+        self, cluster: Writer, field_conflicts: FieldConflicts, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._cluster = cluster
         self._field_conflicts = field_conflicts
+        self._clock = clock
         self._applied: dict[Key, dict[Identity, tuple[str, str]]] = {}
+        self._left: dict[Key, set[Identity]] = {}
 
     def forget(self, key: Key) -> None:
         """The LLMService is gone."""
         self._applied.pop(key, None)
+        self._left.pop(key, None)
         self._field_conflicts.forget(key)
 
     async def apply(self, key: Key, service: LLMService, observed: Observation, wanted: Sequence[Object]) -> Applied:
@@ -86,13 +102,17 @@ class Children:
         The result has the children as they are now, ahead of the watches: a Deployment as it was before would be rolled
         out still, and be reported so for the new generation.
         """
-        applied, start = Applied(), start_of(wanted)
-        identities = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in wanted}
-        for each in wanted:
+        applied, start, left = Applied(), start_of(wanted), self._left.pop(key, set())
+        identities = {_identity(manifest) for manifest in wanted}
+        until = self._clock() + PASS_SECONDS
+        for each in sorted(wanted, key=lambda manifest: _identity(manifest) not in left):
             manifest = keeps_replicas(each, observed.children, identities)
-            identity = (manifest["kind"], manifest["metadata"]["name"])
+            identity = _identity(manifest)
             live = observed.children.get(identity)
             try:
+                if self._clock() >= until:
+                    self._left.setdefault(key, set()).add(identity)
+                    raise _out_of_time(identity)
                 live = await self._apply_one(key, service, live, manifest, start)
             except ApiError as error:
                 applied.failures[identity] = error
@@ -124,11 +144,11 @@ class Children:
         self, key: Key, service: LLMService, seen: Mapping[str, Any] | None, manifest: Object, start: int
     ) -> Mapping[str, Any] | None:
         """The child as it is now; None: it was deleted again and again, and is not made for now."""
-        identity = (manifest["kind"], manifest["metadata"]["name"])
+        identity = _identity(manifest)
         kind, digest = BY_NAME[identity[0]], digest_of(manifest)
         manifest = marked(manifest, digest)
         before = self._applied.setdefault(key, {}).get(identity)
-        if seen is not None and before == (digest, seen["fingerprint"]):
+        if seen is not None and not is_going(seen) and before == (digest, seen["fingerprint"]):
             return seen
         if seen is not None and before is None and self._is_right(service, seen, manifest, digest):
             self._applied[key][identity] = (digest, seen["fingerprint"])
@@ -137,10 +157,10 @@ class Children:
         live: Mapping[str, Any] | None = seen
         if seen is None or drifted:  # not seen: perhaps not ours to see, since the watches select by our label
             live = await self._cluster.get(kind, service.namespace, identity[1])
-        if live is not None and before == (digest, fingerprint(live)):
+        if live is not None and not is_going(live) and before == (digest, fingerprint(live)):
             return trimmed(kind, live)  # only the watch is behind
-        if live is not None and not belongs_to(live, service.name, service.metadata.uid or ""):
-            raise NameTakenError(identity)
+        if live is not None:
+            _refuse_what_is_in_the_way(identity, live, service)
         if drifted:
             return await self._mend(key, identity, live, manifest, digest, start)
         self._field_conflicts.settled(key, identity)
@@ -238,6 +258,31 @@ def crowded_list(manifest: Object, live: Mapping[str, Any]) -> Path | None:
     section, name = path = _WHOLE_LISTS[manifest["kind"]]
     theirs = (live.get(section) or {}).get(name) or ()
     return path if len(theirs) > len(manifest[section][name]) else None
+
+
+def _identity(manifest: Mapping[str, Any]) -> Identity:
+    return manifest["kind"], manifest["metadata"]["name"]
+
+
+def _refuse_what_is_in_the_way(identity: Identity, live: Mapping[str, Any], service: LLMService) -> None:
+    """NameTakenError or InTheWayError where `live` is not to be written: it is another's, or about to go."""
+    metadata, uid = live["metadata"], service.metadata.uid or ""
+    if not belongs_to(live, service.name, uid):
+        owners = [each for each in metadata.get("ownerReferences") or () if each.get("controller")]
+        if any((each["kind"], each["name"]) == (KIND, service.name) for each in owners):
+            what = "is still that of an LLMService of this name that was deleted; it is made again once the cluster's "
+            raise InTheWayError(identity, what + "garbage collector has deleted it, usually within seconds")
+        raise NameTakenError(identity)
+    if is_going(live):
+        held = ", ".join(metadata.get("finalizers") or ()) or "its grace period"
+        what = f"is being deleted since {metadata['deletionTimestamp']} and made again once it is gone; {held} holds it"
+        help_ = "end what uses it, or remove the finalizer if what set it is gone"
+        raise InTheWayError(identity, f"{what}: {help_}" if metadata.get("finalizers") else what)
+
+
+def _out_of_time(identity: Identity) -> ApiError:
+    why = f"the API server took {PASS_SECONDS:.0f} s for others, as if an admission webhook did not answer"
+    return ApiError(0, "OutOfTime", f"{identity[0]} {identity[1]} was left for the next try: {why}")
 
 
 def digest_of(manifest: Object) -> str:

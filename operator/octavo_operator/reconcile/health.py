@@ -13,6 +13,7 @@ from octavo_operator.reconcile.listen import listen
 from octavo_operator.reconcile.queue import WorkQueue
 
 STALLED_SECONDS = 120.0
+HANGING_SECONDS = 600.0  # each request has its limit, and there are not so many in one pass
 SILENT_SECONDS = 1800.0  # three times the pause between two resyncs, each of which is news
 
 
@@ -33,9 +34,11 @@ class Heartbeat:
 
 def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
     """What is wrong, in a sentence; empty: nothing."""
-    stalled, silent = queue.stalled_seconds(), heartbeat.silent_seconds()
+    stalled, hangs, silent = queue.stalled_seconds(), queue.longest_work_seconds(), heartbeat.silent_seconds()
     if stalled > STALLED_SECONDS:
-        return f"no worker has finished anything for {stalled:.0f} s, or one has been at the same LLMService so long"
+        return f"no worker has finished anything for {stalled:.0f} s"
+    if hangs > HANGING_SECONDS:
+        return f"a worker has been at the same LLMService for {hangs:.0f} s"
     if silent > SILENT_SECONDS:
         return f"nothing was heard of the cluster for {silent:.0f} s"
     return ""

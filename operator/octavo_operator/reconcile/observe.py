@@ -82,6 +82,7 @@ _KEPT_METADATA = (
     "resourceVersion",
     "creationTimestamp",
     "deletionTimestamp",
+    "finalizers",
     "labels",
     "ownerReferences",
 )

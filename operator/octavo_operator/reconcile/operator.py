@@ -90,7 +90,8 @@ async def run(options: OperatorOptions) -> None:
     Parts that do not end when they are cancelled are left behind: WatchesHangError.
     """
     metrics = OperatorMetrics()
-    queue, namespaces = WorkQueue[Key](metrics.reconciled), WatchedNamespaces(options.namespaces)
+    queue = WorkQueue[Key](metrics.reconciled, group_of=lambda key: key[0])
+    namespaces = WatchedNamespaces(options.namespaces)
     process = _Process(options, await Cluster.connect(), queue, Heartbeat(), namespaces, metrics)
     _stop_on_signals(process.stop)
     metrics.read_from(process.queue, process.heartbeat)
@@ -189,7 +190,9 @@ def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Se
     make_scaler = process.options.scaler
     scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
     scaling = scaler.reports if scaler else {}
-    reconciler = Reconciler(cluster, indexes, config, loading.reports, scaling, adapters.reports)
+    reconciler = Reconciler(
+        cluster, indexes, config, loading.reports, scaling, adapters.reports, clock=cluster.clock.now
+    )
     return (
         watches.run(functools.partial(_stop_on_signals, process.stop)),
         Resync(cluster, namespaces, indexes, queue, heartbeat).run(),

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +18,9 @@ FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 300.0
 _MOST_DOUBLINGS = 16  # far past the last pause: a power without bound would overflow a float after days
 _URGENT, _USUAL = 0, 1
+SLOW_SECONDS = 10.0
+"""Whose work takes longer is slow, and its group for a while: something that only it meets does not answer."""
+_SLOW_MEMORY_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -30,14 +34,19 @@ class WorkQueue(Generic[Key]):
 
     A key added while it is worked on is worked on again afterwards; a key added many times meanwhile counts once.
     `observer` is called after each piece of work with its seconds and what it failed with (None: nothing). Waiting and
-    working are measured by `clock`, in seconds.
+    working are measured by `clock`, in seconds. Keys of slow groups (see SLOW_SECONDS; `group_of` says which group a
+    key is of) get half of the workers at most, so that others need not wait for them.
     """
 
     def __init__(
         self,
         observer: Callable[[float, Exception | None], object] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
+        group_of: Callable[[Key], Hashable] = lambda _: None,
     ) -> None:
+        self._group_of = group_of
+        self._slow: dict[Hashable, float] = {}
+        self._parked: deque[Key] = deque()
         self._ready: asyncio.PriorityQueue[tuple[int, int, Any]] = asyncio.PriorityQueue()
         self._sequence = 0
         self._waiting: dict[Key, _Waiting] = {}
@@ -73,6 +82,7 @@ class WorkQueue(Generic[Key]):
             self._cancel_timer(key)
         self._waiting.clear()
         self._failures.clear()
+        self._parked.clear()
         while not self._ready.empty():
             self._ready.get_nowait()
 
@@ -81,13 +91,16 @@ class WorkQueue(Generic[Key]):
         return self._since([*(waiting.since for waiting in self._waiting.values()), *self._active.values()])
 
     def stalled_seconds(self) -> float:
-        """How long no key was finished though some wait, or how long one is worked on. 0 while no worker runs.
+        """How long no key was finished though some wait. 0 while no worker runs.
 
         However many wait, this is short as long as workers finish keys.
         """
         oldest = min((waiting.since for waiting in self._waiting.values()), default=None)
-        waits = [] if oldest is None else [max(oldest, self._last_finished)]
-        return self._since([*waits, *self._active.values()])
+        return 0.0 if oldest is None else self._since([max(oldest, self._last_finished)])
+
+    def longest_work_seconds(self) -> float:
+        """For how long a worker has been at the same key."""
+        return self._since([*self._active.values()])
 
     def _since(self, moments: Sequence[float]) -> float:
         return self._clock() - min(moments) if moments and self._workers else 0.0
@@ -104,7 +117,11 @@ class WorkQueue(Generic[Key]):
         try:
             while True:
                 _, _, key = await self._ready.get()
-                if key in self._waiting and key not in self._active:  # else it went before, by the urgent lane
+                if key not in self._waiting or key in self._active:  # it went before, by the urgent lane
+                    continue
+                if self._is_slow(key) and sum(map(self._is_slow, self._active)) >= max(1, self._workers // 2):
+                    self._parked.append(key)
+                else:
                     await self._work_on(key, handle)
         finally:
             self._workers -= 1
@@ -125,10 +142,27 @@ class WorkQueue(Generic[Key]):
                 self.add_after(key, again)
         finally:
             del self._active[key]
+            if self._clock() - started >= SLOW_SECONDS:
+                self._slow[self._group_of(key)] = self._clock()
             if key in self._waiting:
                 self._put(key)
+            while self._parked:  # there may be room for them now
+                self._put_if_waiting(self._parked.popleft())
         self._last_finished = self._clock()
         self._observer(self._last_finished - started, failed)
+
+    def _is_slow(self, key: Key) -> bool:
+        now, group = self._clock(), self._group_of(key)
+        if group is None:
+            return False
+        if now - self._slow.get(group, float("-inf")) < _SLOW_MEMORY_SECONDS:
+            return True
+        hanging = (each for each, since in self._active.items() if now - since >= SLOW_SECONDS)
+        return any(self._group_of(each) == group for each in hanging)
+
+    def _put_if_waiting(self, key: Key) -> None:
+        if key in self._waiting:
+            self._put(key)
 
     def _put(self, key: Key) -> None:
         self._sequence += 1

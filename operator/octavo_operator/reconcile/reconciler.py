@@ -5,28 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from octavo_operator.api.conditions import Reason
-from octavo_operator.api.names import API_VERSION, KIND
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.reconcile.adapter_lists import PodWriter, write_adapter_lists
 from octavo_operator.reconcile.adapter_report import AdapterReport
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Object, Writer
+from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Writer
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
-from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
 from octavo_operator.reconcile.facts import Result
 from octavo_operator.reconcile.field_conflicts import FieldConflicts
-from octavo_operator.reconcile.kinds import BY_NAME, LLMSERVICE
+from octavo_operator.reconcile.kinds import BY_NAME
 from octavo_operator.reconcile.load_report import LoadReport
-from octavo_operator.reconcile.observe import Index, Key, Observation, observe, trimmed
+from octavo_operator.reconcile.observe import Index, Key, Observation, observe
 from octavo_operator.reconcile.pods import mounting_seconds, views
 from octavo_operator.reconcile.problem import Problem
 from octavo_operator.reconcile.rollout import RolloutState, rollout_state
+from octavo_operator.reconcile.server_clock import ServerClock
 from octavo_operator.reconcile.stalled import patience_seconds
-from octavo_operator.reconcile.summarize import invalid_status, summarize, without_load
+from octavo_operator.reconcile.status_writer import StatusCluster, StatusWriter
+from octavo_operator.reconcile.summarize import invalid_status, summarize
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.adapters import claim_of, without_claims
 from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly, why_no_scaler
@@ -43,11 +43,9 @@ _CLAIM_SECONDS = 10.0
 """Between two looks for a claim that is not there."""
 _CLAIM_TRUST = timedelta(minutes=1)
 """For so long a claim that was there is not asked for again."""
-_LOAD_PAUSE = timedelta(minutes=1)
-"""Between two writes of a status in which only the load is another: autoscalers measure it every few seconds."""
 
 
-class ReconcileCluster(Writer, EventWriter, PodWriter, Protocol):
+class ReconcileCluster(Writer, StatusCluster, PodWriter, Protocol):
     """What reconciling needs of a cluster."""
 
 
@@ -62,6 +60,7 @@ class Reconciler:
         reports: Mapping[str, LoadReport] | None = None,
         scaling: Mapping[Key, Mapping[str, Any]] | None = None,
         adapter_reports: Mapping[str, AdapterReport] | None = None,
+        clock: Callable[[], str] | None = None,
     ) -> None:
         self._cluster = cluster
         self._scaling = {} if scaling is None else scaling
@@ -70,12 +69,10 @@ class Reconciler:
         self._indexes = indexes
         self._config = config
         self._children = Children(cluster, FieldConflicts())
-        self._recorder = Recorder(cluster)
-        self._written: dict[Key, Object] = {}
-        self._written_at: dict[Key, datetime] = {}
+        self._statuses = StatusWriter(cluster)
         self._failing: dict[Key, datetime] = {}
         self._claims_seen: dict[Key, datetime] = {}
-        self._clock: Callable[[], str] = lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._clock = clock or ServerClock().now
 
     async def reconcile(self, key: Key) -> float | None:
         """One pass over `key`; raises ApiError to be called again later, or says in how many seconds it wants to be."""
@@ -83,19 +80,17 @@ class Reconciler:
         observed = replace(seen, reports=self._reports, adapter_reports=self._adapter_reports)
         if observed.service is None:
             self._children.forget(key)
-            self._written.pop(key, None)
-            self._written_at.pop(key, None)
+            self._statuses.forget(key)
             self._failing.pop(key, None)
             return None
-        live = self._newest(key, observed.service)
-        if live is observed.service:  # the watch has caught up
-            self._written.pop(key, None)
+        live = self._statuses.newest(key, observed.service)
         if live["metadata"].get("deletionTimestamp"):
             return None  # the garbage collector's work, by owner references
         try:
             reading = parse_stored(live)
         except InvalidLLMServiceError as error:
-            await self._write_status(live, invalid_status(live, str(error), self._clock()))
+            now = self._clock()
+            await self._statuses.write(live, invalid_status(live, str(error), now), now)
             return None
         return await self._reconcile(key, reading.service, replace(observed, service=live, unknown=reading.unknown))
 
@@ -159,11 +154,6 @@ class Reconciler:
         since = self._failing.setdefault(key, moment)
         return applied.failures if moment - since >= _LASTING else applied.refusals
 
-    def _newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The LLMService as the watch reported it, or as it was after our own last write if that is newer."""
-        written = self._written.get(key)
-        return written if written and _version(written) > _version(seen) else seen
-
     async def _rollout_state(self, service: LLMService, observed: Observation) -> RolloutState:
         deployment = observed.children.get(("Deployment", service.name), {})
         pods, now = views(service, observed.pods), self._clock()
@@ -194,35 +184,9 @@ class Reconciler:
         return own or await self._cluster.get(BY_NAME[identity[0]], service.namespace, name)
 
     async def _report(self, service: LLMService, observed: Observation, image: str, result: Result) -> float | None:
-        status = summarize(service, observed, image, result, self._clock())
-        return await self._write_status(observed.service or {}, status.as_object())
-
-    async def _write_status(self, live: Mapping[str, Any], status: Object) -> float | None:
-        """Writes the status if it has changed; returns in how many seconds it is to be written though it has."""
-        metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
-        key = metadata["namespace"], metadata["name"]
-        before = self._newest(key, live).get("status") or {}
-        if before == status:
-            return None
-        now = datetime.fromisoformat(self._clock())
-        if without_load(before) == without_load(status) and key in self._written_at:
-            left = (self._written_at[key] + _LOAD_PAUSE - now).total_seconds()
-            if left > 0:
-                return left
-        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
-        try:
-            written = await self._cluster.apply(manifest, "/status")
-        except ApiError as error:
-            if error.status not in (404, 409):  # deleted meanwhile, and perhaps made again: another event follows
-                raise
-            return None
-        self._written[key], self._written_at[key] = dict(trimmed(LLMSERVICE, written)), now
-        await self._recorder.record(metadata, transitions(before, status))
-        return None
-
-
-def _version(live: Mapping[str, Any]) -> int:
-    return int(live["metadata"]["resourceVersion"])
+        now = self._clock()
+        status = summarize(service, observed, image, result, now)
+        return await self._statuses.write(observed.service or {}, status.as_object(), now)
 
 
 def _running_image(service: LLMService, observed: Observation) -> str:
@@ -252,9 +216,8 @@ def _again(
     service: LLMService, applied: Applied, now: RolloutState, moment: datetime, mounting: list[float]
 ) -> float | None:
     """In how many seconds there will be something to do though nothing changes; None: never."""
-    pauses = (
-        mounting + [conflict.seconds for conflict in applied.conflicts] + ([now.again] if now.again is not None else [])
-    )
+    pauses = mounting + [conflict.seconds for conflict in applied.conflicts]
+    pauses += [seconds for seconds in (now.again, now.retry) if seconds is not None]
     in_force = bounds_in_force(service.spec, moment)
     if in_force and in_force.until:  # other bounds then; the clock is read in whole seconds
         pauses.append((in_force.until - moment).total_seconds() + 1)

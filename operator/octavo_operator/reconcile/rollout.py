@@ -9,7 +9,7 @@ begins no new rollout; once it has ended the Deployment surges again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,14 +26,20 @@ _NO_ROOM = (
     "serving: free what is lacking, or set rollout.strategy to InPlace"
 )
 _NOTICE_SECONDS = 1.0  # times in the API are whole seconds: looked at a moment later, the time is surely over
-_RETRY_SECONDS = 10.0
+_RETRY_SECONDS, _RETRY_REFUSED_SECONDS = 10.0, 60.0
+"""Between two tries to make pods that the API server refused: while an old pod makes room for them, and otherwise.
+
+A ReplicaSet whose pods were refused waits for up to 16 minutes before it tries again, though a quota may be larger by
+then. It tries at once when it changes, and its Deployment hands annotations down to it.
+"""
 
 
 @dataclass(frozen=True)
 class RolloutState:
     """How a rollout goes on. `again`: in how many seconds the answer may be another though nothing changes.
 
-    `tried`: when refused pods are tried again (RFC 3339); None: none are refused.
+    `tried`: when refused pods were last to be tried again (RFC 3339); None: none are refused. `retry`: in how many
+    seconds they are the next time.
     """
 
     in_place: bool = False
@@ -41,6 +47,7 @@ class RolloutState:
     blocked: bool = False
     problem: Problem = _NOTHING
     again: float | None = None
+    retry: float | None = None
 
 
 def rollout_state(
@@ -54,12 +61,25 @@ def rollout_state(
 
     `exclusive`: the claims that are known to be for one node or one pod at a time.
     """
+    state = _state(rollout, deployment, pods, now, exclusive)
+    none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
+    if none_wanted or condition_of(deployment, "ReplicaFailure").get("status") != "True":
+        return state
+    seconds = _RETRY_SECONDS if state.in_place else _RETRY_REFUSED_SECONDS
+    moment = datetime.fromisoformat(now)
+    since = moment.timestamp() % seconds
+    return replace(state, tried=(moment - timedelta(seconds=since)).isoformat(), retry=seconds - since)
+
+
+def _state(
+    rollout: Rollout, deployment: Mapping[str, Any], pods: Sequence[PodView], now: str, exclusive: frozenset[str]
+) -> RolloutState:
     waiting = obstacles(deployment, pods, exclusive, now)
     if not falls_back(rollout):
         return _fixed(rollout, waiting)
     helped = [each for each in waiting if each.helped]
     if is_in_place(deployment) and not _has_ended(deployment) and (helped or not waiting):
-        return _in_place(rollout, deployment, now)
+        return RolloutState(in_place=True, problem=_went_in_place(rollout))
     if not waiting or rollout.paused:
         return RolloutState()
     return _soon_in_place(rollout, helped, now) if helped else _blocked(waiting[0], _NO_ROOM)
@@ -128,20 +148,6 @@ def _has_ended(deployment: Mapping[str, Any]) -> bool:
     there = count_of(deployment, "replicas")
     none_wanted = (deployment.get("spec") or {}).get("replicas") == 0
     return (there > 0 or none_wanted) and is_rolled_out(deployment, there)
-
-
-def _in_place(rollout: Rollout, deployment: Mapping[str, Any], now: str) -> RolloutState:
-    """Old pods are stopped first; where the API server refuses new ones meanwhile, they are tried again soon.
-
-    A ReplicaSet whose pods were refused waits for up to 16 minutes before it tries again, though an old pod has made
-    room since. It tries at once when it changes, and its Deployment hands annotations down to it.
-    """
-    problem = _went_in_place(rollout)
-    if condition_of(deployment, "ReplicaFailure").get("status") != "True":
-        return RolloutState(in_place=True, problem=problem)
-    moment = datetime.fromisoformat(now)
-    tried = moment - timedelta(seconds=moment.timestamp() % _RETRY_SECONDS)
-    return RolloutState(in_place=True, tried=tried.isoformat(), problem=problem, again=_RETRY_SECONDS)
 
 
 def _fixed(rollout: Rollout, waiting: Sequence[Obstacle]) -> RolloutState:

@@ -61,7 +61,7 @@ def desired_replicas(spec: LLMServiceSpec) -> int | None:
         return 0
     if is_autoscaled(spec):
         return None
-    return 1 if spec.replicas is None else spec.replicas
+    return spec.replicas
 
 
 def strategy(rollout: Rollout, in_place: bool = False) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pydantic.alias_generators import to_camel
 
-from octavo_operator.api.engine_flags import NOT_YET
+from octavo_operator.api.engine_flags import SPECULATIVE_METHODS
 from octavo_operator.api.llmservice import LLMServiceSpec
 
 Test = Callable[[LLMServiceSpec], bool]
@@ -29,25 +30,30 @@ class UnsupportedField:
         return f"spec.{shown}: {self.sentence}"
 
 
-def _gives(flag: str, value: str | None) -> Test:
-    """Whether engine.extraArgs gives `flag` another value than `value`."""
+def _gives_unknown_method(spec: LLMServiceSpec) -> bool:
+    """Whether engine.extraArgs gives a --speculative-config of which the engine does not know the method."""
+    given = (argument.partition("=") for argument in spec.engine.extra_args)
+    return any(name == "--speculative-config" and _method(text) not in SPECULATIVE_METHODS for name, _, text in given)
 
-    def applies(spec: LLMServiceSpec) -> bool:
-        given = (argument.removeprefix("--").partition("=") for argument in spec.engine.extra_args)
-        return any(name == flag and text != value for name, _, text in given)
 
-    return applies
+def _method(config: str) -> str:
+    """The method in a --speculative-config; empty if there is none."""
+    try:
+        values = json.loads(config)
+    except (ValueError, RecursionError):
+        return ""
+    method = values.get("method") if isinstance(values, dict) else None
+    return method if isinstance(method, str) else ""
 
 
 _TABLE = (
-    *(
-        UnsupportedField(
-            "engine.extra_args", f"the engine refuses --{flag} yet, so no pod is made; leave it out",
-            _gives(flag, value),
-        )
-        for flag, value in NOT_YET.items()
+    UnsupportedField(
+        "engine.extra_args",
+        "the engine refuses a --speculative-config whose method is not one of "
+        f"{', '.join(sorted(SPECULATIVE_METHODS))}, so no pod is made; leave it out",
+        _gives_unknown_method,
     ),
-)  # fmt: skip
+)
 
 
 def unsupported_fields(spec: LLMServiceSpec) -> list[UnsupportedField]:

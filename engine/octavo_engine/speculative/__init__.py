@@ -1,0 +1,1 @@
+"""Speculative decoding: who proposes draft tokens, and the setting that chooses it."""

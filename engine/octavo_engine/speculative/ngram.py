@@ -1,0 +1,52 @@
+"""Prompt lookup: what followed the newest tokens where they stood before is proposed to follow them again.
+
+Saxena 2023, "Prompt Lookup Decoding" (https://github.com/apoorvumang/prompt-lookup-decoding); vLLM's method `ngram`.
+Answers that repeat their prompt (edits of code, extraction, summaries of documents) gain most.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from octavo_engine.speculative.settings import SpeculativeSettings
+
+_TOKEN = array("i").itemsize
+_MOST_TRIES = 16
+"""Bytes that are alike but begin within a token are no match. Texts that are made of such bytes are given up on, or
+looking for a match would take time for each of their tokens."""
+
+
+class NGramProposer:
+    """Keeps each request's tokens as bytes, in which a few tokens are found at the speed of memory."""
+
+    def __init__(self, settings: SpeculativeSettings) -> None:
+        self._settings = settings
+        self._texts: dict[str, bytearray] = {}
+
+    def propose(self, request_id: str, token_ids: Sequence[int]) -> Sequence[int]:
+        """What followed the longest n-gram that `token_ids` end with where it stood last; empty if it is new."""
+        text = self._texts.setdefault(request_id, bytearray())
+        text += array("i", token_ids[len(text) // _TOKEN :]).tobytes()
+        for length in range(self._settings.lookup_max, self._settings.lookup_min - 1, -1):
+            if (end := _end_of_match(text, length * _TOKEN)) >= 0:
+                drafts = array("i", bytes(text[end : end + self._settings.num_speculative_tokens * _TOKEN]))
+                return drafts.tolist()
+        return ()
+
+    def remove(self, request_id: str) -> None:
+        """Forget a request that has ended."""
+        self._texts.pop(request_id, None)
+
+
+def _end_of_match(text: bytearray, size: int) -> int:
+    """Where the last occurrence of the final `size` bytes before them ends; -1 if there is none or it is not found."""
+    if len(text) <= size:
+        return -1
+    wanted, before = text[-size:], len(text) - 1
+    for _ in range(_MOST_TRIES):
+        start = text.rfind(wanted, 0, before)
+        if start % _TOKEN == 0 or start < 0:
+            return start if start < 0 else start + size
+        before = start + size - 1
+    return -1

@@ -1,0 +1,43 @@
+"""The API server's clock, by which times of objects are judged: a node's own may be wrong by hours.
+
+Every answer of the API server says its time (RFC 9110, Date, in whole seconds). A difference of a few seconds is that
+of rounding and of answers on their way, and not taken for one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+logger = logging.getLogger(__name__)
+
+TOLERANCE_SECONDS = 5.0
+
+
+class ServerClock:
+    """This machine's clock (`local`: seconds since 1970) and how far it was off by the last answer."""
+
+    def __init__(self, local: Callable[[], float] = time.time) -> None:
+        self._local = local
+        self._offset = 0.0
+
+    def told(self, date: str | None) -> None:
+        """Takes note of an answer's Date; what is none is not."""
+        try:
+            offset = parsedate_to_datetime(date or "").timestamp() - self._local()
+        except ValueError:
+            return
+        offset = offset if abs(offset) > TOLERANCE_SECONDS else 0.0
+        if abs(offset - self._offset) > TOLERANCE_SECONDS:
+            logger.warning(
+                "this machine's clock differs from the API server's by %.0f s, and times are judged by that one", offset
+            )
+        self._offset = offset
+
+    def now(self) -> str:
+        """RFC 3339, in whole seconds."""
+        moment = datetime.fromtimestamp(self._local(), UTC) + timedelta(seconds=self._offset)
+        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,170 @@
+"""Writes an LLMService's status where it has changed, and sees to it that it holds nothing but what the operator says.
+
+Conditions of other types than ours are left alone: other controllers may add theirs. Fields that the cluster's CRD does
+not have, since it is older than the operator, are left out: the rest is worth more than none.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from octavo_operator.api.conditions import ConditionType
+from octavo_operator.api.names import API_VERSION, FIELD_MANAGER, KIND
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.events import EventWriter, Recorder, transitions
+from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
+from octavo_operator.reconcile.observe import Key, trimmed
+from octavo_operator.reconcile.summarize import without_load
+
+Object = dict[str, Any]
+logger = logging.getLogger(__name__)
+
+LOAD_PAUSE = timedelta(minutes=1)
+"""Between two writes of a status in which only the load is another: autoscalers measure it every few seconds."""
+UNKNOWN_SECONDS = 600.0
+"""For so long a field that the CRD does not have is left out; then it may have been upgraded."""
+_UNKNOWN = re.compile(r"\.status((?:\.\w+)+)[^:\s]*: field not declared in schema")
+_MOST_UNKNOWN = 8
+
+
+class StatusCluster(EventWriter, Protocol):
+    """What writing a status needs of a cluster."""
+
+    async def apply(
+        self,
+        manifest: Object,
+        subresource: str = "",
+        dry_run: bool = False,
+        manager: str = FIELD_MANAGER,
+        force: bool = True,
+    ) -> Object:
+        """Server-side apply; the live object."""
+
+    async def merge(
+        self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""
+    ) -> Object:
+        """Merges `patch` into an object that exists; the live object."""
+
+
+class StatusWriter:
+    """Remembers its own last writes: a watch may be behind. `clock`: seconds of no particular origin."""
+
+    def __init__(self, cluster: StatusCluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._recorder = Recorder(cluster)
+        self._clock = clock
+        self._written: dict[Key, Object] = {}
+        self._written_at: dict[Key, datetime] = {}
+        self._unknown: dict[tuple[str, ...], float] = {}
+
+    def forget(self, key: Key) -> None:
+        """The LLMService is gone."""
+        self._written.pop(key, None)
+        self._written_at.pop(key, None)
+
+    def newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The LLMService as the watch reported it, or as it was after our own last write if that is newer."""
+        written = self._written.get(key)
+        if written and _version(written) > _version(seen):
+            return written
+        if written is not seen:  # the watch has caught up
+            self._written.pop(key, None)
+        return seen
+
+    async def write(self, live: Mapping[str, Any], status: Object, now: str) -> float | None:
+        """Writes the status if it has changed; returns in how many seconds it is to be written though it has."""
+        metadata = {name: live["metadata"][name] for name in ("name", "namespace", "uid")}
+        key = metadata["namespace"], metadata["name"]
+        before, status = self.newest(key, live).get("status") or {}, self._known(status)
+        if _own(before) == status:
+            return None
+        moment = datetime.fromisoformat(now)
+        if without_load(_own(before)) == without_load(status) and key in self._written_at:
+            left = (self._written_at[key] + LOAD_PAUSE - moment).total_seconds()
+            if left > 0:
+                return left
+        try:
+            written = await self._put(metadata, status)
+        except ApiError as error:
+            if error.status not in (404, 409):  # deleted meanwhile, and perhaps made again: another event follows
+                raise
+            return None
+        self._written[key], self._written_at[key] = dict(trimmed(LLMSERVICE, written)), moment
+        await self._recorder.record(metadata, transitions(before, status))
+        return None
+
+    async def _put(self, metadata: Mapping[str, Any], status: Object) -> Object:
+        """Writes `status`, but for fields that the CRD turns out not to have, and removes what others have added."""
+        for _ in range(_MOST_UNKNOWN):
+            status = self._known(status)
+            manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
+            try:
+                written = await self._cluster.apply(manifest, "/status")
+                break
+            except ApiError as error:
+                if not self._learn(error):
+                    raise
+        else:
+            written = await self._cluster.apply({**manifest, "status": self._known(status)}, "/status")
+        if superfluous := _superfluous(_own(written.get("status") or {}), status):
+            patch = {"metadata": {"uid": metadata["uid"]}, "status": superfluous}
+            return await self._cluster.merge(LLMSERVICE, metadata["namespace"], metadata["name"], patch, "/status")
+        return written
+
+    def _learn(self, error: ApiError) -> bool:
+        """Whether the API server named fields that the CRD does not have; they are left out from now on."""
+        found = {tuple(path.split(".")[1:]) for path in _UNKNOWN.findall(error.message)}
+        for path in found:
+            logger.warning(
+                "the CRD has no field status.%s: it is older than this operator, and does without it; apply "
+                "manifests/crd.yaml, or upgrade the chart with crd.install",
+                ".".join(path),
+            )
+            self._unknown[path] = self._clock()
+        return bool(found)
+
+    def _known(self, status: Object) -> Object:
+        """`status` without the fields that the CRD was lately found not to have."""
+        for path, since in self._unknown.items():
+            if self._clock() - since < UNKNOWN_SECONDS:
+                status = _without(status, path)
+        return status
+
+
+def _version(live: Mapping[str, Any]) -> int:
+    return int(live["metadata"]["resourceVersion"])
+
+
+def _without(content: Object, path: tuple[str, ...]) -> Object:
+    """`content` without the field at `path`; also in each item of a list on the way."""
+    first, *rest = path
+    if not rest:
+        return {name: value for name, value in content.items() if name != first}
+    inner = content.get(first)
+    if isinstance(inner, dict):
+        return {**content, first: _without(inner, tuple(rest))}
+    return content
+
+
+def _own(status: Mapping[str, Any]) -> Object:
+    """`status` without conditions of other controllers, which add types of their own."""
+    if "conditions" not in status:
+        return dict(status)
+    ours = [each for each in status["conditions"] if each["type"] in set(ConditionType)]
+    return {**status, "conditions": ours}
+
+
+def _superfluous(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Object:
+    """A merge patch that removes the fields of `there` that are not `wanted`, as somebody has written by hand."""
+    patch: Object = {}
+    for name, value in there.items():
+        if name not in wanted:
+            patch[name] = None
+        elif isinstance(value, Mapping) and (inner := _superfluous(value, wanted[name])):
+            patch[name] = inner
+    return patch
