@@ -7,6 +7,38 @@ enum epilogue { PLAIN = 0, SILU_MUL = 1, WIDE = 2 /* y is float32, not rounded *
 void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
             uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads);
 
+/* How scales are stored. */
+enum scales { SCALE_FLOAT32 = 0, SCALE_BFLOAT16 = 1, SCALE_FLOAT16 = 2 };
+
+/* Rows of a weight as whole numbers: (code - zero - offset) * scale + minimum, where `group` columns of a row share scale,
+   zero and minimum. */
+struct codes {
+    const uint8_t *codes;        /* [rows][inner * bits / 8]; of 4 bits the first one is in the lower half of a byte */
+    const void *scale, *minimum; /* [rows][groups]; minimum may be null */
+    const uint8_t *zero;         /* [rows][groups] or null */
+    long rows, inner, groups, group; /* group: a multiple of 16 (of 32, if codes have 4 bits), or a row */
+    float offset;
+    int bits, flip, scales; /* flip: of codes of 8 bits, the bits that make them signed ones, 0 or 128 */
+};
+
+/* A weight of `count` parts, whose rows follow one another. */
+struct coded {
+    const struct codes *parts;
+    long count;
+};
+
+long coded_scratch(long tokens, long inner, int tiles, int threads);
+
+void coded_linear(const struct coded *weight, const void *x, const void *bias, const void *addend, void *y, void *scratch,
+                  long tokens, int dtype, int tiles, int threads);
+
+void decode(const struct coded *weight, void *y, int dtype, int threads);
+
+void decode_rows(const struct codes *w, long row, long count, void *y, int dtype);
+
+void tiles_of_codes(const struct codes *w, const uint16_t *x, const uint16_t *bias, const uint16_t *addend, uint16_t *y,
+                    uint32_t *packed, uint16_t *tile, long tokens, long stride, int threads);
+
 void rms_norm(const void *x, const void *weight, void *y, long tokens, long size, float eps, int dtype, int threads);
 
 void rotate(void *x, const float *cos, const float *sin, long tokens, long stride, long heads, long head_dim, int dtype,

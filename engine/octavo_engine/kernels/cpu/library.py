@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.build import BuildError, built_library
+from octavo_engine.kernels.cpu.coded import CodedWeight
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "attend": (*[_POINTER] * 8, *[_LONG] * 7, _FLOAT, _INT, _INT),
     "attend_chunks": (*[_POINTER] * 6, *[_LONG] * 8, _FLOAT, _INT, _INT),
     "add_adapters": (*[_POINTER] * 4, _LONG, _INT, _INT),
+    "coded_linear": (*[_POINTER] * 6, _LONG, _INT, _INT, _INT),
+    "decode": (*[_POINTER] * 2, _INT, _INT),
     "decoder_layers": (*[_POINTER] * 11, _LONG, _INT),
 }
 
@@ -88,6 +91,7 @@ def load(path: Path) -> CPUKernels:
     for name, arguments in _SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, None
+    library.coded_scratch.argtypes, library.coded_scratch.restype = (_LONG, _LONG, _INT, _INT), _LONG
     return CPUKernels(library)
 
 
@@ -133,6 +137,38 @@ class CPUKernels:
             epilogue,
             torch.get_num_threads(),
         )
+
+    def coded_linear(
+        self, x: Tensor, weight: CodedWeight, bias: Tensor | None = None, addend: Tensor | None = None, *, tiles: bool
+    ) -> Tensor:
+        """x [T, in] weight [out, in]^T + bias + addend [T, out], contiguous and of one type; weights known to kernels.
+
+        Sums are float32 of exact products and rounded once. With `tiles`, for many tokens in bfloat16 alone, the
+        numbers of the weight are rounded to bfloat16 first, some rows at a time.
+        """
+        tokens, threads = len(x), torch.get_num_threads()
+        output = x.new_empty(tokens, weight.rows)
+        scratch = x.new_empty(self.library.coded_scratch(tokens, weight.columns, tiles, threads), dtype=torch.uint8)
+        self.library.coded_linear(
+            ctypes.byref(weight.structure),
+            x.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            None if addend is None else addend.data_ptr(),
+            output.data_ptr(),
+            scratch.data_ptr(),
+            tokens,
+            DTYPES[x.dtype],
+            tiles,
+            threads,
+        )
+        return output
+
+    def decode(self, weight: CodedWeight, dtype: torch.dtype) -> Tensor:
+        """The numbers of a weight [out, in] in `dtype`, computed in float32."""
+        output = torch.empty(weight.rows, weight.columns, dtype=dtype, device="cpu")
+        pointers = ctypes.byref(weight.structure), output.data_ptr()
+        self.library.decode(*pointers, DTYPES[dtype], torch.get_num_threads())
+        return output
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x [T, size] / rms(x) * weight [size], contiguous; size a multiple of LANES."""

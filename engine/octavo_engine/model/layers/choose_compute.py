@@ -16,6 +16,7 @@ from octavo_engine.model.layers.pointwise import CPUPointwise
 from octavo_engine.model.layers.products import (
     PackedWeights,
     by_tokens,
+    kernel_coded_product,
     kernel_gated_product,
     kernel_logits,
     kernel_product,
@@ -103,6 +104,7 @@ def kernel_compute(kernels: CPUKernels, path: Path = "kernels", fused: ModelSpec
         product=product,
         gated_product=kernel_gated_product(kernels, most_tokens),
         logits_product=kernel_logits(kernels),
+        coded_product=kernel_coded_product(kernels, cpu_features(), product),
         pointwise=CPUPointwise(kernels),
         experts=ExpertsInTurn(product),
         runner=runner,

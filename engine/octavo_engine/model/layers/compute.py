@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.attention.context import AttentionContext
+from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts import Experts
 from octavo_engine.kernels.norm_weights import NormWeights
 from octavo_engine.kernels.quantized import Quantized, Scaling
@@ -18,6 +19,7 @@ from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.experts_in_turn import ExpertMixture, ExpertsInTurn
 from octavo_engine.model.layers.pointwise import Pointwise, TorchPointwise
 from octavo_engine.model.layers.products import (
+    CodedProduct,
     GatedProduct,
     LogitsProduct,
     PackedWeights,
@@ -39,6 +41,8 @@ class Compute:
     logits_product: LogitsProduct = torch_logits
     logits_dtype: torch.dtype | None = torch.float32
     """In which logits are sampled; None: in the model's type, as they are multiplied."""
+    coded_product: CodedProduct | None = None
+    """Of weights of 4 or 8 bits as they are; None: they are dequantized by the method that stores them."""
     pointwise: Pointwise = field(default_factory=TorchPointwise)
     experts: ExpertMixture = field(default_factory=partial(ExpertsInTurn, torch_product))
     runner: LayerRunner = one_by_one
@@ -50,6 +54,10 @@ class Compute:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, addend: Tensor | None = None) -> Tensor:
         """x [T, in] weight [out, in]^T + bias [out], added to `addend` [T, out], which may be overwritten."""
         return self.product(x, weight, bias, addend)
+
+    def coded(self, x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
+        """x [T, in] weight [out, in]^T + bias [out] + addend [T, out]; None where nothing multiplies such codes."""
+        return None if self.coded_product is None else self.coded_product(x, weight, bias, addend)
 
     def gated(self, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         """act(gate) * up [T, inner], where [gate up] are x times the two halves of weight [2 * inner, in]."""

@@ -81,7 +81,11 @@ class Linear(nn.Module):
         return self._multiply(x, None)
 
     def _multiply(self, x: Tensor | Quantized, addend: Tensor | None) -> Tensor:
-        product = self.method.apply(self.weights, x, self.bias, addend, self.options.compute)
+        coded, compute, product = self.weights.coded, self.options.compute, None
+        if coded is not None:
+            product = compute.coded(cast("Tensor", x), coded, self.bias, addend)
+        if product is None:
+            product = self.method.apply(self.weights, x, self.bias, addend, compute)
         return product if self.lora is None else self.lora.add_to(product, cast("Tensor", x))
 
     def add_to(self, residual: Tensor | None, x: Tensor | Quantized) -> ResidualStream:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from octavo_engine.kernels.cpu.library import CPUKernels
+from octavo_engine.kernels.cpu.coded import CodedWeight
+from octavo_engine.kernels.cpu.features import CPUFeatures
+from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels
 
 Product = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 """x [T, in], weight [out, in], bias [out], addend [T, out] to x weight^T + bias + addend [T, out], in x's dtype.
@@ -18,9 +21,14 @@ The addend may be overwritten."""
 GatedProduct = Callable[[Tensor, Tensor, Tensor | None, str], Tensor | None]
 """x [T, in], weight [2 * inner, in], bias and an activation's name to act(gate) * up [T, inner] in one pass, where
 [gate up] are x times the two halves of the weight; None where it does not know how to."""
+CodedProduct = Callable[[Tensor, CodedWeight, Tensor | None, Tensor | None], Tensor | None]
+"""The same as `Product` with a weight of 4 or 8 bits; None where it does not know how to."""
 LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
 
+_FEW_CODED, _FEW_CODED_IN_PAIRS, _FEW_CODED_BESIDE_AMX = 16, 32, 16
+"""For no more tokens than these codes are multiplied as they are: in float32, in pairs of bfloat16, and where the CPU
+has AMX, which is not measured."""
 _FEW_TO_WIDEN_FOR = 8
 """For no more tokens than these a weight is read as it is."""
 
@@ -57,6 +65,35 @@ def kernel_product(kernels: CPUKernels) -> Product:
         return kernels.linear(x, weight, bias, addend) if by_kernels else torch_product(x, weight, bias, addend)
 
     return product
+
+
+CodedPath = Literal["dots", "tiles", "decoded"]
+"""The ways to multiply with codes: as they are; as bfloat16, some rows at a time; all as what is computed in."""
+
+
+def choose_coded_path(features: CPUFeatures, dtype: torch.dtype, tokens: int) -> CodedPath:
+    """The quickest way to multiply so many tokens in `dtype` with codes on a CPU with these features.
+
+    Tiles are as quick as products in bfloat16 are; where those are emulated or oneDNN has AMX for them, all is decoded.
+    """
+    if dtype == torch.bfloat16 and features.avx512_bf16:
+        few = _FEW_CODED_BESIDE_AMX if features.amx else _FEW_CODED_IN_PAIRS
+        return "dots" if tokens <= few else "decoded" if features.amx else "tiles"
+    return "dots" if tokens <= _FEW_CODED else "decoded"
+
+
+def kernel_coded_product(kernels: CPUKernels, features: CPUFeatures, product: Product) -> CodedProduct:
+    """By our C kernels; `product` multiplies what they have decoded. In half precision, or with other groups: None."""
+
+    def coded(x: Tensor, weight: CodedWeight, bias: Tensor | None, addend: Tensor | None) -> Tensor | None:
+        if x.dtype not in DTYPES or not weight.known_to_kernels:
+            return None
+        path = choose_coded_path(features, x.dtype, len(x))
+        if path == "decoded":
+            return product(x, kernels.decode(weight, x.dtype), bias, addend)
+        return kernels.coded_linear(x.contiguous(), weight, bias, addend, tiles=path == "tiles")
+
+    return coded
 
 
 def kernel_gated_product(kernels: CPUKernels, most_tokens: int | None) -> GatedProduct:

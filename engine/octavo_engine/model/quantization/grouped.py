@@ -2,7 +2,7 @@
 
 A number is code - zero, or what a table has for its code, times a scale that some columns of a row share; or code times
 scale plus a minimum. Codes of 4 bits lie two to a byte, the first one in the lower half. Products dequantize it,
-which is the reference for quicker ways.
+which is the reference for quicker ways (`Weights.coded`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
@@ -89,7 +90,7 @@ class Grouped:
         if self.act_order:
             indices = parameter(len(shape.parts), columns, dtype=torch.int32, device=device)
         scales = torch.bfloat16 if self.has_minimum else torch.float32
-        return Weights(
+        weights = Weights(
             parameter(rows, columns * self.bits // 8, dtype=torch.uint8, device=device),
             parameter(rows, groups, dtype=scales, device=device),
             zero=zero,
@@ -98,6 +99,24 @@ class Grouped:
             parts=shape.parts,
             dtype=dtype,
         )
+        weights.coded = self._coded(weights, columns)
+        return weights
+
+    def _coded(self, weights: Weights, columns: int) -> CodedWeight | None:
+        """As the kernels for CPUs read it; None: they know neither tables nor columns in groups in no order."""
+        if self.act_order or self.table is not None:
+            return None
+        part = CodedPart(
+            codes=weights.weight,
+            scale=cast("Tensor", weights.scale),
+            bits=self.bits,
+            columns=columns,
+            group=self.group_size,
+            minimum=weights.minimum,
+            zero=weights.zero,
+            offset=0.0 if self.has_minimum else float(self.zero_offset) if self.has_zeros else 2.0 ** (self.bits - 1),
+        )
+        return CodedWeight([part])
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """What the format's own function says."""

@@ -1,7 +1,7 @@
 """Weights as whole numbers of 8 bits, a scale for each output channel: `--quantization int8`, compressed-tensors' own.
 
-A weight is dequantized in each product; activations stay in the type that is computed in, also where a checkpoint was
-made for activations in 8 bits, which are nearer to the original so.
+A weight is dequantized in each product, unless kernels multiply it as it is. Activations stay in the type that is
+computed in, also where a checkpoint was made for activations in 8 bits, which are nearer to the original so.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain
 from octavo_engine.model.fields import Fields
@@ -48,8 +49,11 @@ class INT8:
         fp8_products: bool,  # noqa: ARG002
     ) -> Weights:
         """Values and scales."""
-        values = parameter(shape.rows, shape.columns.size, dtype=torch.int8, device=device)
-        return Weights(values, parameter(shape.rows, 1, dtype=torch.float32, device=device), dtype=dtype)
+        columns = shape.columns.size
+        values = parameter(shape.rows, columns, dtype=torch.int8, device=device)
+        scale = parameter(shape.rows, 1, dtype=torch.float32, device=device)
+        coded = CodedWeight([CodedPart(codes=values, scale=scale, bits=8, columns=columns, group=None)])
+        return Weights(values, scale, coded=coded, dtype=dtype)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """A weight that is quantized, or values with a scale for each row."""

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Span
 
@@ -35,6 +36,9 @@ class Weights:
     """The rows of each projection, where a method treats them differently."""
     input_scale: nn.Parameter | None = None
     """What is known of the input's size, float32 [1]."""
+    coded: CodedWeight | None = None
+    """The same memory as the C kernels for CPUs read it, where the method's numbers are codes with scales: products are
+    theirs then, where there are such kernels, and else the method's own."""
     dtype: torch.dtype = torch.float32
     """Of results."""
     in_8_bits: bool = False

@@ -1,0 +1,393 @@
+/* y = x W^T, where the numbers of W are codes of 4 or 8 bits with scales by groups of columns.
+
+   Few tokens ("dots"): codes become numbers in registers, groups are summed as they are and scaled once, so that a weight
+   takes no more time than its bytes take from memory. Codes of 4 bits are spread by shifts of a whole register, which
+   takes them out of order: the input is laid out in the order that this gives. Many tokens ("tiles"): some rows at a time
+   become bfloat16, which linear.c multiplies with all tokens. */
+#include <omp.h>
+
+#include "kernels.h"
+#include "vector.h"
+
+#define MAX_TOKENS (REGISTERS == 32 ? 8 : 4)
+#define CHUNK (8 * LANES) /* codes of 4 bits in a register */
+#define BLOCK 4096        /* columns whose scales are in float32 at a time */
+#define PARALLEL_FROM 8192
+
+enum path { FLOATS = 0 /* in float32 */, PAIRS = 1 /* codes are exact in bfloat16, and so are their products */ };
+
+struct few {
+    const struct codes *w;
+    char *x;     /* [tokens][padded] in the order of the codes */
+    float *sums; /* [tokens][grains]: of the inputs of each grain */
+    long tokens, padded, grains;
+    int grain; /* columns whose products are summed before they are scaled; 0: all of a row */
+    enum path path;
+};
+
+INLINE long up(long size, long unit) { return (size + unit - 1) / unit * unit; }
+
+/* BYTES bytes, of which `left` are there: others are 0. */
+INLINE words take(const uint8_t *from, long left) {
+    if (left >= BYTES) return *(const words_at *)from;
+#if defined(__AVX512F__)
+    return (words)_mm512_maskz_loadu_epi8(left > 0 ? (1ull << left) - 1 : 0, from);
+#else
+    uint8_t bytes[BYTES] = {0};
+    if (left > 0) memcpy(bytes, from, left);
+    return *(const words_at *)bytes;
+#endif
+}
+
+/* LANES codes of a byte each as floats, of which `left` are there; bits of `flip` are changed first. */
+INLINE floats whole(const uint8_t *from, long left, int flip) {
+    uint8_t bytes[LANES];
+    if (left < LANES) {
+        memset(bytes, 0, sizeof bytes);
+        if (left > 0) memcpy(bytes, from, left);
+        from = bytes;
+    }
+#if defined(__AVX512F__)
+    __m128i v = _mm_loadu_si128((const __m128i *)from);
+    return (floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_xor_si128(v, _mm_set1_epi8(flip))));
+#elif defined(__AVX2__)
+    __m128i v = _mm_loadl_epi64((const __m128i *)from);
+    return (floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_xor_si128(v, _mm_set1_epi8(flip))));
+#else
+    floats value;
+    for (int i = 0; i < LANES; i++) value[i] = (int8_t)(from[i] ^ flip);
+    return value;
+#endif
+}
+
+INLINE float scale_at(const void *from, long index, enum scales kind) {
+    if (kind == SCALE_FLOAT32) return ((const float *)from)[index];
+    if (kind == SCALE_BFLOAT16) return wide(((const uint16_t *)from)[index]);
+    return ((const _Float16 *)from)[index];
+}
+
+/* `count` scales from `index` on; LANES at a time where those are in memory. */
+INLINE void widen_scales(const void *from, long index, long count, float *to, enum scales kind) {
+    long i = 0;
+#if defined(__AVX512F__)
+    for (; i < count; i += LANES) {
+        long left = count - i < LANES ? count - i : LANES;
+        __mmask16 mask = (1u << left) - 1;
+        if (kind == SCALE_FLOAT32) {
+            *(floats_at *)(to + i) = (floats)_mm512_maskz_loadu_ps(mask, (const float *)from + index + i);
+            continue;
+        }
+        __m256i raw = _mm256_maskz_loadu_epi16(mask, (const uint16_t *)from + index + i);
+        *(floats_at *)(to + i) = kind == SCALE_BFLOAT16 ? (floats)(widen((halves)raw) << 16) : (floats)_mm512_cvtph_ps(raw);
+    }
+#elif defined(__AVX2__)
+    for (; i + LANES <= count; i += LANES) {
+        if (kind != SCALE_FLOAT16) {
+            *(floats_at *)(to + i) = load(from, index + i, kind == SCALE_FLOAT32 ? FLOAT32 : BFLOAT16);
+            continue;
+        }
+        __m128i raw = _mm_loadu_si128((const __m128i *)((const uint16_t *)from + index + i));
+        *(floats_at *)(to + i) = (floats)_mm256_cvtph_ps(raw);
+    }
+#endif
+    for (; i < count; i++) to[i] = scale_at(from, index + i, kind);
+}
+
+/* Scales of a row by grains, from the one of column `first` on, and what is added to each grain's numbers. Both have room
+   for LANES more than `count`. */
+INLINE void scales_of(const struct codes *w, long row, long first, long count, long grain, float *scale, float *minimum,
+                      int has_minimum) {
+    long at = row * w->groups;
+    if (w->group == grain) {
+        widen_scales(w->scale, at + first / grain, count, scale, w->scales);
+        if (w->minimum) widen_scales(w->minimum, at + first / grain, count, minimum, w->scales);
+    } else
+        for (long i = 0; i < count; i++) {
+            scale[i] = scale_at(w->scale, at + (first + i * grain) / w->group, w->scales);
+            if (w->minimum) minimum[i] = scale_at(w->minimum, at + (first + i * grain) / w->group, w->scales);
+        }
+    if (has_minimum && !w->minimum)
+        for (long i = 0; i < count; i++) {
+            float zero = w->zero ? w->zero[at + (first + i * grain) / w->group] : 0;
+            minimum[i] = -(zero + w->offset) * scale[i];
+        }
+    *(floats_at *)(scale + count) = (floats){0};
+    if (has_minimum) *(floats_at *)(minimum + count) = (floats){0};
+}
+
+INLINE int has_minimum(const struct codes *w) { return w->minimum || w->zero || w->offset != 0; }
+
+#if defined(__AVX512BF16__)
+/* 0 to 15 in bfloat16, twice: a lookup takes five bits, of which the highest one is the next code's. */
+#define SIXTEEN 0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120, 0x4130, 0x4140, 0x4150, 0x4160, 0x4170
+static const uint16_t numbers[2 * LANES] __attribute__((aligned(64))) = {SIXTEEN, SIXTEEN};
+
+INLINE words lookup(words table, words codes, int shift) {
+    return (words)_mm512_permutexvar_epi16(_mm512_srli_epi16((__m512i)codes, shift), (__m512i)table);
+}
+#endif
+
+/* sums += codes of 4 bits of the columns [first, end) with `tokens` tokens; scales by 32 columns. */
+INLINE void dots_of_4(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
+                      int tokens, floats sums[MAX_TOKENS], enum path path) {
+    const char *x = a->x + token * a->padded * (path == PAIRS ? 2 : 4);
+#if defined(__AVX512BF16__)
+    words table = *(const words_at *)numbers;
+#endif
+    for (long k = first; k < end; k += CHUNK, scale += CHUNK / 32) {
+        words v = take(codes + k / 2, (end - k) / 2);
+        floats group = __builtin_shuffle(*(const floats_at *)scale, LANE_NUMBERS / 4), part[MAX_TOKENS];
+        UNROLL for (int t = 0; t < tokens; t++) part[t] = (floats){0};
+        if (path == PAIRS) {
+#if defined(__AVX512BF16__)
+            UNROLL for (int j = 0; j < 4; j++) {
+                words w = lookup(table, v, 4 * j);
+                UNROLL for (int t = 0; t < tokens; t++)
+                    part[t] = dot_pairs(part[t], w, *(const words_at *)(x + 2 * (t * a->padded + k) + j * BYTES));
+            }
+#endif
+        } else
+            UNROLL for (int j = 0; j < 8; j++) {
+                floats w = __builtin_convertvector((ints)(v >> (4 * j) & 15), floats);
+                UNROLL for (int t = 0; t < tokens; t++)
+                    part[t] += w * *(const floats_at *)(x + 4 * (t * a->padded + k) + j * BYTES);
+            }
+        UNROLL for (int t = 0; t < tokens; t++) sums[t] += part[t] * group;
+    }
+}
+
+/* The same of codes of 8 bits, in order. */
+INLINE void dots_of_8(const struct few *a, const uint8_t *codes, const float *scale, long first, long end, long token,
+                      int tokens, floats sums[MAX_TOKENS], int grain, enum path path) {
+    const char *x = a->x + token * a->padded * (path == PAIRS ? 2 : 4);
+    long step = path == PAIRS ? 2 * LANES : LANES;
+    for (long k = first; k < end; k += step) {
+        floats group = all(grain ? scale[(k - first) / (grain ? grain : 1)] : 0);
+        floats low = whole(codes + k, end - k, a->w->flip);
+        if (path == PAIRS) {
+#if defined(__AVX512BF16__)
+            floats high = whole(codes + k + LANES, end - k - LANES, a->w->flip);
+            words w = (words)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+            if (grain == LANES)
+                group = __builtin_shuffle(*(const floats_at *)(scale + (k - first) / LANES), LANE_NUMBERS / (LANES / 2));
+            UNROLL for (int t = 0; t < tokens; t++) {
+                words input = *(const words_at *)(x + 2 * (t * a->padded + k));
+                if (grain) sums[t] += dot_pairs((floats){0}, w, input) * group;
+                else sums[t] = dot_pairs(sums[t], w, input);
+            }
+#endif
+        } else {
+            if (grain) low *= group;
+            UNROLL for (int t = 0; t < tokens; t++) sums[t] += low * *(const floats_at *)(x + 4 * (t * a->padded + k));
+        }
+    }
+}
+
+/* out[t] = one row's product with each token. */
+INLINE void row_of(const struct few *a, long row, long token, int tokens, float *out, int bits, int grain, enum path path) {
+    const struct codes *w = a->w;
+    const uint8_t *codes = w->codes + row * (w->inner * bits / 8);
+    floats sums[MAX_TOKENS], extra[MAX_TOKENS];
+    float scale[BLOCK / 16 + LANES], minimum[BLOCK / 16 + LANES];
+    int shifted = has_minimum(w);
+    for (int t = 0; t < tokens; t++) sums[t] = extra[t] = (floats){0};
+    if (!grain) scales_of(w, row, 0, 1, w->inner, scale, minimum, shifted);
+    for (long k = 0; k < w->inner; k += BLOCK) {
+        long end = w->inner - k < BLOCK ? w->inner : k + BLOCK, count = grain ? (end - k + grain - 1) / grain : 1;
+        if (grain) scales_of(w, row, k, count, grain, scale, minimum, shifted);
+        if (bits == 4) dots_of_4(a, codes, scale, k, end, token, tokens, sums, path);
+        else dots_of_8(a, codes, scale, k, end, token, tokens, sums, grain, path);
+        if (!shifted || (!grain && k)) continue;
+        for (long i = 0; i < count; i += LANES)
+            for (int t = 0; t < tokens; t++)
+                extra[t] += *(const floats_at *)(minimum + i) *
+                            *(const floats_at *)(a->sums + (token + t) * a->grains + (grain ? k / grain : 0) + i);
+    }
+    for (int t = 0; t < tokens; t++) out[t] = total(grain ? sums[t] + extra[t] : sums[t] * scale[0] + extra[t]);
+}
+
+static void rows_of(const struct few *a, long row, int count, long token, int tokens, float out[MAX_TOKENS][LANES]) {
+#define ROWS(BITS, GRAIN, PATH, TOKENS)                         \
+    for (int r = 0; r < count; r++) {                           \
+        float one[MAX_TOKENS];                                  \
+        row_of(a, row + r, token, TOKENS, one, BITS, GRAIN, PATH); \
+        for (int t = 0; t < TOKENS; t++) out[t][r] = one[t];    \
+    }
+#define BY_TOKENS(BITS, GRAIN, PATH)                            \
+    if (tokens == 1) ROWS(BITS, GRAIN, PATH, 1)                 \
+    else if (tokens == 2) ROWS(BITS, GRAIN, PATH, 2)            \
+    else if (tokens == 4) ROWS(BITS, GRAIN, PATH, 4)            \
+    else ROWS(BITS, GRAIN, PATH, MAX_TOKENS)
+#define BY_GRAIN(PATH)                                          \
+    if (a->w->bits == 4) { BY_TOKENS(4, 32, PATH) }             \
+    else if (a->grain == 32) { BY_TOKENS(8, 32, PATH) }         \
+    else if (a->grain == 16) { BY_TOKENS(8, 16, PATH) }         \
+    else { BY_TOKENS(8, 0, PATH) }
+#if defined(__AVX512BF16__)
+    if (a->path == PAIRS) {
+        BY_GRAIN(PAIRS)
+        return;
+    }
+#endif
+    BY_GRAIN(FLOATS)
+}
+
+/* `size` inputs from the first of a chunk on: the places of those that one shift gives follow one another. */
+INLINE void spread(const struct few *a, const void *from, char *to, long size, long unit, int dtype) {
+    long places = CHUNK / unit;
+    for (long i = 0; i < places; i++)
+        UNROLL for (long j = 0; j < unit; j++) {
+            long at = i * unit + j;
+            if (at >= size) return;
+            if (a->path == PAIRS) ((uint16_t *)to)[j * places + i] = ((const uint16_t *)from)[at];
+            else ((float *)to)[j * places + i] = dtype == FLOAT32 ? ((const float *)from)[at] : wide(((const uint16_t *)from)[at]);
+        }
+}
+
+INLINE floats sum_of(const void *from, long count, int dtype) {
+    floats sums = {0};
+    long i = 0;
+    for (; i + LANES <= count; i += LANES) sums += load(from, i, dtype);
+    for (; i < count; i++) sums[0] += dtype == FLOAT32 ? ((const float *)from)[i] : wide(((const uint16_t *)from)[i]);
+    return sums;
+}
+
+/* The input of one token in the order of the codes, zeros behind it, and its sums by grain. */
+INLINE void lay_out(const struct few *a, const char *from, long token, int dtype) {
+    long inner = a->w->inner, size = bytes_of(dtype), width = a->path == PAIRS ? 2 : 4, grain = a->grain ? a->grain : inner;
+    char *x = a->x + token * a->padded * width;
+    from += token * inner * size;
+    for (long k = 0; k < inner; k += CHUNK) {
+        long count = inner - k < CHUNK ? inner - k : CHUNK;
+        if (count < CHUNK) memset(x + k * width, 0, CHUNK * width);
+        if (a->w->bits == 4 && a->path == PAIRS) spread(a, from + k * size, x + k * width, count, 4, dtype);
+        else if (a->w->bits == 4) spread(a, from + k * size, x + k * width, count, 8, dtype);
+        else if (width == size) memcpy(x + k * width, from + k * size, count * size);
+        else spread(a, from + k * size, x + k * width, count, 1, dtype);
+    }
+    float *sums = a->sums + token * a->grains;
+    long grains = 0;
+    if (has_minimum(a->w))
+        for (long k = 0; k < inner; k += grain)
+            sums[grains++] = total(sum_of(from + k * size, inner - k < grain ? inner - k : grain, dtype));
+    memset(sums + grains, 0, (a->grains - grains) * sizeof *sums);
+}
+
+struct outputs {
+    const char *bias, *addend;
+    char *y;
+    long stride;
+    int dtype;
+};
+
+INLINE float number(const char *from, long index, int dtype) {
+    return dtype == FLOAT32 ? ((const float *)from)[index] : wide(((const uint16_t *)from)[index]);
+}
+
+static void give(const struct outputs *o, long token, long row, int count, float *sums) {
+    for (int r = 0; r < count; r++) {
+        if (o->bias) sums[r] += number(o->bias, row + r, o->dtype);
+        if (o->addend) sums[r] += number(o->addend, token * o->stride + row + r, o->dtype);
+    }
+    char values[BYTES];
+    long size = bytes_of(o->dtype);
+    store(values, 0, *(const floats_at *)sums, o->dtype);
+    memcpy(o->y + (token * o->stride + row) * size, values, count * size);
+}
+
+static void tile_of_rows(const struct few *a, const struct outputs *o, long row) {
+    int count = a->w->rows - row < LANES ? a->w->rows - row : LANES;
+    for (long token = 0; token < a->tokens;) {
+        long left = a->tokens - token;
+        int now = left >= MAX_TOKENS ? MAX_TOKENS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        float sums[MAX_TOKENS][LANES];
+        rows_of(a, row, count, token, now, sums);
+        for (int t = 0; t < now; t++) give(o, token + t, row, count, sums[t]);
+        token += now;
+    }
+}
+
+/* Bytes of scratch memory that `coded_linear` needs with inputs of `inner` columns. */
+long coded_scratch(long tokens, long inner, int tiles, int threads) {
+    if (tiles) return up(tokens < 256 ? tokens : 256, 32) * inner * 2 + threads * 12 * inner * 2;
+    return tokens * (up(inner, CHUNK) * 4 + up(inner / 16 + 1, LANES) * 4 + LANES * 4);
+}
+
+/* By dots, or by tiles (bfloat16 alone). */
+void coded_linear(const struct coded *weight, const void *x, const void *bias, const void *addend, void *y, void *scratch,
+                  long tokens, int dtype, int tiles, int threads) {
+    long rows = 0, row = 0, size = bytes_of(dtype);
+    for (long i = 0; i < weight->count; i++) rows += weight->parts[i].rows;
+    for (long i = 0; i < weight->count; row += weight->parts[i++].rows) {
+        const struct codes *w = weight->parts + i;
+        const char *part_bias = bias ? (const char *)bias + row * size : 0;
+        const char *part_addend = addend ? (const char *)addend + row * size : 0;
+        if (tiles) {
+            uint32_t *packed = scratch;
+            uint16_t *tile = (uint16_t *)((char *)scratch + up(tokens < 256 ? tokens : 256, 32) * w->inner * 2);
+            tiles_of_codes(w, x, (const uint16_t *)part_bias, (const uint16_t *)part_addend, (uint16_t *)y + row, packed,
+                           tile, tokens, rows, threads);
+            continue;
+        }
+        struct few a = {.w = w, .tokens = tokens, .padded = up(w->inner, CHUNK), .x = scratch};
+        a.grain = w->bits == 4 ? 32 : w->group >= w->inner ? 0 : w->group % 32 ? 16 : 32;
+#if defined(__AVX512BF16__)
+        a.path = dtype == BFLOAT16 ? PAIRS : FLOATS;
+#endif
+        a.grains = up(a.grain ? (w->inner + a.grain - 1) / a.grain : 1, LANES);
+        a.sums = (float *)((char *)scratch + tokens * a.padded * 4);
+        struct outputs o = {part_bias, part_addend, (char *)y + row * size, rows, dtype};
+#pragma omp parallel num_threads(threads)
+        {
+#pragma omp for schedule(static)
+            for (long t = 0; t < tokens; t++)
+                if (dtype == FLOAT32) lay_out(&a, x, t, FLOAT32);
+                else lay_out(&a, x, t, BFLOAT16);
+#pragma omp for schedule(static)
+            for (long r = 0; r < w->rows; r += LANES) tile_of_rows(&a, &o, r);
+        }
+    }
+}
+
+/* The numbers of the rows [row, row + count) into y [count][inner], computed in float32. */
+void decode_rows(const struct codes *w, long row, long count, void *y, int dtype) {
+    long grain = w->group >= w->inner ? w->inner : w->group % 32 ? 16 : 32; /* group 16 has a grain of its own */
+    int shifted = has_minimum(w);
+    for (long r = 0; r < count; r++)
+        for (long k = 0; k < w->inner; k += BLOCK) {
+            float scale[BLOCK / 16 + LANES], minimum[BLOCK / 16 + LANES];
+            long end = w->inner - k < BLOCK ? w->inner : k + BLOCK;
+            scales_of(w, row + r, grain == w->inner ? 0 : k, grain == w->inner ? 1 : (end - k + grain - 1) / grain, grain,
+                      scale, minimum, shifted);
+            for (long i = k; i < end; i += LANES) {
+                long g = grain == w->inner ? 0 : (i - k) / grain, left = end - i;
+                floats value;
+                if (w->bits == 8) value = whole(w->codes + (row + r) * w->inner + i, left, w->flip);
+                else {
+                    uint32_t pair[2] = {0};
+                    memcpy(pair, w->codes + ((row + r) * w->inner + i) / 2, (left < LANES ? left : LANES) / 2);
+                    words v = (words)(LANE_NUMBERS < 8) & pair[0];
+                    if (LANES == 16) v |= (words)(LANE_NUMBERS >= 8) & pair[1];
+                    value = __builtin_convertvector((ints)(v >> (words)(LANE_NUMBERS % 8 * 4) & 15), floats);
+                }
+                value = shifted ? value * scale[g] + minimum[g] : value * scale[g];
+                if (left >= LANES) store(y, r * w->inner + i, value, dtype);
+                else {
+                    char some[BYTES];
+                    store(some, 0, value, dtype);
+                    memcpy((char *)y + (r * w->inner + i) * bytes_of(dtype), some, left * bytes_of(dtype));
+                }
+            }
+        }
+}
+
+/* All numbers of a weight into y [rows][inner]. */
+void decode(const struct coded *weight, void *y, int dtype, int threads) {
+    char *to = y;
+    for (long i = 0; i < weight->count; i++) {
+        const struct codes *w = weight->parts + i;
+#pragma omp parallel for schedule(static) num_threads(threads) if (w->rows * w->inner >= PARALLEL_FROM)
+        for (long r = 0; r < w->rows; r++) decode_rows(w, r, 1, to + r * w->inner * bytes_of(dtype), dtype);
+        to += w->rows * w->inner * bytes_of(dtype);
+    }
+}

@@ -1,0 +1,98 @@
+"""Weights of 4 or 8 bits as the C kernels multiply them (coded.c): whole numbers with scales by groups of columns."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+_SCALES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_GRAINS = {4: 32, 8: 16}
+"""Groups of so many columns, or of a multiple, are what the kernels sum before they scale, by the bits of a code."""
+_SIGN = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodedPart:
+    """Some rows of a weight; each number is (code - zero - offset) * scale + minimum."""
+
+    codes: Tensor
+    """[rows, columns * bits / 8] uint8, or int8: of 4 bits the first one is in the lower half of a byte."""
+    scale: Tensor
+    """[rows, groups] float32, bfloat16 or float16."""
+    bits: int
+    columns: int
+    group: int | None
+    """Columns that share a scale; None: all of a row."""
+    minimum: Tensor | None = None
+    """[rows, groups] in the type of `scale`."""
+    zero: Tensor | None = None
+    """[rows, groups] uint8."""
+    offset: float = 0.0
+
+    @property
+    def known_to_kernels(self) -> bool:
+        """Whether the kernels multiply codes and groups of such sizes."""
+        whole = self.group is None or self.group >= self.columns or self.group % _GRAINS[self.bits] == 0
+        return whole and self.columns % 2 == 0 and self.scale.dtype in _SCALES
+
+
+class _Codes(ctypes.Structure):
+    _fields_ = (
+        *((name, _POINTER) for name in ("codes", "scale", "minimum", "zero")),
+        *((name, _LONG) for name in ("rows", "inner", "groups", "group")),
+        ("offset", _FLOAT),
+        *((name, _INT) for name in ("bits", "flip", "scales")),
+    )
+
+
+class CodedStructure(ctypes.Structure):
+    """What C functions take a weight as."""
+
+    _fields_ = (("parts", ctypes.POINTER(_Codes)), ("count", _LONG))
+
+
+class CodedWeight:
+    """A weight of one or more parts, whose rows follow one another and whose memory may still be moved."""
+
+    __slots__ = ("_pointer", "_structure", "parts")
+
+    def __init__(self, parts: Sequence[CodedPart]) -> None:
+        self.parts = tuple(parts)
+        self._pointer, self._structure = 0, CodedStructure()
+
+    @property
+    def rows(self) -> int:
+        """Of all parts."""
+        return sum(len(part.codes) for part in self.parts)
+
+    @property
+    def columns(self) -> int:
+        """The same for all parts."""
+        return self.parts[0].columns
+
+    @property
+    def known_to_kernels(self) -> bool:
+        """Whether the kernels multiply all parts."""
+        return all(part.known_to_kernels for part in self.parts)
+
+    @property
+    def structure(self) -> CodedStructure:
+        """Of the memory as it lies now; the same object for as long as it lies there."""
+        pointer = self.parts[0].codes.data_ptr()
+        if pointer != self._pointer:
+            parts = (_Codes * len(self.parts))(*map(_codes, self.parts))
+            self._pointer, self._structure = pointer, CodedStructure(parts, len(parts))
+        return self._structure
+
+
+def _codes(part: CodedPart) -> _Codes:
+    pointers = (None if each is None else each.data_ptr() for each in (part.codes, part.scale, part.minimum, part.zero))
+    sizes = len(part.codes), part.columns, part.scale.shape[1], part.group or part.columns
+    # Codes of 8 bits are converted as signed ones: others become so, and their zero with them.
+    flip = _SIGN if part.bits == 8 and part.codes.dtype == torch.uint8 else 0
+    return _Codes(*pointers, *sizes, part.offset - flip, part.bits, flip, _SCALES[part.scale.dtype])
