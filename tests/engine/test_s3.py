@@ -25,6 +25,7 @@ from octavo_engine.model import download, incomplete_files, s3
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.download import DownloadProgress
 from octavo_engine.model.footprint import checkpoint_bytes
+from octavo_engine.model.pooling import PoolingConfig, read_pooling
 from octavo_engine.model.source import pull_model, resolve_model
 from octavo_engine.text.tokenizer import load_tokenizer
 
@@ -96,6 +97,23 @@ def test_the_small_files_come_alone_if_asked_and_the_rest_later(bucket: S3Server
     whole, news = fetch()
     assert whole == folder
     assert fetched_bytes(news) == len(WEIGHTS)
+
+
+def test_how_embeddings_are_pooled_is_fetched_too(bucket: S3Server) -> None:
+    """What sentence-transformers keep in 1_Pooling/, without which a model that modules.json describes cannot start."""
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in
+               (("Transformer", ""), ("Pooling", "1_Pooling"))]  # fmt: skip
+    bucket.put("tiny/modules.json", json.dumps(modules).encode())
+    bucket.put("tiny/1_Pooling/config.json", b'{"pooling_mode_mean_tokens": true}')
+    bucket.put("tiny/1_Pooling/model.safetensors", b"no weights of ours")
+    bucket.put("tiny/onnx/config.json", b"{}")
+    files = pull_model(URL, None, lambda *_: None, weights=False)
+    assert read_pooling(files) == PoolingConfig("mean", normalize=False)
+    folder, _ = fetch()
+    assert folder == files.directory
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    names = {"config.json", "modules.json", "tokenizer.json", "model.safetensors", "1_Pooling/config.json"}
+    assert found == names
 
 
 def test_the_progress_of_the_engine_counts_it_too(bucket: S3Server) -> None:

@@ -42,6 +42,8 @@ _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
 _PART = 32 << 20
 _FILES_AT_ONCE = 8
+_MOST_FOLDERS = 16
+"""Of sentence-transformers' modules, which are as many at most as anyone publishes."""
 _HEADER = 1 << 20
 """Bytes of a GGUF file that are looked at first; a large vocabulary takes eight times as many."""
 
@@ -53,11 +55,14 @@ class Entry:
     key: str
     size: int
     etag: str
+    folder: str = ""
+    """Where under the prefix it lies; empty: at its top."""
 
     @property
     def name(self) -> str:
-        """Its name as a file."""
-        return self.key.rpartition("/")[2]
+        """Its name as a file, with its folder."""
+        own = self.key.rpartition("/")[2]
+        return f"{self.folder}/{own}" if self.folder else own
 
 
 def pull(url: str, report: Report, *, weights: bool) -> Path:
@@ -133,18 +138,28 @@ def _listing(store: S3Store, url: str, prefix: str) -> list[Entry]:
     from obstore import exceptions
 
     try:
-        found = store.list_with_delimiter(f"{prefix}/" if prefix else None)["objects"]
+        listed = store.list_with_delimiter(f"{prefix}/" if prefix else None)
+        found = [("", meta) for meta in listed["objects"]]
         if not found and prefix:
-            found = [store.head(prefix)]
+            found = [("", store.head(prefix))]
+        for path in _module_folders(listed["common_prefixes"]):
+            objects = store.list_with_delimiter(f"{path}/")["objects"]
+            found += [(path.rpartition("/")[2], meta) for meta in objects]
     except (exceptions.BaseError, FileNotFoundError) as error:
         raise _explain(url, error) from error
-    entries = [Entry(str(meta["path"]), int(meta["size"]), str(meta["e_tag"] or "")) for meta in found]
+    entries = [Entry(str(meta["path"]), int(meta["size"]), str(meta["e_tag"] or ""), folder) for folder, meta in found]
     return _of_a_model(url, sorted(entries, key=lambda entry: entry.key))
+
+
+def _module_folders(prefixes: Sequence[str]) -> list[str]:
+    """Those whose names begin with a number, as sentence-transformers name them (1_Pooling)."""
+    paths = (prefix.rstrip("/") for prefix in prefixes)
+    return sorted(path for path in paths if path.rpartition("/")[2][:1].isdecimal())[:_MOST_FOLDERS]
 
 
 def _of_a_model(url: str, entries: Sequence[Entry]) -> list[Entry]:
     names = {entry.name for entry in entries}
-    ggufs = [entry for entry in entries if entry.name.endswith(".gguf")]
+    ggufs = [entry for entry in entries if entry.name.endswith(".gguf") and not entry.folder]
     if names & {"config.json", "adapter_config.json"}:
         patterns = (*SMALL, *WEIGHTS)
         return [entry for entry in entries if _matches(entry.name, patterns) and not _matches(entry.name, IGNORED)]
@@ -166,7 +181,7 @@ def _wanted(entries: Sequence[Entry], weights: bool) -> list[Entry]:
 
 def _remember(home: Path, entries: Sequence[Entry]) -> Path:
     """The folder for this state of the prefix; the state is written down for when the store cannot be asked."""
-    text = json.dumps([asdict(entry) for entry in entries])
+    text = json.dumps([_noted(entry) for entry in entries])
     folder = home / hashlib.sha256(text.encode()).hexdigest()[:32]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,6 +194,11 @@ def _remember(home: Path, entries: Sequence[Entry]) -> Path:
             f"{home}: nothing can be stored there: {error.strerror}; XDG_CACHE_HOME says where"
         ) from None
     return folder
+
+
+def _noted(entry: Entry) -> dict[str, Any]:
+    """What a listing keeps; as it was before there were folders where there is none, or all would be fetched again."""
+    return {name: value for name, value in asdict(entry).items() if name != "folder" or value}
 
 
 def _last_known(home: Path, unreachable: _UnreachableError) -> tuple[list[Entry], Path]:
@@ -252,6 +272,7 @@ class _Files:
         """One object, going on where an earlier try ended; its file has its name only when it is complete."""
         file = self.folder / entry.name
         try:
+            file.parent.mkdir(exist_ok=True)
             making = incomplete_files.take(file, entry.size)
             while not _here(self.folder, entry):
                 if self._fill(entry, making):
