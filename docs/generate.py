@@ -112,7 +112,9 @@ def models() -> str:
         "`octavo-engine models` prints the same table. The architecture is the one in a model's config.json; a\n"
         "model of any other is refused with exit code 3, and so is a config.json that asks for what is not computed.\n"
         "Every family runs on a CPU, on a GPU, and on several (`--tensor-parallel-size`), whatever does not divide.\n"
-        "Of models that see images or hear (`text_config`) the language model runs alone, for text.\n",
+        "Of models that see images or hear (`text_config`) the language model runs alone, for text.\n"
+        "What is listed as `…ForCausalLM` or `…LMHeadModel` also loads as `…Model`, which has no head and gives\n"
+        "vectors, and as `…ForSequenceClassification`, which gives classes of the last token's hidden state.\n",
         "| " + " | ".join(COLUMNS) + " |",
         "| --- " * len(COLUMNS) + "|",
     ]

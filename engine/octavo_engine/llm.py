@@ -143,7 +143,7 @@ class LLM:
 
     def embed(self, prompts: Sequence[Prompt]) -> list[Embedding]:
         """A vector for each prompt, batched; of length 1, unless the model's own files say otherwise."""
-        ends = SamplingParams(max_tokens=0)
+        ends = SamplingParams(max_tokens=0, temperature=0.0)
         found = self.generate(prompts, ends, pooled=True)
         normalize = self.info.embedding is None or self.info.embedding.normalize
         return [

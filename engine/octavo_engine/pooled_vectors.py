@@ -18,6 +18,19 @@ def to_vector(pooled: bytes, dimensions: int | None = None, *, normalize: bool) 
     return (vector / max(length, 1e-12)).astype(np.float32)
 
 
+def probabilities(pooled: bytes, activation: str) -> Vector:
+    """Of a model's logits: their `softmax`, the `sigmoid` of each, or for `identity` the logits themselves."""
+    logits = np.frombuffer(pooled, np.float32)
+    if activation == "identity":
+        return logits
+    wide = logits.astype(np.float64)
+    if activation == "sigmoid":
+        return (0.5 * (1 + np.tanh(wide / 2))).astype(np.float32)  # which cannot overflow
+    powers = np.exp(wide - wide.max())
+    shares: Vector = (powers / powers.sum()).astype(np.float32)
+    return shares
+
+
 def to_bytes(vector: Vector) -> bytes:
     """Little-endian float32, as OpenAI's API encodes them."""
     return vector.astype(_LITTLE_ENDIAN).tobytes()

@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 
+from octavo_engine.engine.info import ClassifierInfo
 from tests.api.served import Served
 
 EMBED = "/v1/embeddings"
@@ -110,9 +111,88 @@ def test_a_model_that_pools_otherwise_is_refused_by_name(start: Any) -> None:
 
     server = start()
     info = server.engine.state.ready
-    embedding = replace(info.embedding, pooling="mean")
+    embedding = replace(info.embedding, pooling="max")
     server.do(lambda: setattr(server.engine.state, "ready", replace(info, embedding=embedding)))
     for path, body in ((EMBED, {"input": "x"}), ("/rerank", {"query": "x", "documents": ["y"]})):
         error = server.http.post(path, json=body).json()["error"]
         assert (error["param"], error["code"]) == ("model", "unsupported_parameter")
-        assert "by mean" in error["message"]
+        assert "by max" in error["message"]
+
+
+def as_classifier(start: Any, *labels: str, activation: str = "softmax") -> Served:
+    """A server whose model has these classes, and neither text nor vectors."""
+    from dataclasses import replace
+
+    server: Served = start()
+    classifier = ClassifierInfo(labels=labels, activation=activation)  # type: ignore[arg-type]
+    info = replace(server.engine.state.ready, generates=False, embedding=None, classifier=classifier)
+    server.do(lambda: setattr(server.engine.state, "ready", info))
+    return server
+
+
+def test_classes_in_vllms_shape(start: Any) -> None:
+    """The scripted engine's logits are 3, four times the sum of the tokens, 0, and one half."""
+    server = as_classifier(start, "a", "b", "c", "d", activation="sigmoid")
+    sigmoid = [1 / (1 + math.exp(-logit)) for logit in (3.0, 4 * 5.0, 0.0, 0.5)]
+    for path in ("/classify", "/v1/classify"):
+        answer = server.http.post(path, json={"model": "smollm2", "input": [[5], [0]]}).json()
+        first, second = answer["data"]
+        assert (first["index"], first["label"], first["num_classes"]) == (0, "b", 4)
+        assert first["probs"] == pytest.approx(sigmoid) and (second["index"], second["label"]) == (1, "a")
+        assert (answer["object"], answer["id"][:9], answer["usage"]["prompt_tokens"]) == ("list", "classify-", 2)
+    raw = server.http.post("/classify", json={"input": [5], "use_activation": False}).json()
+    assert raw["data"][0]["probs"] == [3.0, 20.0, 0.0, 0.5]
+    server = as_classifier(start, "a", "b", "c", "d")
+    probs = server.http.post("/classify", json={"input": [0]}).json()["data"][0]["probs"]
+    total = math.exp(3) + 2 + math.exp(0.5)
+    assert probs == pytest.approx([math.exp(3) / total, 1 / total, 1 / total, math.exp(0.5) / total])
+
+
+def test_pairs_are_scored_together_by_a_model_with_one_class(start: Any) -> None:
+    server = as_classifier(start, "only", activation="sigmoid")
+    encode, score = server.tokenizer.encode, 1 / (1 + math.exp(-3.0))
+    answer = server.http.post("/v1/score", json={"text_1": "a b", "text_2": ["c", "d e"]}).json()
+    assert [each["score"] for each in answer["data"]] == pytest.approx([score, score])
+    asked = [list(request.prompt_token_ids) for request in server.engine.requests]
+    assert asked == [encode("a b") + encode("c"), encode("a b") + encode("d e")]
+    server.do(server.engine.requests.clear)
+    body = {"query": "a b", "documents": ["c d e f", "g"], "truncate_prompt_tokens": 3, "use_activation": False}
+    answer = server.http.post("/rerank", json=body).json()
+    assert [each["relevance_score"] for each in answer["results"]] == [3.0, 3.0]
+    asked = [list(request.prompt_token_ids) for request in server.engine.requests]
+    assert asked == [[*encode("a b"), encode("c d e f")[0]], encode("a b") + encode("g")]
+    short = server.http.post("/rerank", json={**body, "truncate_prompt_tokens": 1}).json()["error"]
+    assert short["param"] == "truncate_prompt_tokens" and "2 tokens" in short["message"]
+
+
+def test_models_are_asked_for_what_they_give(start: Any) -> None:
+    """Classes of a model without any, vectors or text of one that classifies, scores of one with several classes."""
+    plain: Served = start()
+    several = as_classifier(start, "a", "b")
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    for server, path, body, words in (
+        (plain, "/classify", {"input": "x"}, "has no classes"),
+        (plain, "/v1/score", {"text_1": "x", "text_2": "y", "use_activation": False}, "gives embeddings"),
+        (several, EMBED, {"input": "x"}, "not embeddings"),
+        (several, "/v1/rerank", {"query": "x", "documents": ["y"]}, "2 classes"),
+        (several, "/v1/completions", {"prompt": "x"}, "does not generate"),
+        (several, "/v1/chat/completions", chat, "does not generate"),
+        (several, "/v1/responses", {"input": "x"}, "does not generate"),
+    ):
+        answer = server.http.post(path, json=body)
+        assert answer.status_code == 400 and words in answer.json()["error"]["message"], path
+    answer = several.http.post("/v1/messages", json={**chat, "max_tokens": 5, "model": "smollm2"})
+    assert answer.status_code == 400 and "does not generate" in answer.text
+
+
+def test_a_model_whose_vectors_say_nothing_is_not_ranked_by_them(start: Any) -> None:
+    from dataclasses import replace
+
+    server = start()
+    info = server.engine.state.ready
+    embedding = replace(info.embedding, why_no_ranks="Qwen3-Reranker is different")
+    server.do(lambda: setattr(server.engine.state, "ready", replace(info, embedding=embedding)))
+    for path, body in (("/v1/score", {"text_1": "x", "text_2": "y"}), ("/rerank", {"query": "x", "documents": ["y"]})):
+        answer = server.http.post(path, json=body)
+        assert answer.status_code == 400 and "Qwen3-Reranker" in answer.json()["error"]["message"]
+    assert server.http.post(EMBED, json={"input": "x"}).status_code == 200

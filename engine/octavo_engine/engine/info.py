@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from octavo_engine.sampling_defaults import SamplingDefaults
 
@@ -41,15 +42,30 @@ class ModelInfo:
         return {"resolvedRevision": self.commit, "sizeBytes": self.size}
 
 
+COMPUTED_POOLINGS = ("cls", "last", "mean")
+"""Vectors of the first token's hidden state, of the last one's, of the mean of all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingInfo:
     """The vectors that stand for texts."""
 
     size: int
     pooling: str = "last"
-    """Which hidden states they are made of. Only `last`, the last token's, is computed."""
+    """Which hidden states they are made of: one of `COMPUTED_POOLINGS`, or what is not computed."""
     normalize: bool = True
     """Whether they have length 1 where a request does not say."""
+    why_no_ranks: str = ""
+    """Why the cosine of two vectors says nothing about texts; empty: it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierInfo:
+    """The classes of a model that gives those instead of vectors or text."""
+
+    labels: tuple[str, ...]
+    activation: Literal["softmax", "sigmoid", "identity"]
+    """What makes probabilities, or a score, of logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,4 +109,9 @@ class EngineInfo:
     adapters: tuple[AdapterInfo, ...] = ()
     """Those of --lora-modules."""
     model: ModelInfo | None = None
+    generates: bool = True
+    """Whether it answers with text."""
     embedding: EmbeddingInfo | None = None
+    """None: it gives no vectors."""
+    classifier: ClassifierInfo | None = None
+    """None: it does not classify."""

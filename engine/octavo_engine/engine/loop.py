@@ -15,7 +15,7 @@ from octavo_engine.core.scheduler import Scheduler
 from octavo_engine.core.step import RequestOutput, StepOutputs, StepPlan
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.dump import describe
-from octavo_engine.engine.info import EngineInfo
+from octavo_engine.engine.info import COMPUTED_POOLINGS, EngineInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats, StatsReader
 from octavo_engine.errors import NotAdmissibleError
 from octavo_engine.request_checks import check_length, check_sampling, check_tokens
@@ -89,9 +89,12 @@ class EngineLoop:
         check_sampling(sampling)
         check_tokens(tokens, sampling, self.info.vocab_size)
         embedding = self.info.embedding
-        if request.pooled and (embedding is None or embedding.pooling != "last"):
-            how = "none" if embedding is None else embedding.pooling
-            raise NotAdmissibleError(f"this model makes its embeddings by {how}, and here only the last token's are")
+        if request.pooled and embedding is not None and embedding.pooling not in COMPUTED_POOLINGS:
+            raise NotAdmissibleError(
+                f"this model makes its embeddings by {embedding.pooling}; supported: {', '.join(COMPUTED_POOLINGS)}"
+            )
+        if not (self.info.generates or (request.pooled and not sampling.max_tokens)):
+            raise NotAdmissibleError("this model does not generate text: ask for embeddings, scores or classes")
         if request.adapter and self.adapters is None:
             raise NotAdmissibleError("this engine serves no adapters: start it with --enable-lora")
         if sampling.grammar is not None and self.mask_provider is None:

@@ -20,6 +20,7 @@ from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.cores import CGROUP, usable_cores
+from octavo_engine.runner.graphs import uses_graphs
 
 _MOST_SEQS, _SEQS_OF_A_CORE = 256, 24
 """On two cores, SmolLM2 gives fewer tokens a second with 256 requests in a step than with 48."""
@@ -50,6 +51,10 @@ class ResolvedConfig:
     def kv_groups(self) -> tuple[KVGroupSpec, ...]:
         """The groups of layers that share block tables, with this rank's heads."""
         return self.blueprint.kv_groups
+
+    def uses_graphs(self, config: EngineConfig) -> bool:
+        """Whether decodes run as CUDA graphs: a model that does not generate has none."""
+        return self.spec.head is not None and uses_graphs(config, self.device, self.backend)
 
     @property
     def num_heads(self) -> int:
@@ -82,6 +87,10 @@ def _resolve(
     measure: bool = False,
 ) -> ResolvedConfig:
     spec = quantized_online(read_spec(files), config.quantization)
+    if config.enable_lora and spec.head is None:
+        raise ConfigurationError(
+            f"--enable-lora: {spec.architecture} does not generate, and serves no adapters; omit it"
+        )
     dtype = choose_dtype(config.dtype, spec, device)
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
     blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products)

@@ -18,11 +18,12 @@ from octavo_engine.core.settings import SchedulerSettings
 from octavo_engine.engine.adapter_store import AdapterStore
 from octavo_engine.engine.adapters import Adapters
 from octavo_engine.engine.adaptive import AdaptiveLimits
-from octavo_engine.engine.info import AdapterInfo, EmbeddingInfo, EngineInfo, MemoryInfo, ModelInfo
+from octavo_engine.engine.info import AdapterInfo, EngineInfo, MemoryInfo, ModelInfo
 from octavo_engine.engine.load_phases import overall
 from octavo_engine.engine.loop import EngineLoop
 from octavo_engine.engine.plan_table import plan_rows
 from octavo_engine.engine.plan_text import Rows
+from octavo_engine.engine.pooled_info import classifier_info, embedding_info
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
 from octavo_engine.engine.resolved_config import ResolvedConfig, long_context, resolve_config
@@ -32,13 +33,13 @@ from octavo_engine.model import footprint
 from octavo_engine.model.generation_config import read_sampling_defaults
 from octavo_engine.model.lora.slots import lora_bytes, lora_step_bytes, lora_targets
 from octavo_engine.model.origin import commit_of, size_of
-from octavo_engine.model.pooling import read_pooling
+from octavo_engine.model.pooling import PoolingConfig, pooling_of
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.runner.cores import use_cores
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import Executor, GroupExecutor, ThreadExecutor
-from octavo_engine.runner.graphs import ladder, uses_graphs
+from octavo_engine.runner.graphs import ladder
 from octavo_engine.runner.kv_blocks import WindowNeed
 from octavo_engine.runner.memory import (
     DeviceMemory,
@@ -86,7 +87,7 @@ def start_engine(
     sizing = size_engine(config, files)
     log.info("memory plan: %s", sizing.plan.describe())
     planned(plan_rows(config, files, sizing.resolved, sizing.plan, _place(sizing, config)))
-    sampling, pooling = _sampling_defaults(config, files), read_pooling(files)
+    sampling, pooling = _sampling_defaults(config, files), pooling_of(files, sizing.resolved.spec)
     files = resolve_model(config.model, files.commit or config.revision, report)  # now that it is known to fit
     thread = DeviceThread()
     if sizing.resolved.device.type == "cpu":
@@ -96,7 +97,7 @@ def start_engine(
         sizing = replace(sizing, plan=loaded.plan)
         log.info("memory plan, graphs measured: %s", sizing.plan.describe())
     resolved, plan = sizing.resolved, sizing.plan
-    scheduler = _scheduler(config, resolved, plan, loaded.swap_seconds)
+    scheduler = _scheduler(config, resolved, plan, loaded.swap_seconds, pooling)
     adapters = _adapters(config, loaded, scheduler, executor)
     info = EngineInfo(
         max_model_len=plan.max_model_len,
@@ -113,7 +114,9 @@ def start_engine(
         load_seconds=time.perf_counter() - started,
         memory=sizing.memory_info(),
         model=ModelInfo(commit=commit_of(files), size=size_of(files)),
-        embedding=EmbeddingInfo(size=resolved.spec.hidden_size, pooling=pooling.kind, normalize=pooling.normalize),
+        generates=resolved.spec.head is not None,
+        embedding=embedding_info(files, resolved.spec, pooling),
+        classifier=classifier_info(resolved.spec),
         max_loras=config.max_loras if config.enable_lora else 0,
         adapters=_load_adapters(config, adapters),
     )
@@ -288,7 +291,7 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     peak += added
     state = footprint.state_table_bytes(resolved.max_num_seqs, seqs, length, config.block_size, len(groups))
     graphs = 0
-    if uses_graphs(config, resolved.device, resolved.backend):
+    if resolved.uses_graphs(config):
         sizes = ladder(seqs)
         graphs = footprint.graph_bytes(blueprint, sizes, length, config.block_size, scratch(sizes[-1], sizes[-1]))
     return MemoryNeed(
@@ -341,8 +344,10 @@ def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimit
 
 
 def _scheduler(
-    config: EngineConfig, resolved: ResolvedConfig, plan: MemoryPlan, swap_block_seconds: float
+    config: EngineConfig, resolved: ResolvedConfig, plan: MemoryPlan, swap_block_seconds: float, pooling: PoolingConfig
 ) -> Scheduler:
+    # Vectors that are made of more than the last token need all tokens to be computed, at once or after each other.
+    resumes = pooling.kind == "last"
     # A model's kinds of KV groups and a setting's choices are those the scheduler knows.
     memory = KVMemory(
         [
@@ -350,12 +355,12 @@ def _scheduler(
                 plan.blocks_of(group.window, states=bool(group.states)),
                 cast(Any, group.kind),
                 group.window,
-                plan.swap_blocks_of(group.window, states=bool(group.states)),
+                plan.swap_blocks_of(group.window, states=bool(group.states)) if resumes else 0,
             )
             for group in resolved.spec.kv_groups
         ],
         config.block_size,
-        prefix_caching=config.enable_prefix_caching,
+        prefix_caching=config.enable_prefix_caching and resumes,
         eviction=config.prefix_cache_policy,
         ttl=config.prefix_cache_ttl,
         max_chunk=config.max_num_batched_tokens,

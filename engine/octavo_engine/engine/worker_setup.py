@@ -19,11 +19,12 @@ from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.adapter import AdapterLimits
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.lora.targets import module_names
+from octavo_engine.model.pooling import pooling_of
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles, Progress
 from octavo_engine.runner.block_ops import measure_swap
-from octavo_engine.runner.graphs import Captured, ladder, uses_graphs
+from octavo_engine.runner.graphs import Captured, ladder
 from octavo_engine.runner.kv_cache import KVCache, allocate_cache
 from octavo_engine.runner.memory import MemoryPlan, device_memory
 from octavo_engine.runner.row_adapters import RowAdapters
@@ -125,7 +126,7 @@ def _adapter_limits(setup: WorkerSetup, decoder: Decoder, slots: LoraSlots) -> A
 
 def _capture(setup: WorkerSetup) -> Capture | None:
     device, backend, eager = setup.resolved.device, setup.resolved.backend, setup.config.enforce_eager
-    if uses_graphs(setup.config, device, backend):
+    if setup.resolved.uses_graphs(setup.config):
         return CUDAGraphs(device)
     if device.type == "cuda":
         reason = "--enforce-eager" if eager else f"attention backend {backend.name} cannot be captured"
@@ -183,7 +184,8 @@ def _make_worker(
         long_context(resolved.spec),
     )
     adapters = None if slots is None else RowAdapters(slots, len(table.tokens), resolved.max_sampled, resolved.device)
-    return Worker(decoder, resolved.backend, cache, table, adapters), cache
+    pooling = pooling_of(setup.files, resolved.spec).kind
+    return Worker(decoder, resolved.backend, cache, table, adapters, pooling), cache
 
 
 def _allocate(setup: WorkerSetup, decoder: Decoder, plan: MemoryPlan) -> KVCache:

@@ -13,7 +13,7 @@ import torch
 
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
-from octavo_engine.model.families import FAMILIES, Family
+from octavo_engine.model.families import FAMILIES, Family, family_of
 from octavo_engine.model.families.multimodal import PLAIN_HEADS, STORED_NAMES, WRAPPERS, language_model
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, base_model_names
@@ -74,7 +74,9 @@ def _of_config(config: dict[str, Any], path: Path) -> ModelSpec:
     if part is None:
         return _without_further_heads(_read(config, path), Fields(str(path), config))
     spec = _without_further_heads(_read(part, path), Fields(str(path), part))
-    head = HeadSpec(spec.head.tied) if config["architectures"][0] in PLAIN_HEADS else spec.head
+    head = spec.head
+    if head is not None and config["architectures"][0] in PLAIN_HEADS:
+        head = HeadSpec(head.tied)
     ignored = STORED_NAMES.ignored + spec.stored_names.ignored
     return replace(spec, stored_names=replace(STORED_NAMES, ignored=ignored), head=head)
 
@@ -177,8 +179,8 @@ def find_family(architectures: Any, path: Path) -> Family:
     names = architectures if isinstance(architectures, list) else [architectures]
     names = [name for name in names if isinstance(name, str)]
     for name in names:
-        if name in FAMILIES:
-            return FAMILIES[name]
+        if (family := family_of(name)) is not None:
+            return family
     supported = ", ".join((*FAMILIES, *WRAPPERS))
     if not names:
         raise ModelLoadError(f"{path}: architectures is missing or no list of names; supported: {supported}")

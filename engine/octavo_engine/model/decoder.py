@@ -19,6 +19,7 @@ from octavo_engine.model.collectives import ALONE, Collectives
 from octavo_engine.model.layers.alternating_updates import TokenVectors
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.choose_compute import choose_compute
+from octavo_engine.model.layers.classifier import Classifier
 from octavo_engine.model.layers.decoder_layer import DecoderLayer, share_blocks
 from octavo_engine.model.layers.embedding import Head, Input
 from octavo_engine.model.layers.latent_attention import LatentAttention
@@ -76,7 +77,9 @@ class Decoder(nn.Module):
         )
         self.reads_embeddings = share_blocks(self.decoder_layers)
         self.norm = None if spec.norm is None else Norm(spec.hidden_size, spec.norm, options)
-        self.head = Head(spec.head, spec.hidden_size, self.input.tokens, options)
+        head, classifier = spec.head, spec.classifier
+        self.head = None if head is None else Head(head, spec.hidden_size, self.input.tokens, options)
+        self.classifier = None if classifier is None else Classifier(classifier, spec.hidden_size, options)
 
     def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
         """The normalised hidden states of the rows that are sampled, [R, hidden]."""
@@ -103,10 +106,20 @@ class Decoder(nn.Module):
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits of the next token [R, vocab] in `logits_dtype` from hidden states [R, hidden]; on the first rank only.
 
-        Into `out` if it is given.
+        Into `out` if it is given. Of a model that does not generate they are zeros [R, 1]: what is sampled from them
+        ends a prompt and means nothing.
         """
+        if self.head is None:
+            return torch.zeros(len(hidden), 1, dtype=self.logits_dtype, device=hidden.device)
         logits: Tensor = self.head(hidden, out)
         return logits
+
+    def pooled(self, vectors: Tensor) -> Tensor:
+        """What the model makes of vectors [R, hidden] that stand for texts: logits of classes [R, classes], or them."""
+        if self.classifier is None:
+            return vectors
+        classes: Tensor = self.classifier(vectors.to(self.dtype))
+        return classes
 
     @property
     def logits_dtype(self) -> torch.dtype:
@@ -135,7 +148,10 @@ class Decoder(nn.Module):
             yield from (ignored(name.replace("{layer}", str(layer.layer))) for name in names.buffers)
         if self.norm is not None:
             yield from self.norm.tensors(names.norm)
-        yield from self.head.tensors(names.head)
+        if self.head is not None:
+            yield from self.head.tensors(names.head)
+        if self.classifier is not None:
+            yield from self.classifier.tensors()
 
     def linears(self) -> list[Linear]:
         """The linear layers, without experts."""

@@ -79,9 +79,14 @@ def step_bytes(decoder: Decoder, max_tokens: int, max_seqs: int, attention_scrat
     angles = sum(4 * 2 * rope.inv_freq.numel() * _FLOAT32_BYTES for rope in decoder.rotations())
     extra = 0 if decoder.per_layer_embedding is None else decoder.per_layer_embedding.step_bytes()
     per_token = max(layer.step_bytes() for layer in layers) + angles + extra + input_bytes(len(decoder.kv_groups))
-    logits = logits_bytes(spec.hidden_size, len(decoder.head.weight), decoder.dtype, max_seqs)
+    logits = logits_bytes(spec.hidden_size, logits_width(decoder), decoder.dtype, max_seqs)
     per_sequence = max(layer.sequence_bytes() for layer in layers)
     return max_tokens * per_token + max_seqs * per_sequence + attention_scratch + logits
+
+
+def logits_width(decoder: Decoder) -> int:
+    """Logits of this rank for one place; one for a model that does not generate."""
+    return 1 if decoder.head is None else len(decoder.head.weight)
 
 
 def widening_bytes(decoder: Decoder, max_tokens: int) -> int:
@@ -100,7 +105,7 @@ def graph_bytes(decoder: Decoder, sizes: Sequence[int], max_model_len: int, bloc
     largest, groups = max(sizes), len(decoder.kv_groups)
     step = step_bytes(decoder, largest, largest, scratch)
     tables = groups * -(-max_model_len // block_size) * _INT32_BYTES
-    kept = largest * (len(decoder.head.weight) * _FLOAT32_BYTES + tables + input_bytes(groups))
+    kept = largest * (logits_width(decoder) * _FLOAT32_BYTES + tables + input_bytes(groups))
     return step + kept + len(sizes) * len(decoder.layers) * _NODES_OF_A_LAYER * _NODE_BYTES
 
 

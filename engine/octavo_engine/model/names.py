@@ -58,6 +58,12 @@ class TensorNames:
     head_transform: str = "lm_head"
     """The module with the linear and the norm before the head."""
 
+    classifier: str = "score"
+    """The product that makes logits of classes."""
+    classifier_dense: str = "classifier.dense"
+    """The linear before it."""
+    classifier_norm: str = "classifier.norm"
+
     before_mixer: str = "model.layers.{layer}.input_layernorm"
     after_mixer: str = "model.layers.{layer}.post_attention_layernorm"
     """Only where a layer has that norm, as for all roles."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import ModelSpec
 
 _MODES = {
     "lasttoken": "last",
@@ -29,6 +30,13 @@ class PoolingConfig:
     """`last`: the last token's, which is the default of models that generate; or what else the files name."""
     normalize: bool = True
     """Whether vectors have length 1."""
+
+
+def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
+    """How the model in `files` pools: a classifier as its head wants it, all others as their files say."""
+    if spec.classifier is not None:
+        return PoolingConfig(spec.classifier.pooling, normalize=False)
+    return read_pooling(files)
 
 
 def read_pooling(files: ModelFiles) -> PoolingConfig:

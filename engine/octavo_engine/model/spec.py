@@ -713,7 +713,8 @@ class HeadTransformSpec:
 
     bias: bool
     activation: str
-    norm: NormSpec
+    norm: NormSpec | None
+    """None: the linear and the activation alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -727,6 +728,21 @@ class HeadSpec:
     bias: bool = False
     """Added to the product, before it is scaled."""
     transform: HeadTransformSpec | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierSpec:
+    """What makes logits of classes, or one score, of the vector that stands for a text or a pair of texts."""
+
+    labels: tuple[str, ...]
+    """The names of the classes, one for each logit."""
+    activation: Literal["softmax", "sigmoid", "identity"]
+    """What makes probabilities of logits."""
+    pooling: Literal["last", "cls", "mean"] = "last"
+    """Which hidden states the vector is made of: the last token's, the first one's, or the mean of all."""
+    bias: bool = False
+    transform: HeadTransformSpec | None = None
+    """Of the vector, before its product with the weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -745,7 +761,10 @@ class ModelSpec:
     layers: tuple[LayerSpec, ...]
     norm: NormSpec | None
     """After the last layer."""
-    head: HeadSpec
+    head: HeadSpec | None
+    """None: the model does not generate, what it gives are hidden states."""
+    classifier: ClassifierSpec | None = None
+    """What such a model makes of them; None: vectors that stand for texts."""
     embedding_scale: float = 1.0
     embedding_size: int | None = None
     """Of the vectors that stand for tokens, if it is not `hidden_size`: they are projected to that, and the last hidden

@@ -21,7 +21,7 @@ def with_stored_head(spec: ModelSpec, directory: Path) -> ModelSpec:
     As transformers does, which ties them only where both are alike or one is missing. A head that is a copy costs
     reading both. ModelLoadError if a file is broken.
     """
-    if not spec.head.tied or not has_weights(directory):
+    if spec.head is None or not spec.head.tied or not has_weights(directory):
         return spec
     head, embedding = f"{spec.names.head}.weight", f"{spec.names.embedding}.weight"
     found = {

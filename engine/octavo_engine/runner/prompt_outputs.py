@@ -14,7 +14,7 @@ from torch import Tensor
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.core.request import PromptOutput, TokenLogprobs
-from octavo_engine.core.step import NewRow, StepPlan
+from octavo_engine.core.step import Chunk, NewRow, StepPlan
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.runner.device_copies import ToHost, to_device
 from octavo_engine.runner.sampler import token_logprobs
@@ -47,8 +47,10 @@ class _Asked:
     top: int | None
     """How many of the likeliest tokens are reported at each place; None for no log probabilities."""
     pooled: bool
-    """Whether the hidden state of its last token is asked for."""
+    """Whether the vector that stands for it is asked for."""
     parts: list[ToHost] = field(default_factory=list)
+    vector: Tensor | None = None
+    """[hidden] in float32: the sum of its tokens' hidden states so far, or the first one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class PromptReadback:
     top: int | None
     parts: list[ToHost]
     pooled: ToHost | None
-    """[hidden] in float32."""
+    """[hidden], or [classes] of a model that classifies, in float32."""
 
     def read(self) -> PromptOutput:
         """Wait for it."""
@@ -75,9 +77,11 @@ class PromptReadback:
 class PromptOutputs:
     """Reads prompts of the rows of one state table. Rows that ask for nothing cost nothing."""
 
-    def __init__(self, decoder: Decoder, table: StateTable) -> None:
+    def __init__(self, decoder: Decoder, table: StateTable, pooling: str = "last") -> None:
+        """`pooling`: which hidden states the vector of a prompt is made of, `last`, `cls` (the first) or `mean`."""
         self._decoder = decoder
         self._table = table
+        self._pooling = pooling
         self._rows: dict[int, _Asked] = {}
 
     def begin(self, new_rows: Iterable[NewRow]) -> None:
@@ -96,12 +100,18 @@ class PromptOutputs:
         place, result = plan.num_decode_tokens, 0
         for chunk in plan.chunks:
             if (asked := self._rows.get(chunk.row)) is not None:
-                count = max(0, min(chunk.num_tokens, asked.prompt_len - 1 - chunk.start))
-                count = 0 if asked.top is None else count
+                count = self._count(asked, chunk)
                 found.append(PromptRead(chunk.row, chunk.start, place, count, result if chunk.samples else None))
             place += chunk.num_tokens
             result += chunk.samples
         return found
+
+    def _count(self, asked: _Asked, chunk: Chunk) -> int:
+        """Tokens of a chunk, its first ones, whose hidden states are to be read."""
+        scored = 0 if asked.top is None else max(0, min(chunk.num_tokens, asked.prompt_len - 1 - chunk.start))
+        if not asked.pooled or self._pooling == "last":
+            return scored
+        return chunk.num_tokens if self._pooling == "mean" else max(scored, int(chunk.start == 0))
 
     def read(self, reads: Sequence[PromptRead], sampled: Tensor, hidden: Tensor) -> dict[int, PromptReadback]:
         """Take in the hidden states [sum of counts, hidden] of `reads`; by index, what has given all that was asked.
@@ -112,19 +122,36 @@ class PromptOutputs:
         for read, states in zip(reads, torch.split(hidden, [read.count for read in reads]), strict=True):
             asked = self._rows[read.row]
             if asked.top is not None:
-                asked.parts += self._scores(asked.top, read, states)
+                asked.parts += self._scores(asked.top, read, states[: max(0, asked.prompt_len - 1 - read.start)])
+            if asked.pooled:
+                self._pool(asked, states)
             if read.result is not None:
-                last = ToHost(sampled[read.result].float()) if asked.pooled else None
-                complete[read.result] = PromptReadback(asked.top, asked.parts, last)
+                pooled = self._pooled(asked, sampled[read.result]) if asked.pooled else None
+                complete[read.result] = PromptReadback(asked.top, asked.parts, pooled)
                 del self._rows[read.row]
         return complete
+
+    def _pool(self, asked: _Asked, hidden: Tensor) -> None:
+        """Take in the hidden states [count, hidden] of a chunk that belong to the prompt's vector."""
+        if self._pooling == "mean":
+            total = hidden.float().sum(0)
+            asked.vector = total if asked.vector is None else asked.vector + total
+        elif self._pooling == "cls" and asked.vector is None:
+            asked.vector = hidden[0].float()
+
+    def _pooled(self, asked: _Asked, last: Tensor) -> ToHost:
+        """What the model makes of a prompt's vector, once `last` [hidden], its last token's hidden state, is there."""
+        vector = last.float() if asked.vector is None else asked.vector
+        if self._pooling == "mean":
+            vector = vector / asked.prompt_len
+        return ToHost(self._decoder.pooled(vector[None])[0].float())
 
     def _scores(self, top: int, read: PromptRead, hidden: Tensor) -> list[ToHost]:
         """Of the tokens behind those of `hidden` [count, hidden]; on the first rank only."""
         found: list[ToHost] = []
         size = max(2, min(_MOST_LOGITS, len(self._table.tokens)))
         first = read.start + 1
-        tokens = self._table.tokens[read.row, first : first + read.count].long()
+        tokens = self._table.tokens[read.row, first : first + len(hidden)].long()
         for states, some in zip(torch.split(hidden, size), torch.split(tokens, size), strict=True):
             logits = self._decoder.logits(states)  # which all ranks compute
             if self._decoder.ranks.shard.rank == 0:

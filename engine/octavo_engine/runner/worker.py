@@ -78,8 +78,9 @@ class Worker:
         cache: KVCache,
         table: StateTable,
         adapters: RowAdapters | None = None,
+        pooling: str = "last",
     ) -> None:
-        """`adapters`: where they are served."""
+        """`adapters`: where they are served. `pooling`: how prompts are pooled, as `PromptOutputs` knows it."""
         self._decoder = decoder
         self._backend = backend
         self._cache = cache
@@ -89,7 +90,7 @@ class Worker:
         self._graphs: DecodeGraphs | None = None
         self._adapter_graphs: DecodeGraphs | None = None
         """Those of steps in which a token has an adapter."""
-        self._prompts = PromptOutputs(decoder, table)
+        self._prompts = PromptOutputs(decoder, table, pooling)
 
     @torch.inference_mode()
     def capture(self, capture: Capture, sizes: list[int], captured: Captured = lambda *_: None) -> None:

@@ -24,7 +24,7 @@ from octavo_engine.server.openai.batches.routes import FILES
 from octavo_engine.server.openai.batches.storage import Storage
 from octavo_engine.server.openai.responses import responses
 from octavo_engine.server.openapi import add_document
-from octavo_engine.server.pooling import embeddings, scores
+from octavo_engine.server.pooling import classes, embeddings, scores
 from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.serving import Serving
 
@@ -40,7 +40,7 @@ class Application:
 def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     """The whole application. It can be served before the model is loaded. Without `storage` there are no batches."""
     app = FastAPI(title="Octavo", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    for module in (adapters, tokenize, chat, completions, responses, messages, models, embeddings, scores):
+    for module in (adapters, tokenize, chat, completions, responses, messages, models, embeddings, scores, classes):
         app.include_router(module.routes(serving))
     batches = Batches(storage, LineAnswers(serving, app)) if storage is not None else None
     app.include_router(routes.routes(batches))

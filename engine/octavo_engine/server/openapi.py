@@ -21,7 +21,7 @@ from octavo_engine.server.openai.protocol import (
     TokenizeBody,
 )
 from octavo_engine.server.openai.responses.protocol import ResponsesBody
-from octavo_engine.server.pooling.protocol import EmbeddingBody, RerankBody, ScoreBody
+from octavo_engine.server.pooling.protocol import ClassifyBody, EmbeddingBody, RerankBody, ScoreBody
 
 BODIES: Mapping[str, type[Body]] = {
     "/v1/chat/completions": ChatCompletionBody,
@@ -33,6 +33,7 @@ BODIES: Mapping[str, type[Body]] = {
     "/pooling": EmbeddingBody,
     **dict.fromkeys(("/v1/score", "/score"), ScoreBody),
     **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), RerankBody),
+    **dict.fromkeys(("/v1/classify", "/classify"), ClassifyBody),
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
     "/v1/batches": BatchBody,

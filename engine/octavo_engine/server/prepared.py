@@ -40,6 +40,10 @@ class PooledOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The texts of the others, where the answer repeats them."""
     top_n: int | None = None
     """So many of the best are in the answer; None for all."""
+    activation: str = ""
+    """What makes probabilities of the logits of a model that classifies; empty where they are no logits."""
+    labels: tuple[str, ...] = ()
+    """What its classes are called."""
 
 
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,19 @@ from octavo_engine.server.metrics import Metrics
 from octavo_engine.server.text_pool import TextPool
 from octavo_engine.text.tokenizer import Tokenizer
 
-POOLING = frozenset({"/v1/embeddings", "/pooling", "/v1/score", "/score", "/v1/rerank", "/v2/rerank", "/rerank"})
+POOLING = frozenset(
+    {
+        "/v1/embeddings",
+        "/pooling",
+        "/v1/score",
+        "/score",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/rerank",
+        "/v1/classify",
+        "/classify",
+    }
+)
 GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}) | POOLING
 """Where requests wait for the engine."""
 _MAX_UPLOADS = 96 << 20

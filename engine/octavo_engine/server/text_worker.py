@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from octavo_engine.engine.info import EngineInfo
 from octavo_engine.model.source import resolve_model
 from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.errors import APIError
@@ -45,9 +46,13 @@ JOBS: Mapping[str, Callable[[LoadedModel, bytes], PreparedRequest | JSONAnswer]]
     "embedding": prepare_pooled.embedding,
     "score": prepare_pooled.score,
     "rerank": prepare_pooled.rerank,
+    "classify": prepare_pooled.classify,
     "tokenize": prepare_tokenize.tokenize,
     "detokenize": prepare_tokenize.detokenize,
 }
+
+_GENERATING = frozenset({"chat", "completion", "response", "messages"})
+"""Jobs of requests that are answered with text."""
 
 
 def main() -> None:
@@ -74,6 +79,8 @@ def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str
 
 def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> Result:
     """What becomes of a task; whatever fails concerns this task alone."""
+    if task.job in _GENERATING and not task.engine.generates:
+        return _not_generating(task.engine)
     try:
         found = JOBS[task.job](LoadedModel(task.engine, tokenizer, tool_call_parser), task.body)
     except APIError as error:
@@ -96,6 +103,11 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
             return b""
         data += part
     return bytes(data)
+
+
+def _not_generating(engine: EngineInfo) -> Rejected:
+    gives = "embeddings: use /v1/embeddings" if engine.classifier is None else "classes: use /classify or /v1/score"
+    return Rejected(400, f"this model does not generate text, it gives {gives}", "unsupported_model", "model")
 
 
 def _too_large(size: int) -> Rejected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tokenizers import Tokenizer as Backend
 
@@ -12,6 +13,15 @@ from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.hf_files import read_directory
 from octavo_engine.text.parts import TokenizerParts, library_errors
 from octavo_engine.text.pieces import spelling_of
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """Two texts in one prompt."""
+
+    ids: list[int]
+    second: int
+    """Where the tokens of the second text begin; 0 where the tokenizer makes no difference."""
 
 
 class Tokenizer:
@@ -43,6 +53,21 @@ class Tokenizer:
         Releases the interpreter lock while it works (`encode` of the library does not, `encode_batch` does).
         """
         return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def encode_pair(self, first: str, second: str, keep: int | None = None) -> TextPair:
+        """Token ids of two texts as the tokenizer joins them; of more than `keep`, without the last of the second.
+
+        ValueError if the second has not so many. Releases the interpreter lock while it works.
+        """
+        found = self._backend.encode_batch([(first, second)])[0]
+        ids, kinds = found.ids, found.type_ids
+        excess = 0 if keep is None else max(0, len(ids) - keep)
+        own = [place for place, text in enumerate(found.sequence_ids) if text == 1]
+        if excess > len(own):
+            raise ValueError(f"the first text and what the tokenizer adds have {len(ids) - len(own)} tokens")
+        for place in reversed(own[len(own) - excess :]):
+            del ids[place], kinds[place]
+        return TextPair(ids, kinds.index(1) if 1 in kinds else 0)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of `token_ids`; ids beyond the vocabulary stand for nothing."""

@@ -89,6 +89,7 @@ from octavo_engine.model.families.smollm3 import SMOLLM3
 from octavo_engine.model.families.sparse_index import DEEPSEEK_V32, GLM_MOE_DSA
 from octavo_engine.model.families.stablelm import STABLELM
 from octavo_engine.model.families.starcoder2 import STARCODER2
+from octavo_engine.model.families.without_head import family_without_head
 from octavo_engine.model.families.zamba2 import ZAMBA2
 
 _ALL = (
@@ -215,4 +216,10 @@ _ALL = (
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}
 """By the architecture's name in config.json."""
 
-__all__ = ["FAMILIES", "Family"]
+
+def family_of(architecture: str) -> Family | None:
+    """The family of an architecture, or of the model that it is without its head; None if it is not supported."""
+    return FAMILIES.get(architecture) or family_without_head(architecture, FAMILIES)
+
+
+__all__ = ["FAMILIES", "Family", "family_of"]

@@ -111,17 +111,18 @@ class HeadTransform(nn.Module):
         super().__init__()
         self.spec, self.options, hidden = spec, options, unsharded(hidden_size)
         self.dense = Linear(hidden, (hidden,), bias=spec.bias, options=options)
-        self.norm = Norm(hidden_size, spec.norm, options)
+        self.norm = None if spec.norm is None else Norm(hidden_size, spec.norm, options)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[R, hidden] to the same."""
         activated = self.options.compute.activate(self.dense(hidden), self.spec.activation)
-        return cast("Tensor", self.norm(activated)[0])
+        return activated if self.norm is None else cast("Tensor", self.norm(activated)[0])
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
         """What a checkpoint has of it."""
         yield from self.dense.tensors(f"{name}.dense")
-        yield from self.norm.tensors(f"{name}.norm")
+        if self.norm is not None:
+            yield from self.norm.tensors(f"{name}.norm")
 
 
 class Head(VocabularyWeight):

@@ -87,7 +87,7 @@ class LoraSlots:
 
 def _cpu_kernels(decoder: Decoder) -> CPUKernels | None:
     """The C kernels, where a decoder on a CPU can be computed by them."""
-    device = decoder.head.options.device
+    device = decoder.input.tokens.weight.device
     return cpu_kernels() if device.type == "cpu" and decoder.dtype in DTYPES and not triton_runs_on(device) else None
 
 

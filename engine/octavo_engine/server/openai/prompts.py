@@ -37,13 +37,20 @@ def encode_text(
 
     A text that cannot fit whatever its tokens is refused, or cut, before it is tokenized.
     """
-    ready, tokenizer = model.ready, model.tokenizer
-    if keep is not None and keep <= ready.max_model_len:
-        text = text[-keep * tokenizer.longest_token :]
-    elif len(text) > ready.max_model_len * tokenizer.longest_token:
+    if keep is not None and keep <= model.ready.max_model_len:
+        text = text[-keep * model.tokenizer.longest_token :]
+    check_text(model, text, param)
+    ids = model.tokenizer.encode(text, add_special_tokens)
+    return ids if keep is None else ids[-keep:]
+
+
+def check_text(model: LoadedModel, text: str, param: str) -> None:
+    """APIError 400 for a text that cannot fit whatever its tokens are, or that is no text."""
+    longest = model.ready.max_model_len
+    if len(text) > longest * model.tokenizer.longest_token:
         raise APIError(
             400,
-            f"a text of {len(text)} characters cannot fit into this model's context of {ready.max_model_len} tokens",
+            f"a text of {len(text)} characters cannot fit into this model's context of {longest} tokens",
             param=param,
             code="context_length_exceeded",
         )
@@ -51,8 +58,6 @@ def encode_text(
         text.encode()
     except UnicodeEncodeError:
         raise APIError(400, f"{param}: half of a surrogate pair is no character", param=param) from None
-    ids = tokenizer.encode(text, add_special_tokens)
-    return ids if keep is None else ids[-keep:]
 
 
 def render_chat(model: LoadedModel, chat: Sequence[Message], options: TemplateOptions) -> str:

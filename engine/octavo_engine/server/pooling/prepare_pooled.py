@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from octavo_engine.engine.info import EmbeddingInfo
+from msgspec import structs
+
+from octavo_engine.engine.info import COMPUTED_POOLINGS, ClassifierInfo, EmbeddingInfo
 from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.sampling_params import SamplingParams
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length
-from octavo_engine.server.openai.prompts import check_prompt, encode_text
-from octavo_engine.server.pooling.protocol import EmbeddingBody, PooledBody, RerankBody, ScoreBody
+from octavo_engine.server.openai.prompts import check_prompt, check_text, encode_text
+from octavo_engine.server.pooling.protocol import ClassifyBody, EmbeddingBody, PooledBody, RerankBody, ScoreBody
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest, TextOptions
+from octavo_engine.text.tokenizer import TextPair
 
 MAX_NUMBERS = 1 << 21
 """Numbers in all vectors of one answer."""
@@ -22,7 +25,7 @@ MAX_NUMBERS = 1 << 21
 def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """What /v1/embeddings asks for; APIError 400."""
     body = parse(EmbeddingBody, raw)
-    info = _check_model(model)
+    info = _vectors(model)
     dimensions = body.dimensions
     if dimensions is not None and dimensions > info.size:
         message = f"dimensions: {dimensions} is more than the {info.size} of this model's vectors"
@@ -42,10 +45,20 @@ def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
     return _prepared(model, body, body.input, "input", options)
 
 
+def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
+    """What /classify asks for; APIError 400."""
+    body = parse(ClassifyBody, raw)
+    info = model.ready.classifier
+    if info is None:
+        message = "this model has no classes: it is no ...ForSequenceClassification"
+        raise APIError(400, message, param="model", code="unsupported_parameter")
+    options = PooledOptions(activation=_activation(info, body.use_activation), labels=info.labels)
+    return _prepared(model, body, body.input, "input", options)
+
+
 def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """What /v1/score asks for; APIError 400."""
     body = parse(ScoreBody, raw)
-    _check_model(model)
     if (sides := body.sides()) is None:
         message = "text_1 and text_2 (or queries and documents): both are needed"
         raise APIError(400, message, param="text_1", code="missing_required_parameter")
@@ -53,38 +66,101 @@ def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
     if len(first) not in (1, len(second)):
         message = f"text_1: {len(first)} texts cannot be paired with the {len(second)} of text_2; give one, or as many"
         raise APIError(400, message, param="text_1")
-    return _prepared(model, body, [*first, *second], "text_1", PooledOptions(queries=len(first)))
+    return _compared(model, body, first, second, "text_1", PooledOptions())
 
 
 def rerank(model: LoadedModel, raw: bytes) -> PreparedRequest:
     """What /v1/rerank asks for; APIError 400."""
     body = parse(RerankBody, raw)
-    _check_model(model)
     documents = () if body.return_documents is False else tuple(body.documents)
-    options = PooledOptions(queries=1, documents=documents, top_n=body.top_n or None)
-    return _prepared(model, body, [body.query, *body.documents], "documents", options)
+    options = PooledOptions(documents=documents, top_n=body.top_n or None)
+    return _compared(model, body, [body.query], body.documents, "documents", options)
 
 
-def _check_model(model: LoadedModel) -> EmbeddingInfo:
+def _compared(
+    model: LoadedModel,
+    body: ScoreBody | RerankBody,
+    first: list[str],
+    second: list[str],
+    param: str,
+    options: PooledOptions,
+) -> PreparedRequest:
+    """Texts to be compared: by a model that scores them as pairs, or by their embeddings."""
+    info = model.ready.classifier
+    if info is None:
+        reason = _vectors(model).why_no_ranks
+        if reason:
+            raise APIError(400, f"model: {reason}", param="model", code="unsupported_parameter")
+        if body.use_activation is False:
+            message = "use_activation: acts on models that classify, and this one gives embeddings"
+            raise APIError(400, message, param="use_activation", code="unsupported_parameter")
+        return _prepared(model, body, [*first, *second], param, structs.replace(options, queries=len(first)))
+    if len(info.labels) != 1:
+        message = f"this model has {len(info.labels)} classes, and only a model with one scores pairs: use /classify"
+        raise APIError(400, message, param="model", code="unsupported_parameter")
+    activation = _activation(info, body.use_activation)
+    pairs = zip(first * (len(second) // len(first)), second, strict=True)
+    prompts = [_encode_pair(model, body, *pair, param) for pair in pairs]
+    return _request(model, body, prompts, param, structs.replace(options, activation=activation))
+
+
+def _activation(info: ClassifierInfo, use: bool | None) -> str:
+    return "identity" if use is False else info.activation
+
+
+def _vectors(model: LoadedModel) -> EmbeddingInfo:
     """APIError 400 if the model has no vectors, or makes them in a way that is not computed."""
     info = model.ready.embedding
-    if info is None or info.pooling != "last":
-        how = "none" if info is None else info.pooling
-        message = f"this model makes its embeddings by {how}; only those of the last token are supported"
+    if info is None:
+        message = "this model gives classes, not embeddings: use /classify, or /v1/score and /v1/rerank if it has one"
+        raise APIError(400, message, param="model", code="unsupported_parameter")
+    if info.pooling not in COMPUTED_POOLINGS:
+        supported = ", ".join(COMPUTED_POOLINGS)
+        message = f"this model makes its embeddings by {info.pooling}, which is not supported; supported: {supported}"
         raise APIError(400, message, param="model", code="unsupported_parameter")
     return info
+
+
+def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, param: str) -> TextPair:
+    """Two texts as one prompt; a long second one is cut if the body says so."""
+    if body.add_special_tokens is False:
+        message = "add_special_tokens: false would leave nothing between the two texts of a pair; leave it out"
+        raise APIError(400, message, param="add_special_tokens", code="unsupported_parameter")
+    longest = model.ready.max_model_len
+    keep = longest if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
+    characters = longest * model.tokenizer.longest_token
+    check_text(model, first, param)
+    if keep is None:
+        check_text(model, second, param)
+    else:
+        second = second[:characters]
+        check_text(model, second, param)
+    try:
+        pair = model.tokenizer.encode_pair(first, second, keep)
+    except ValueError as error:
+        message = f"truncate_prompt_tokens: {keep} leaves no room: {error}"
+        raise APIError(400, message, param="truncate_prompt_tokens") from None
+    check_prompt(pair.ids, model.ready, param)
+    return pair
 
 
 def _prepared(
     model: LoadedModel, body: PooledBody, texts: Sequence[str] | Sequence[list[int]], param: str, options: PooledOptions
 ) -> PreparedRequest:
-    prompts = tuple(tuple(_encode(model, body, text, param)) for text in texts)
+    prompts = [TextPair(_encode(model, body, text, param), 0) for text in texts]
+    return _request(model, body, prompts, param, options)
+
+
+def _request(
+    model: LoadedModel, body: PooledBody, texts: Sequence[TextPair], param: str, options: PooledOptions
+) -> PreparedRequest:
+    prompts = tuple(tuple(text.ids) for text in texts)
     answer_length(0, 0, max(map(len, prompts)), model.ready, param)
     return PreparedRequest(
         prompts=prompts,
         echoes=("",) * len(prompts),
         n=1,
-        sampling=SamplingParams(max_tokens=0),
+        sampling=SamplingParams(max_tokens=0, temperature=0.0),
         text=TextOptions(),
         form=AnswerForm(),
         pooled=options,

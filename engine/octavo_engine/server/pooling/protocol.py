@@ -35,7 +35,6 @@ class PooledBody(Body):
     mm_processor_kwargs: NotYet = None
     softmax: NotYet = None
     activation: NotYet = None
-    use_activation: NotYet = None
     chat_template: NotYet = None
     instruction: NotYet = None
 
@@ -49,6 +48,7 @@ class EmbeddingBody(PooledBody):
     """The first so many numbers, brought to length 1."""
     normalize: bool | None = None
     """Whether vectors have length 1; the model's own files say so where this does not."""
+    use_activation: NotYet = None
     messages: NotYet = None
     embed_dtype: NotYet = None
     endianness: NotYet = None
@@ -69,6 +69,8 @@ class ScoreBody(PooledBody):
     """vLLM's other name of text_1."""
     documents: Text | Documents | None = None
     """vLLM's other name of text_2."""
+    use_activation: bool | None = None
+    """False: the logits themselves, of a model that classifies."""
 
     def sides(self) -> tuple[list[str], list[str]] | None:
         """Both lists; None if one is missing."""
@@ -86,3 +88,12 @@ class RerankBody(PooledBody):
     """0 and null mean all."""
     return_documents: bool | None = None
     max_tokens_per_doc: NotYet = None
+    use_activation: bool | None = None
+
+
+class ClassifyBody(PooledBody):
+    """POST /classify: the classes of texts."""
+
+    input: Inputs
+    use_activation: bool | None = None
+    messages: NotYet = None

@@ -1,4 +1,5 @@
-"""POST /v1/score, in vLLM's shape, and /v1/rerank, in Jina's: by the cosine of texts' embeddings."""
+"""POST /v1/score, in vLLM's shape, and /v1/rerank, in Jina's: by a model that scores pairs, or by the cosine of texts'
+embeddings."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo_engine.pooled_vectors import similarity, to_vector
+from octavo_engine.pooled_vectors import probabilities, similarity, to_vector
 from octavo_engine.server.openai.answering import answer_whole
 from octavo_engine.server.openai.answers import Usage, encode
 from octavo_engine.server.pooling.embeddings import PooledUsage
@@ -112,7 +113,9 @@ class RerankWriter:
 
 
 def _scores(answers: Sequence[Piece], options: PooledOptions) -> list[float]:
-    """One for each document: with the only query, or with the query at the same place."""
+    """One for each pair; or for each document, with the only query, or with the query at the same place."""
+    if options.activation:
+        return [float(probabilities(piece.pooled, options.activation)[0]) for piece in answers]
     vectors = [to_vector(piece.pooled, normalize=True) for piece in answers]
     queries, documents = vectors[: options.queries], vectors[options.queries :]
     if len(queries) == 1:

@@ -1,0 +1,55 @@
+"""What config.json says of classes: their names, and what makes probabilities of their logits."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.spec import ClassifierSpec
+
+_MOST_CLASSES = 1 << 16
+_PROBLEMS: dict[str, Literal["softmax", "sigmoid", "identity"]] = {
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+    "regression": "identity",
+}
+_MODULES: dict[str, Literal["softmax", "sigmoid", "identity"]] = {
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    "torch.nn.modules.activation.Softmax": "softmax",
+}
+
+
+def classifier(fields: Fields, **values: Any) -> ClassifierSpec:
+    """The classes of a model; `values` say how its head computes their logits."""
+    labels = _labels(fields)
+    return ClassifierSpec(labels=labels, activation=_activation(fields, len(labels)), **values)
+
+
+def _labels(fields: Fields) -> tuple[str, ...]:
+    """Of `id2label`, else as many as `num_labels` says, which are two where nothing is said."""
+    named = fields.mapping("id2label")
+    if named is None:
+        return tuple(f"LABEL_{index}" for index in range(fields.integer("num_labels", 1, _MOST_CLASSES, default=2)))
+    count = len(named.values)
+    if not 1 <= count <= _MOST_CLASSES:
+        raise fields.wrong("id2label", count, f"is not between 1 and {_MOST_CLASSES} classes")
+    return tuple(named.text(str(index)) for index in range(count))
+
+
+def _activation(fields: Fields, count: int) -> Literal["softmax", "sigmoid", "identity"]:
+    """Of `problem_type`, or of what sentence-transformers note for cross-encoders; else by the number of classes."""
+    if fields.has("problem_type"):
+        problem = fields.text("problem_type")
+        if problem not in _PROBLEMS:
+            raise fields.wrong("problem_type", problem, f"is not one of {', '.join(_PROBLEMS)}")
+        return _PROBLEMS[problem]
+    noted, name = fields.mapping("sentence_transformers"), "activation_fn"
+    if noted is None or not noted.has(name):
+        noted, name = fields, "sbert_ce_default_activation_function"
+    if not noted.has(name):
+        return "sigmoid" if count == 1 else "softmax"
+    module = noted.text(name)
+    if module not in _MODULES:
+        raise noted.wrong(name, module, f"is not supported; supported: {', '.join(_MODULES)}")
+    return _MODULES[module]

@@ -1,0 +1,60 @@
+"""Models that generate, published without their head: as embedding models, or with a head that classifies.
+
+transformers saves Qwen3Model with names that lack the prefix, and Qwen3ForSequenceClassification with a `score` of the
+last token's hidden state. Both are the family of Qwen3ForCausalLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.families.classes import classifier
+from octavo_engine.model.families.family import Family
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.names import StoredNames
+from octavo_engine.model.spec import ModelSpec
+
+_EMBEDDING, _CLASSIFYING = "Model", "ForSequenceClassification"
+_HEADS = ("ForCausalLM", "LMHeadModel")
+
+
+def family_without_head(architecture: str, families: Mapping[str, Family]) -> Family | None:
+    """The family of which `architecture` is the model without its head; None if there is none."""
+    for ending in (_CLASSIFYING, _EMBEDDING):
+        if not architecture.endswith(ending):
+            continue
+        stem = architecture.removesuffix(ending)
+        names = (f"{stem}{head}" for stem in (stem, stem.removesuffix("Text")) for head in _HEADS)
+        if (found := next((families[name] for name in names if name in families), None)) is None:
+            return None
+        read = partial(_read, found, architecture, classifies=ending == _CLASSIFYING)
+        return replace(found, architecture=architecture, read=read, gguf_architecture="")
+    return None
+
+
+def _read(family: Family, architecture: str, fields: Fields, *, classifies: bool) -> ModelSpec:
+    spec = family.read(fields)
+    if spec.embedding_size is not None or (classifies and spec.head is not None and spec.head.transform is not None):
+        raise ModelLoadError(
+            f"{fields.origin}: {architecture} has a projection between its last layer and its head, which is supported "
+            f"for {family.architecture} alone"
+        )
+    return replace(
+        spec,
+        architecture=architecture,
+        head=None,
+        classifier=classifier(fields) if classifies else None,
+        stored_names=_stored_names(spec),
+    )
+
+
+def _stored_names(spec: ModelSpec) -> StoredNames:
+    """With or without the prefix of all names but the heads'; a head that is in the files is not read."""
+    names, stored = spec.names, spec.stored_names
+    prefix = names.embedding.partition(".")[0] + "."
+    kept = (f"{names.classifier}.", f"{names.head}.", prefix)
+    renamed = (*stored.renamed, *((name, name) for name in kept), ("", prefix))
+    return StoredNames(renamed=renamed, ignored=(*stored.ignored, f"{names.head}."))

@@ -1,0 +1,78 @@
+"""POST /classify, in vLLM's shape: the classes of texts."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo_engine.pooled_vectors import probabilities
+from octavo_engine.server.openai.answering import answer_whole
+from octavo_engine.server.openai.answers import Usage, encode
+from octavo_engine.server.pooling.embeddings import PooledUsage
+from octavo_engine.server.prepared import PooledOptions, PreparedRequest
+from octavo_engine.server.sequence import Piece
+from octavo_engine.server.serving import Serving
+
+
+class Classified(msgspec.Struct, kw_only=True):
+    """One text's likeliest class, and how likely each is."""
+
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(msgspec.Struct, kw_only=True):
+    """Those of all texts."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[Classified]
+    usage: PooledUsage
+
+
+class ClassWriter:
+    """Answers of /classify."""
+
+    def __init__(self, name: str, asked: PreparedRequest) -> None:
+        self._model = asked.model or name
+        self._options = asked.pooled or PooledOptions()
+
+    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+        """The complete answer."""
+        return encode(
+            Classes(
+                id=f"classify-{uuid.uuid4().hex}",
+                created=int(time.time()),
+                model=self._model,
+                data=[self._classified(piece) for piece in answers],
+                usage=PooledUsage(usage.prompt_tokens, usage.prompt_tokens),
+            )
+        )
+
+    def _classified(self, piece: Piece) -> Classified:
+        found = probabilities(piece.pooled, self._options.activation)
+        label = self._options.labels[int(found.argmax())]
+        return Classified(index=piece.index, label=label, probs=found.tolist(), num_classes=len(found))
+
+
+def routes(serving: Serving) -> APIRouter:
+    """The endpoint, at vLLM's path and beside the others."""
+    router = APIRouter()
+
+    async def classify(request: Request) -> Response:
+        return await answer_whole(serving, request, "classify", ClassWriter)
+
+    for path in ("/classify", "/v1/classify"):
+        router.add_api_route(path, classify, methods=["POST"], response_model=None)
+    return router
