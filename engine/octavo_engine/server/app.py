@@ -62,7 +62,7 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads, streamed)
     metered = Metering(limited, open_paths, serving.arrive)
     guarded = Authentication(metered, serving.keys, open_paths, lambda: serving.metrics.reject("unauthorized"))
-    return Application(RequestContext(guarded, serving.metrics.reject), batches)
+    return Application(RequestContext(guarded, serving.metrics.reject, serving.tracing), batches)
 
 
 def create_probes(serving: Serving) -> ASGIApp:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from octavo_engine.server.metrics import Outcome
 from octavo_engine.server.prepared import TextOptions
 from octavo_engine.server.sequence import Piece, Sequence
 from octavo_engine.server.serving import Serving
+from octavo_engine.server.tracing import Answered, RequestSpan
 from octavo_engine.text.tokenizer import Tokenizer
 
 log = logging.getLogger("octavo.server")
@@ -32,6 +34,8 @@ class GenerationRequest:
     text: TextOptions
     arrival: float
     """Monotonic seconds."""
+    model: str
+    """The name by which the client asked for it."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -57,6 +61,7 @@ class Generation:
         request: GenerationRequest,
         admitted: AdmittedRequest,
         shown_id: str,
+        span: RequestSpan | None = None,
     ) -> None:
         self.request = request
         self.sequences = [
@@ -67,7 +72,7 @@ class Generation:
         self._outputs = OutputStream(self._by_id, serving.unread.hold(admitted.key))
         self._serving = serving
         self._admitted = admitted
-        self._shown_id = shown_id
+        self._shown_id, self._span = shown_id, span
         self._outcome: Outcome = "abort"
         """How the sequences end that have not ended when reading stops."""
         serving.running.add(self)
@@ -76,6 +81,7 @@ class Generation:
     async def run(self) -> AsyncIterator[None]:
         """Have the engine answer; leaving aborts what has not ended."""
         self._count_prompts()
+        sent = time.monotonic()
         try:
             async with self._serving.engine.generate(self.request.requests, self._outputs):
                 yield
@@ -84,6 +90,7 @@ class Generation:
             for sequence in self.sequences:
                 if not sequence.ended:
                     self._end(sequence, self._outcome)
+            self._trace(sent)
             self._admitted.leave()
             self._serving.running.remove(self)
 
@@ -144,6 +151,25 @@ class Generation:
     def _end(self, sequence: Sequence, outcome: Outcome) -> None:
         self._admitted.end(sequence.begun)
         sequence.end(outcome)
+
+    def _trace(self, sent: float) -> None:
+        if self._span is None:
+            return
+        request = self.request
+        self._span.answered(
+            Answered(
+                model=request.model,
+                n=request.n,
+                sampling=request.requests[0].sampling,
+                sent=sent,
+                prompt_tokens=request.prompt_tokens,
+                cached_tokens=sum(sequence.cached_tokens for sequence in self.sequences[:: request.n]),
+                sequences=[times for each in self.sequences if (times := each.times(sent)) is not None],
+            )
+        )
+        wrong = [each.outcome for each in self.sequences if each.outcome in ("error", "timeout")]
+        if wrong:
+            self._span.failed(wrong[0])
 
     def _count_prompts(self) -> None:
         metrics, request = self._serving.metrics, self.request

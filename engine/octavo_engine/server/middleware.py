@@ -21,7 +21,9 @@ from octavo_engine.server.bytes_in_use import BytesInUse, Hold
 from octavo_engine.server.errors import APIError, error_response, internal_error, request_id_headers
 from octavo_engine.server.limits import Arrival
 from octavo_engine.server.refusal import RefusedError, Rejection
-from octavo_engine.server.trace_context import trace_context
+from octavo_engine.server.serving import GENERATING
+from octavo_engine.server.trace_context import TraceContext, trace_context
+from octavo_engine.server.tracing import RequestSpan, Tracing
 
 log = logging.getLogger("octavo.server")
 
@@ -39,12 +41,14 @@ class RequestContext:
     """Gives each request an id, the client's own if it sent one, a log line, and turns exceptions into answers.
 
     The client sees the id in X-Request-Id and the log names it; nothing is looked up by it. A `traceparent` of the
-    client is answered with one of the same trace, which the log names as well.
+    client is answered with one of the same trace, which the log names as well. With `tracing` requests for answers
+    have a span, which is in such a trace or begins one.
     """
 
-    def __init__(self, app: ASGIApp, on_reject: Callable[[Rejection], None]) -> None:
+    def __init__(self, app: ASGIApp, on_reject: Callable[[Rejection], None], tracing: Tracing | None = None) -> None:
         self._app = app
         self._on_reject = on_reject
+        self._tracing = tracing
         self._access_log = AccessLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,14 +57,16 @@ class RequestContext:
             return await self._app(scope, receive, send)
         theirs = Headers(scope=scope).get("x-request-id", "")
         shown = theirs if _USABLE_ID.fullmatch(theirs) else uuid.uuid4().hex
-        trace = trace_context(Headers(scope=scope).get("traceparent", ""))
-        scope.setdefault("state", {}).update(request_id=shown, trace=trace)
+        scope.setdefault("state", {})["request_id"] = shown
+        span, trace = self._trace(scope)
+        scope["state"].update(span=span, trace=trace)
         started = ended = False
+        status = 0
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started, ended
+            nonlocal started, ended, status
             if message["type"] == "http.response.start":
-                started = True
+                started, status = True, message["status"]
                 for name in request_id_headers(scope["path"]):
                     MutableHeaders(scope=message)[name] = shown
                 if trace is not None:
@@ -84,7 +90,17 @@ class RequestContext:
                 raise  # the connection is closed: half an answer must not look like a whole one
             if not started:
                 await error_response(internal_error(shown), scope)(scope, receive, send_with_id)
+        finally:
+            if span is not None:
+                span.end(status)
         return None
+
+    def _trace(self, scope: Scope) -> tuple[RequestSpan | None, TraceContext | None]:
+        """The request's span, where it has one, and its place in a trace."""
+        if self._tracing is not None and scope["method"] == "POST" and scope["path"] in GENERATING:
+            span = self._tracing.begin(scope)
+            return span, span.context
+        return None, trace_context(Headers(scope=scope).get("traceparent", ""))
 
 
 def _check_headers(scope: Scope) -> None:

@@ -36,6 +36,7 @@ from octavo_engine.server.openai.batches.storage import Storage
 from octavo_engine.server.prepared import Setup
 from octavo_engine.server.progress import show_loading
 from octavo_engine.server.serving import Serving
+from octavo_engine.server.tracing import Tracing
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
     log_format = logs.for_reader(server.log_format)
     logs.set_up(log_format)
     names = tuple(server.served_model_name or [engine.model])
+    tracing = _tracing(server.otlp_traces_endpoint, names[0])
     priorities = "priority" in (engine.scheduling_policy, engine.prefix_cache_policy)
     keys = KeyRing(server.api_key_file, priorities=priorities) if server.api_key_file is not None else None
     with (
@@ -67,9 +69,13 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
         _metrics_listener(server) as metrics_listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        serving = Serving(server, EngineClient(engine, log_format), names, keys, priorities)
+        serving = Serving(server, EngineClient(engine, log_format), names, keys, priorities, tracing)
         told = _story(names[0]) if log_format == logs.TERMINAL else None
-        return runner.run(_until_signals(Server(serving, engine, listener, metrics_listener, told)))
+        try:
+            return runner.run(_until_signals(Server(serving, engine, listener, metrics_listener, told)))
+        finally:
+            if tracing is not None:
+                tracing.close()
 
 
 def _story(name: str) -> Story:
@@ -78,6 +84,18 @@ def _story(name: str) -> Story:
     from octavo_engine.server.story import Story
 
     return Story(Console(stderr=True), name)
+
+
+def _tracing(endpoint: str | None, model: str) -> Tracing | None:
+    """What sends spans; ConfigurationError where it is asked for and not installed."""
+    if endpoint is None:
+        return None
+    try:
+        from octavo_engine.server.otlp import OtlpTracing
+    except ModuleNotFoundError as error:
+        message = f"--otlp-traces-endpoint needs packages more ({error.name} is missing): pip install octavo[otel]"
+        raise ConfigurationError(message) from None
+    return OtlpTracing(endpoint, model)
 
 
 def bind(host: str, port: int, flag: str = "--port") -> socket.socket:

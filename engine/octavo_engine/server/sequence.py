@@ -14,6 +14,7 @@ from octavo_engine.server.errors import APIError, shutting_down
 from octavo_engine.server.metrics import Metrics, Outcome
 from octavo_engine.server.prepared import TextOptions
 from octavo_engine.server.refusal import retry_after
+from octavo_engine.server.tracing import SequenceTimes
 from octavo_engine.text.detokenizer import Detokenizer
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -54,11 +55,12 @@ class Sequence:
         self.request_id = request.request_id
         self.num_tokens = 0
         self.cached_tokens = 0
-        self.ended = False
+        self.outcome: Outcome | None = None
+        """How it ended."""
         self._metrics = metrics
         self._ends = options.ends
         self._arrival = arrival
-        self._begun_at = self._last_at = 0.0
+        self._begun_at = self._last_at = self._ended_at = 0.0
         self._queue_seconds = 0.0
         self._logprobs: list[TokenLogprobs] = []
         self._end_logprobs = options.end_logprobs
@@ -71,6 +73,11 @@ class Sequence:
             include_stop=options.include_stop,
             skip_special_tokens=options.skip_special_tokens,
         )
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no more of it."""
+        return self.outcome is not None
 
     @property
     def begun(self) -> bool:
@@ -133,10 +140,17 @@ class Sequence:
         self._last_at = now
         self._metrics.generated_tokens.add(len(output.token_ids))
 
+    def times(self, sent: float) -> SequenceTimes | None:
+        """When it was computed, if the engine got it at `sent` (monotonic seconds) and it has ended after it began."""
+        if self.outcome is None or not self.begun:
+            return None
+        started = min(sent + self._queue_seconds, self._begun_at)
+        return SequenceTimes(started, self._begun_at, self._ended_at, self.num_tokens, self.outcome)
+
     def end(self, outcome: Outcome) -> None:
         """Record how it ended."""
-        self.ended = True
-        now = time.monotonic()
+        self.outcome = outcome
+        self._ended_at = now = time.monotonic()
         self._metrics.finish(outcome)
         self._metrics.duration.observe(now - self._arrival)
         self._metrics.answer_length.observe(self.num_tokens)

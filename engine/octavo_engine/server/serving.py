@@ -28,6 +28,7 @@ from octavo_engine.server.load_lines import LoadReading, counts_now
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.metrics import Metrics
 from octavo_engine.server.text_pool import TextPool
+from octavo_engine.server.tracing import Tracing
 from octavo_engine.text.tokenizer import Tokenizer
 
 POOLING = frozenset(
@@ -134,6 +135,8 @@ class Serving:
     keys: KeyRing | None = None
     priorities: bool = False
     """Whether a request's priority acts."""
+    tracing: Tracing | None = None
+    """Where spans of requests go."""
     metrics: Metrics = field(init=False)
     admission: Admission = field(init=False)
     text: TextPool = field(init=False)

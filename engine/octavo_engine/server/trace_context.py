@@ -19,6 +19,8 @@ class TraceContext:
     """16 hexadecimal digits: this server's part in the trace."""
     flags: str
     """2 hexadecimal digits, as the client sent them."""
+    parent_id: str = ""
+    """16 hexadecimal digits: the client's part in the trace, where it is known."""
 
     @property
     def header(self) -> str:
@@ -35,4 +37,4 @@ def trace_context(traceparent: str) -> TraceContext | None:
     known = version == "00"
     if version == "ff" or (known and more is not None) or not int(trace_id, 16) or not int(parent_id, 16):
         return None
-    return TraceContext(trace_id, secrets.token_hex(8), flags)
+    return TraceContext(trace_id, secrets.token_hex(8), flags, parent_id)

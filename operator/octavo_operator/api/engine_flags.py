@@ -25,6 +25,7 @@ EXTRA = (
     "enforce-eager", "no-enforce-eager", "generation-config", "kv-cache-dtype", "kv-cache-memory", "log-format",
     "max-connections", "max-cpu-loras", "max-lora-rank", "max-loras", "max-num-batched-tokens", "max-key-share",
     "max-kv-commitment", "max-queue-seconds", "max-queued-tokens", "max-request-bytes", "num-kv-blocks",
+    "otlp-traces-endpoint",
     "playground", "no-playground",
     "prefix-cache-policy", "prefix-cache-ttl", "request-timeout", "scheduling-policy", "seed", "speculative-config",
     "swap-space", "target-itl-p90", "target-ttft-p90", "tool-call-parser", "vllm-metrics", "no-vllm-metrics",
@@ -35,8 +36,8 @@ too, where extraArgs do not give them."""
 
 SERVER_EXTRA = frozenset({
     "log-format", "max-connections", "max-key-share", "max-kv-commitment", "max-queue-seconds", "max-queued-tokens",
-    "max-request-bytes", "playground", "no-playground", "request-timeout", "tool-call-parser", "vllm-metrics",
-    "no-vllm-metrics",
+    "max-request-bytes", "otlp-traces-endpoint", "playground", "no-playground", "request-timeout", "tool-call-parser",
+    "vllm-metrics", "no-vllm-metrics",
 })  # fmt: skip
 """Those of EXTRA that mean nothing to a model that is only fetched."""
 

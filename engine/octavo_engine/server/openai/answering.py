@@ -23,6 +23,7 @@ from octavo_engine.server.openai.times import Times
 from octavo_engine.server.prepared import JSONAnswer, Prepared, PreparedRequest
 from octavo_engine.server.sequence import Piece
 from octavo_engine.server.serving import Serving
+from octavo_engine.server.tracing import span_of
 from octavo_engine.server.whole_answer import WholeAnswer
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -110,8 +111,11 @@ async def _begin(serving: Serving, request: Request, job: str) -> Begun | None:
             n=asked.n,
             text=asked.text,
             arrival=times.arrival,
+            model=asked.model or serving.names[0],
         )
-        generation = Generation(serving, model.tokenizer, requests, admitted, request.state.request_id)
+        generation = Generation(
+            serving, model.tokenizer, requests, admitted, request.state.request_id, span_of(request.scope)
+        )
     return Begun(asked, generation, times.deadline, model.tokenizer)
 
 

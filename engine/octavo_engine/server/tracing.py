@@ -1,0 +1,70 @@
+"""What a request's spans are made of, for whoever records them (otlp.py), without a need for OpenTelemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.types import Scope
+
+from octavo_engine.sampling_params import SamplingParams
+from octavo_engine.server.trace_context import TraceContext
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceTimes:
+    """When one sequence began to be computed, gave its first token, and ended: monotonic seconds."""
+
+    started: float
+    first_token: float
+    ended: float
+    tokens: int
+    finish_reason: str
+    """stop or length; error for one that failed, abort for one whose client went away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What has become of a request: nothing of its text."""
+
+    model: str
+    n: int
+    sampling: SamplingParams
+    sent: float
+    """When the engine got it, monotonic seconds: after it was read, rendered and tokenized."""
+    prompt_tokens: int
+    cached_tokens: int
+    sequences: Sequence[SequenceTimes]
+    """Those that got a first token."""
+
+
+class RequestSpan(Protocol):
+    """One request's part in a trace."""
+
+    context: TraceContext
+
+    def answered(self, answered: Answered) -> None:
+        """Record what the engine did."""
+
+    def failed(self, error: str) -> None:
+        """Record why an answer ended that had begun: an error's code."""
+
+    def end(self, status: int) -> None:
+        """The last byte has been sent; `status` is HTTP's, 0 where there was none."""
+
+
+class Tracing(Protocol):
+    """Where spans go."""
+
+    def begin(self, scope: Scope) -> RequestSpan:
+        """The span of a request whose headers have come; its parent is what `traceparent` names."""
+
+    def close(self) -> None:
+        """Send what has not been sent, if that takes no longer than a moment."""
+
+
+def span_of(scope: Scope) -> RequestSpan | None:
+    """The span of a request, where requests are traced."""
+    span: RequestSpan | None = scope.get("state", {}).get("span")
+    return span
