@@ -71,7 +71,7 @@ class Setting:
         return value
 
     def check(self, name: str, value: Any) -> None:
-        """ConfigurationError unless `value` lies in the setting's range."""
+        """Raises ConfigurationError unless `value` lies in the setting's range."""
         if value is None:
             return
         if self.choices is not None and value not in self.choices:

@@ -28,7 +28,7 @@ _NUMBERS = {
 
 
 def check_length(prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
-    """NotAdmissibleError unless prompt and answer fit into the longest sequence that the engine can hold."""
+    """Raises NotAdmissibleError unless prompt and answer fit into the longest sequence that the engine can hold."""
     if prompt_tokens == 0:
         raise NotAdmissibleError("the prompt is empty")
     if not isinstance(max_tokens, int) or max_tokens < 0:
@@ -42,7 +42,7 @@ def check_length(prompt_tokens: int, max_tokens: int, max_model_len: int) -> Non
 
 
 def check_sampling(params: SamplingParams) -> None:
-    """NotAdmissibleError unless every parameter is of its type and within its range."""
+    """Raises NotAdmissibleError unless every parameter is of its type and within its range."""
     for name, allowed in _NUMBERS.items():
         value = getattr(params, name)
         if value is None and allowed.optional:
@@ -76,7 +76,7 @@ def _check_bias(pairs: Sequence[tuple[int, float]]) -> None:
 
 
 def check_tokens(prompt: Sequence[int], params: SamplingParams, vocab_size: int) -> None:
-    """NotAdmissibleError unless every token id has a logit."""
+    """Raises NotAdmissibleError unless every token id has a logit."""
     for token in _ids(prompt, params):
         if not _is_number(token, whole=True) or not 0 <= token < vocab_size:
             raise NotAdmissibleError(f"token id {token!r} is outside the vocabulary of {vocab_size}")

@@ -22,6 +22,13 @@ def test_the_document_has_every_route_with_its_body(server: Served) -> None:
     assert "422" not in json.dumps(document)
 
 
+def test_no_route_with_a_body_is_forgotten(server: Served) -> None:
+    paths = server.http.get("/openapi.json").json()["paths"]
+    posted = {path for path, operations in paths.items() if "post" in operations}
+    assert "/v1/embeddings" in posted
+    assert posted <= {*BODIES, "/v1/load_lora_adapter", "/v1/unload_lora_adapter"}
+
+
 def _references(value: Any) -> list[str]:
     if isinstance(value, list):
         return [each for item in value for each in _references(item)]

@@ -17,9 +17,9 @@ from octavo_operator.reconcile.handover import (
     apply_scaled,
     is_scaled,
     is_stopped,
-    keeps_replicas,
     owns_replicas,
     start_of,
+    without_replicas_during_handover,
 )
 from octavo_operator.reconcile.kinds import Kind
 
@@ -141,13 +141,17 @@ KEDAS_HPA = ("HorizontalPodAutoscaler", "keda-hpa-model")
 
 @pytest.mark.parametrize("leaving", [HPA, SCALED, KEDAS_HPA])
 def test_the_spec_sets_the_number_only_when_the_autoscaler_is_gone(leaving: tuple[str, str]) -> None:
-    assert is_scaled(keeps_replicas(with_replicas(4), {DEPLOYMENT: {}, leaving: {}}, {DEPLOYMENT}))
-    assert keeps_replicas(with_replicas(4), {DEPLOYMENT: {}}, {DEPLOYMENT}) == with_replicas(4)
-    assert keeps_replicas(with_replicas(4), {leaving: {}}, {DEPLOYMENT}) == with_replicas(4)  # it is made anew
+    assert is_scaled(without_replicas_during_handover(with_replicas(4), {DEPLOYMENT: {}, leaving: {}}, {DEPLOYMENT}))
+    assert without_replicas_during_handover(with_replicas(4), {DEPLOYMENT: {}}, {DEPLOYMENT}) == with_replicas(4)
+    assert without_replicas_during_handover(with_replicas(4), {leaving: {}}, {DEPLOYMENT}) == with_replicas(
+        4
+    )  # it is made anew
 
 
 def test_suspension_waits_for_nobody() -> None:
-    assert keeps_replicas(with_replicas(0), {DEPLOYMENT: {}, HPA: {}}, {DEPLOYMENT}) == with_replicas(0)
+    assert without_replicas_during_handover(with_replicas(0), {DEPLOYMENT: {}, HPA: {}}, {DEPLOYMENT}) == with_replicas(
+        0
+    )
 
 
 def test_an_autoscaler_does_nothing_with_no_replicas() -> None:

@@ -82,11 +82,11 @@ class AdmissionPolicy:
         """The share of the blocks that is to be left for others when a waiting request is admitted."""
         return max(self._settings.watermark, self.accounts.reserve(state.tenant)) if running else 0.0
 
-    def worth_trying(self, state: RequestState, available: Sequence[int], running: int, step: int) -> bool:
+    def worth_trying(self, state: RequestState, unreserved: Sequence[int], running: int, step: int) -> bool:
         """Whether blocks were freed since it last failed. It is tried now and then in any case: shares change."""
         if running == 0 or step % _TRY_EVERY == 0 or not state.blocks_wanted:
             return True
-        return all(have >= want for have, want in zip(available, state.blocks_wanted, strict=True))
+        return all(have >= want for have, want in zip(unreserved, state.blocks_wanted, strict=True))
 
     def preemptible(self, state: RequestState) -> bool:
         """Whether a request may still be preempted. One that may not runs to its end with all its blocks reserved."""

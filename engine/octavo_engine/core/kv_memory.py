@@ -49,7 +49,7 @@ class KVMemory:
         self.swap = SwapSpace(self.groups, [group.swap_blocks for group in groups], self._operations)
 
     @property
-    def available(self) -> list[int]:
+    def unreserved(self) -> list[int]:
         """Blocks that could be taken, of each group."""
         return [pool.unreserved for pool in self.pools]
 
@@ -70,7 +70,7 @@ class KVMemory:
         return operations
 
     def check_ever_fits(self, tokens: int) -> None:
-        """NotAdmissibleError if a sequence of so many tokens would not fit even into the empty memory."""
+        """Raises NotAdmissibleError if a sequence of so many tokens would not fit even into the empty memory."""
         for group in self.groups:
             if group.peak(tokens) > group.pool.num_blocks:
                 raise NotAdmissibleError(
@@ -82,7 +82,7 @@ class KVMemory:
         """Begin a request's block tables with what the prefix cache has; sets `computed`.
 
         At least the last known token is left to compute: its logits are what the step is for. A `private` request will
-        reserve its blocks; where groups free blocks on the way, it shares none, or the sum would not hold.
+        reserve its blocks; where groups free blocks on the way, it shares none, or it could need more than it reserved.
         """
         caching = self.prefix_caching and (self._all_kept or not private) and not state.reads_prompt
         usable = (len(state.token_ids) - 1) // self.block_size if caching else 0
@@ -135,7 +135,10 @@ class KVMemory:
         ]
 
     def reserve(self, state: RequestState) -> None:
-        """Keep for a matched request all that it can come to need, so that it can run to its end. It fits."""
+        """Keep for a matched request all that it can come to need, so that it can run to its end.
+
+        The caller has checked that it fits.
+        """
         state.reserved = [
             max(0, group.peak(state.final_len) - held(table))
             for group, table in zip(self.groups, state.block_tables, strict=True)
@@ -217,7 +220,7 @@ class KVMemory:
                 pool.forget(digest, state.request_id)
 
     def check_integrity(self, requests: Sequence[RequestState]) -> None:
-        """RuntimeError unless every block is accounted for exactly once."""
+        """Raises RuntimeError unless every block is accounted for exactly once."""
         holding = [state for state in requests if state.block_tables]
         for index, pool in enumerate(self.pools):
             pool.check_integrity([b for state in holding for b in state.block_tables[index] if b != NO_BLOCK])

@@ -148,27 +148,27 @@ class Planner:
 
     def _make_room(self, state: RequestState, builder: StepBuilder) -> bool:
         """Match a waiting request if there are a seat and blocks for it, if need be taken from those that yield."""
-        running, available = len(self.running), self.memory.available
+        running, unreserved = len(self.running), self.memory.unreserved
         seated = self.policy.has_seat(state, running, self.limits.running_limit)
         yielding = [] if seated else self.policy.yielding_to(state, self.running, self._steps)
-        if not (yielding or (seated and self.policy.worth_trying(state, available, running, self._steps))):
+        if not (yielding or (seated and self.policy.worth_trying(state, unreserved, running, self._steps))):
             return False
-        shortage = self._match(state, builder)
+        shortage = self._attach_cached_blocks(state, builder)
         if seated and max(shortage) <= 0:
             return True
         self.memory.free(state)
-        state.blocks_wanted = [have + lacks for have, lacks in zip(self.memory.available, shortage, strict=True)]
+        state.blocks_wanted = [have + lacks for have, lacks in zip(self.memory.unreserved, shortage, strict=True)]
         yielding = yielding or self.policy.yielding_to(state, self.running, self._steps)
         victims = choose_victims(yielding, self.policy.waiting.lane, self.memory.freeable, shortage)
         for victim in victims:
             self.preempt(victim, builder)
-        if victims and max(self._match(state, builder)) <= 0:
+        if victims and max(self._attach_cached_blocks(state, builder)) <= 0:
             return True
         state.rejected = True
         self.memory.free(state)
         return False
 
-    def _match(self, state: RequestState, builder: StepBuilder) -> list[int]:
+    def _attach_cached_blocks(self, state: RequestState, builder: StepBuilder) -> list[int]:
         """Give a waiting request what is there of its beginning; the blocks of each group that it lacks then."""
         parent = self._requests.get(state.fork_of or "")
         self._note_length(state)

@@ -272,11 +272,11 @@ class EngineLoop:
         return stats
 
     def check_integrity(self) -> None:
-        """RuntimeError unless every request, row and block is accounted for."""
+        """Raises RuntimeError unless every request, row and block is accounted for."""
         self._scheduler.check_integrity()
 
     def check_executor(self) -> None:
-        """EngineDeadError if a process that computes has died while nothing was asked of it."""
+        """Raises EngineDeadError if a process that computes has died while nothing was asked of it."""
         self._executor.check()
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class Decoder(nn.Module):
         ranks: Collectives = ALONE,
         fp8_products: bool | None = None,
     ) -> None:
-        """ConfigurationError if ranks cannot share the model. `fp8_products`: whether weights in e4m3 are multiplied as
+        """Raises ConfigurationError if ranks cannot share it. `fp8_products`: whether weights in e4m3 are multiplied as
         they are; None: if the device does that."""
         super().__init__()
         check_size(spec, ranks.shard.size)

@@ -74,7 +74,7 @@ def cache_home() -> Path:
 
 
 def check_room(model: str, folder: Path, needed: int, variable: str) -> None:
-    """ModelLoadError unless `needed` bytes are free where `folder` is or will be; `variable` moves it elsewhere."""
+    """Raises ModelLoadError unless `needed` bytes are free where `folder` is or will be; `variable` moves it."""
     existing = next(place for place in (folder, *folder.parents) if place.is_dir())
     free = shutil.disk_usage(existing).free
     if needed > free:

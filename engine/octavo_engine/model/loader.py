@@ -77,7 +77,7 @@ def _empty_decoder(spec: ModelSpec, dtype: torch.dtype, device: torch.device, ra
 def _check(
     where: Path, spec: ModelSpec, expected: Mapping[str, CheckpointTensor], found: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """ModelLoadError unless the checkpoint holds exactly the expected tensors, in the expected shapes."""
+    """Raises ModelLoadError unless the checkpoint holds exactly the expected tensors, in the expected shapes."""
     _check_names(where, spec, expected, found)
     wrong = [
         f"{name} is {list(_counted(found[name], tensor))}, expected {list(_counted(tensor.shape, tensor))}"

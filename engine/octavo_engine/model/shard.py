@@ -131,7 +131,7 @@ def span(part: range, total: int, what: str = "") -> Span:
 
 
 def check_size(spec: ModelSpec, ranks: int) -> None:
-    """ConfigurationError unless there are a query head and a part of each feed-forward for each rank."""
+    """Raises ConfigurationError unless there are a query head and a part of each feed-forward for each rank."""
     for count, what in _counts(spec):
         if count < ranks:
             raise ConfigurationError(

@@ -44,7 +44,7 @@ class Executor(Protocol):
         """Wait for the oldest launched step; what went wrong in it is raised here."""
 
     def check(self) -> None:
-        """EngineDeadError if what it runs with is dead."""
+        """Raises EngineDeadError if what it runs with is dead."""
 
     def close(self) -> None:
         """Give back device and processes."""
@@ -152,7 +152,7 @@ class GroupExecutor:
         return self._ranks.wait(self._waiting.submit(self._first.result))
 
     def check(self) -> None:
-        """EngineDeadError if a rank is dead or stands still."""
+        """Raises EngineDeadError if a rank is dead or stands still."""
         self._ranks.check()
 
     def close(self) -> None:

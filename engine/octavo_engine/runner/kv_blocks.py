@@ -28,7 +28,7 @@ _BLOCKS_OF_CHECKPOINT = 64
 
 @dataclass(frozen=True, slots=True)
 class BlockShares:
-    """What is known before the number is."""
+    """The sizes from which the number of KV blocks is computed."""
 
     kv_per_token: int
     """Bytes of one token in the layers of full attention; 0 if there are none."""
@@ -42,7 +42,7 @@ class BlockShares:
     """Bytes of one sequence's states in all layers that keep any."""
 
     def places(self, blocks: int) -> int:
-        """States for which there are places where full attention has `blocks`: no more than those have ends."""
+        """Slots for states where full attention has `blocks`: at most one for each block."""
         return min(max(2, blocks), self._running_places + self._checkpoints(blocks))
 
     @property

@@ -206,7 +206,7 @@ def _swap_on_device(limits: MemoryLimits) -> int:
 
 
 def check_swap_space(plan: MemoryPlan, host: DeviceMemory) -> None:
-    """DoesNotFitError unless the swap space of a GPU fits into the CPU's memory, where it is pinned."""
+    """Raises DoesNotFitError unless the swap space of a GPU fits into the CPU's memory, where it is pinned."""
     if plan.swap_bytes > host.free:
         raise DoesNotFitError(
             f"--swap-space {format_size(plan.swap_bytes)} does not fit into {host.name}: {format_size(host.free)} of "

@@ -32,7 +32,10 @@ class GrammarError(NotAdmissibleError):
 
 
 def json_schema_grammar(schema: dict[str, Any] | str) -> str:
-    """JSON that is valid under a schema (https://json-schema.org, draft 2020-12), given as an object or as its text."""
+    """JSON that is valid under a schema (https://json-schema.org, draft 2020-12), given as an object or as its text.
+
+    Raises GrammarError if it is no schema, uses what is not supported, or is too large.
+    """
     text = schema if isinstance(schema, str) else json.dumps(schema)
     _check_length(text)
     try:
@@ -47,7 +50,10 @@ def json_object_grammar() -> str:
 
 
 def regex_grammar(regex: str) -> str:
-    """Texts that a regular expression matches as a whole, in the syntax of Rust's regex crate."""
+    """Texts that a regular expression matches as a whole, in the syntax of Rust's regex crate.
+
+    Raises GrammarError if it is too large.
+    """
     _check_length(regex)
     return LLMatcher.grammar_from_regex(regex)
 
@@ -69,7 +75,7 @@ def lark_grammar(text: str) -> str:
 
 
 def check_grammar(grammar: str) -> None:
-    """GrammarError unless it can be compiled."""
+    """Raises GrammarError unless it can be compiled."""
     wrong, messages = LLMatcher.validate_grammar_with_warnings(grammar, limits=LIMITS)
     if wrong:
         raise GrammarError(messages[0].strip()[:500])

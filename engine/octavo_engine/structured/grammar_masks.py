@@ -98,7 +98,7 @@ class GrammarMasks:
         return bits
 
     def _follow(self, row: MaskRow) -> LLMatcher | Exception:
-        """The row's matcher, after all tokens of its answer; why there is none ends this row's request alone."""
+        """The row's matcher, after all tokens of its answer, or the exception that ends this row's request."""
         answer = self._answers[row.request_id]
         try:
             matcher = answer.matcher.result()

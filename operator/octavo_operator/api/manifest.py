@@ -112,7 +112,7 @@ def _documents(text: str) -> Iterator[Document]:
 
 
 def _refuse_bombs(text: str) -> None:
-    """ManifestError if the text nests too deeply or its aliases stand for too much."""
+    """Raises ManifestError if the text nests too deeply or its aliases stand for too much."""
     sizes: dict[str, int] = {}
     open_nodes: list[tuple[str | None, int]] = []
     total = 0

@@ -125,7 +125,7 @@ class Cluster:
         return frozenset(resource["name"] for resource in known["resources"])
 
     async def probe(self, kind: Kind, namespace: str) -> None:
-        """ApiError if objects of the kind cannot be listed in the namespace; without one, in the whole cluster."""
+        """Raises ApiError if objects of the kind cannot be listed in the namespace; without one, in the cluster."""
         await self._request("GET", kind.path(namespace), None, [("limit", "1")], accept=_METADATA_ONLY)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:

@@ -14,7 +14,14 @@ from octavo_operator.api.names import KIND
 from octavo_operator.api.resource import LLMService
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.field_conflicts import Conflict, FieldConflicts, Path, changed_paths, others
-from octavo_operator.reconcile.handover import Applier, apply_scaled, is_scaled, is_stopped, keeps_replicas, start_of
+from octavo_operator.reconcile.handover import (
+    Applier,
+    apply_scaled,
+    is_scaled,
+    is_stopped,
+    start_of,
+    without_replicas_during_handover,
+)
 from octavo_operator.reconcile.kinds import BY_NAME, Kind
 from octavo_operator.reconcile.live_values import with_live_values
 from octavo_operator.reconcile.observe import Key, Observation, belongs_to, fingerprint, is_going, trimmed
@@ -34,7 +41,7 @@ _WHOLE_LISTS = {"Service": ("spec", "ports")}
 
 
 class NameTakenError(ApiError):
-    """An object of the child's name belongs to somebody else. Not the API server says so, but we."""
+    """An object of the child's name belongs to somebody else. It is the operator that says so, not the API server."""
 
     def __init__(self, identity: Identity) -> None:
         kind, name = identity
@@ -106,7 +113,7 @@ class Children:
         identities = {_identity(manifest) for manifest in wanted}
         until = self._clock() + PASS_SECONDS
         for each in sorted(wanted, key=lambda manifest: _identity(manifest) not in left):
-            manifest = keeps_replicas(each, observed.children, identities)
+            manifest = without_replicas_during_handover(each, observed.children, identities)
             identity = _identity(manifest)
             live = observed.children.get(identity)
             try:
@@ -165,7 +172,7 @@ class Children:
             return await self._mend(key, identity, live, manifest, digest, start)
         self._field_conflicts.settled(key, identity)
         written = await self._write(manifest, start, is_new=seen is None and live is None)
-        return self._take_down(key, identity, digest, written, "applied")
+        return self._remember_applied(key, identity, digest, written, "applied")
 
     def _is_right(self, service: LLMService, seen: Mapping[str, Any], manifest: Object, digest: str) -> bool:
         """Whether a child that another operator applied needs no write."""
@@ -191,7 +198,7 @@ class Children:
         drift = await self._drift(live, manifest)
         held = self._field_conflicts.held(key, identity, drift)
         if live is not None and not drift:  # what was changed is nothing of ours
-            return self._take_down(key, identity, digest, live)
+            return self._remember_applied(key, identity, digest, live)
         wanted = with_live_values(manifest, live or {}, held) if held else manifest
         mended = {path: who for path, who in drift.items() if path not in held}
         if wanted is None or not mended:
@@ -201,7 +208,7 @@ class Children:
         if held:  # not as it should be yet, and so not taken down: to be looked at again
             logger.info("%s/%s: mended %s %s, but for what is fought over", *key, *identity)
             return trimmed(kind, live)
-        return self._take_down(key, identity, digest, live, "mended")
+        return self._remember_applied(key, identity, digest, live, "mended")
 
     async def _drift(self, live: Mapping[str, Any] | None, manifest: Object) -> dict[Path, str]:
         """What of the live object an apply would change, and who has changed it; None: all, as it was deleted."""
@@ -240,7 +247,7 @@ class Children:
         except ApiError as error:
             raise (refusal if error.status == _INVALID else error) from None
 
-    def _take_down(
+    def _remember_applied(
         self, key: Key, identity: Identity, digest: str, live: Mapping[str, Any], done: str = ""
     ) -> Mapping[str, Any]:
         """Remembers that the child is as it should be."""

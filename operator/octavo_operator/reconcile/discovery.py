@@ -38,7 +38,7 @@ async def present_kinds(cluster: Discoverer) -> tuple[Kind, ...]:
 
 
 async def check_kinds(cluster: Discoverer, known: Sequence[Kind]) -> None:
-    """KindsChangedError if the cluster has other optional kinds than `known`."""
+    """Raises KindsChangedError if the cluster has other optional kinds than `known`."""
     found = await present_kinds(cluster)
     if set(found) != set(known):
         come = ", ".join(kind.name for kind in found if kind not in known)

@@ -3,8 +3,8 @@
 Under server-side apply, a field that its only owner leaves out is removed, and `replicas` falls to its default of 1:
 an outage. So on the way to an autoscaler a second manager of ours first owns the number as it is, beside the operator;
 then the operator omits it, and it stays. The autoscaler's first write takes it over from there. On the way back
-the autoscaler goes first (`keeps_replicas`), and only then the operator sets the number that the spec asks for: two
-writers never have different opinions at the same time.
+the autoscaler goes first (`without_replicas_during_handover`), and only then the operator sets the number that the spec
+asks for: two writers never have different opinions at the same time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def is_scaled(manifest: Mapping[str, Any]) -> bool:
     return manifest["kind"] == DEPLOYMENT and "replicas" not in manifest["spec"]
 
 
-def keeps_replicas(manifest: Object, children: Mapping[tuple[str, str], Any], wanted: set[tuple[str, str]]) -> Object:
+def without_replicas_during_handover(
+    manifest: Object, children: Mapping[tuple[str, str], Any], wanted: set[tuple[str, str]]
+) -> Object:
     """`manifest` without its replicas while an autoscaler that is no longer wanted is still there, else as it is.
 
     Except for 0: an autoscaler does nothing with a Deployment of none, and suspension does not wait.

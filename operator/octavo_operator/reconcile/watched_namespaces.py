@@ -28,7 +28,7 @@ class Prober(Protocol):
     """What is needed of a cluster."""
 
     async def probe(self, kind: Kind, namespace: str) -> None:
-        """ApiError if objects of the kind cannot be listed in the namespace; without one, in the whole cluster."""
+        """Raises ApiError if objects of the kind cannot be listed in the namespace; without one, in the cluster."""
 
 
 class WatchedNamespaces:
@@ -76,7 +76,7 @@ class WatchedNamespaces:
 
 
 async def check_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:
-    """NamespacesChangedError if other namespaces can be read than when the scope was last asked."""
+    """Raises NamespacesChangedError if other namespaces can be read than when the scope was last asked."""
     before = scope.readable
     await scope.look(cluster, kinds)
     if scope.readable != before:

@@ -175,7 +175,7 @@ def activation(fields: Fields, name: str = "hidden_act") -> str:
 
 
 def require_silu(fields: Fields) -> None:
-    """ModelLoadError if `hidden_act` is another activation than SiLU, the only one that experts are computed with."""
+    """Raises ModelLoadError if `hidden_act` is not SiLU, the only activation that experts are computed with."""
     if fields.text("hidden_act") != "silu":
         raise fields.wrong("hidden_act", fields.values["hidden_act"], "is not supported for experts, only silu")
 
@@ -259,14 +259,14 @@ def scale(fields: Fields, name: str) -> float:
 
 
 def refuse_if_true(fields: Fields, *names: str) -> None:
-    """ModelLoadError if a field is true that asks for what is not computed here."""
+    """Raises ModelLoadError if a field is true that asks for what is not computed here."""
     for name in names:
         if fields.boolean(name, False):
             raise fields.wrong(name, True, "is not supported")
 
 
 def refuse_windows(fields: Fields) -> None:
-    """ModelLoadError if some layers have windows that the family is not computed with."""
+    """Raises ModelLoadError if some layers have windows that the family is not computed with."""
     if fields.boolean("use_sliding_window", False):
         raise fields.wrong("use_sliding_window", True, "is not supported")
     _check_kinds(fields, fields.values.get("layer_types") or ["full_attention"], {"full_attention"})

@@ -234,7 +234,7 @@ def _module(
 
 
 def _check_numbers(file: MemoryFile, headers: Mapping[str, TensorHeader], *, half: bool) -> None:
-    """ModelLoadError unless all numbers are finite, also in the type that is computed in."""
+    """Raises ModelLoadError unless all numbers are finite, also in the type that is computed in."""
     with mmap.mmap(file.fd, 0, prot=mmap.PROT_READ) as memory:
         for name, header in headers.items():
             for start in range(0, header.num_bytes, _COPY_BYTES):

@@ -137,7 +137,7 @@ def _patterns(path: Path, name: str, values: Mapping[str, Any]) -> tuple[tuple[s
 
 
 def _check_pattern(path: Path, name: str, pattern: str) -> None:
-    """ModelLoadError unless a pattern takes a short time to match, whatever it is matched with.
+    """Raises ModelLoadError unless a pattern takes a short time to match, whatever it is matched with.
 
     Python's matching tries every way to share a name between repetitions: two of single characters are few enough.
     """

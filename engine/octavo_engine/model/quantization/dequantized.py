@@ -128,7 +128,7 @@ class Dequantized:
 
 
 def _check_ends(part: Span, alignment: int) -> None:
-    """ConfigurationError if a rank's part begins or ends within what the checkpoint stores as one."""
+    """Raises ConfigurationError if a rank's part begins or ends within what the checkpoint stores as one."""
     end = part.start + part.size
     if part.start % alignment or (end % alignment and end != part.total):
         raise ConfigurationError(

@@ -136,7 +136,7 @@ class FP8Scheme:
 
 
 def _check_order(projection: Projection) -> None:
-    """ModelLoadError if rows change places with rows of another block: they would get that block's scales."""
+    """Raises ModelLoadError if rows change places with rows of another block: they would get that block's scales."""
     order = projection.order
     if order is not None and not torch.equal(order // BLOCK, torch.arange(len(order), device="cpu") // BLOCK):
         raise ModelLoadError(

@@ -34,7 +34,7 @@ def write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def check_scales(values: Tensor) -> None:
-    """ValueError unless all scales are positive and finite: with others, answers would be wrong."""
+    """Raises ValueError unless all scales are positive and finite: with others, answers would be wrong."""
     wrong = ~((values > 0) & values.isfinite())
     if wrong.any():
         raise ValueError(f"has {int(wrong.sum())} scales that are no positive numbers, such as {values[wrong][0]:g}")

@@ -84,7 +84,7 @@ class Job:
             await asyncio.gather(answering, cancelled, return_exceptions=True)
 
     async def _answer_all(self) -> None:
-        """APIError if the batch cannot go on."""
+        """Raises APIError if the batch cannot go on."""
         places = asyncio.Semaphore(LINES_AT_ONCE)
         lines = requests_of(self._input)
         try:
