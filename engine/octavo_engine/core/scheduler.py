@@ -129,8 +129,6 @@ class Scheduler:
                 ids.append(state.request_id)
                 tokens.append(token)
         if self.proposer is not None:
-            self.counters.draft_tokens += sum(map(len, plan.drafts.values()))
-            self.counters.accepted_tokens += sum(map(len, result.more_token_ids.values()))
             self._propose(requests, self.proposer)
         self._observe(plan, result, now)
         return outputs
@@ -174,8 +172,6 @@ class Scheduler:
         if reason is FinishReason.ERROR:
             self.memory.forget(state)
         self.memory.swap.drop(state)
-        if self.proposer is not None:
-            self.proposer.remove(state.request_id)
         self._policy.charge([state])
         self._policy.accounts.close(state.tenant)
         state.status = Status.FINISHED

@@ -157,6 +157,4 @@ class Counters:
     recomputed_tokens: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
-    draft_tokens: int = 0  # computed in steps
-    accepted_tokens: int = 0  # of them
     step_seconds: list[float] = field(default_factory=list)  # durations of steps; the reader empties the list

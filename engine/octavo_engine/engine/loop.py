@@ -137,6 +137,8 @@ class EngineLoop:
             self.mask_provider.remove(request_id)
         if self.adapters is not None:
             self.adapters.store.end(request_id)
+        if self._scheduler.proposer is not None:
+            self._scheduler.proposer.remove(request_id)
 
     def _step(self) -> StepOutputs:
         events, self._ended = self._ended, []
@@ -155,7 +157,10 @@ class EngineLoop:
         self._empty_turns = 0
         result = self._executor.result()
         now = self._clock()
-        outputs = self._scheduler.update(self._launched.popleft(), result, now)
+        plan = self._launched.popleft()
+        if plan.drafts:
+            self._stats.count_drafts(plan, result)
+        outputs = self._scheduler.update(plan, result, now)
         if self._waits_for_masks:
             self._sample()
         self._busy_until = now + sum(map(self._scheduler.expected_seconds, self._launched))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from octavo_engine.core.kv_memory import KVMemory
 from octavo_engine.core.request_state import RequestState
 from octavo_engine.core.scheduler import Scheduler
+from octavo_engine.core.step import StepPlan, StepResult
 
 _WASTE_EVERY = 16
 """Readings between two counts of wasted slots, as a count looks at every running request."""
@@ -70,6 +71,12 @@ class StatsReader:
         self._scheduler = scheduler
         self._readings = 0
         self._wasted_slots = 0
+        self._draft_tokens = self._accepted_tokens = 0
+
+    def count_drafts(self, plan: StepPlan, result: StepResult) -> None:
+        """Count the draft tokens of a step whose result is in."""
+        self._draft_tokens += sum(map(len, plan.drafts.values()))
+        self._accepted_tokens += sum(map(len, result.more_token_ids.values()))
 
     def read(self) -> SchedulerStats:
         """The state now; each step's duration is read once."""
@@ -96,8 +103,8 @@ class StatsReader:
             recomputed_tokens=counters.recomputed_tokens,
             prefix_queried_tokens=counters.prefix_queried_tokens,
             prefix_hit_tokens=counters.prefix_hit_tokens,
-            draft_tokens=counters.draft_tokens,
-            accepted_tokens=counters.accepted_tokens,
+            draft_tokens=self._draft_tokens,
+            accepted_tokens=self._accepted_tokens,
             step_seconds=counters.step_seconds,
         )
         counters.step_seconds = []
