@@ -82,7 +82,7 @@ def _of_config(config: dict[str, Any], path: Path) -> ModelSpec:
 
 
 def _check_experts(spec: ModelSpec, path: Path) -> None:
-    """Raises ModelLoadError if experts are quantized that a checkpoint holds in one tensor, of which MXFP4 alone is read."""
+    """Raises ModelLoadError if quantized experts are stored in one tensor, of which MXFP4 alone is read."""
     names = spec.names
     if spec.quantization is None or ("{expert}" in names.expert_gate and names.expert_gate != names.expert_up):
         return
