@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from octavo_client import bench, chat, compare
+from octavo_client import bench, chat, compare, top
 from octavo_client.errors import ClientError
 from octavo_engine import __version__
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, settings_of
@@ -77,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_arguments(
         commands.add_parser("compare", help="compare two files of bench --json, figure by figure", allow_abbrev=False)
     )
+    top.add_arguments(commands.add_parser("top", help="show what servers do now", allow_abbrev=False))
     return parser
 
 
@@ -187,6 +188,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "chat": chat.run,
     "bench": bench.run,
     "compare": compare.run,
+    "top": top.run,
 }
 
 

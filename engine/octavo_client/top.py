@@ -1,0 +1,216 @@
+"""`octavo-engine top URL`: what servers do now, from their /metrics: a live table on a terminal, lines in a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+
+from octavo_client.errors import ClientError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_HEADER = ("SERVER", "RUNNING", "QUEUED", "KV%", "TOK/S", "HIT%", "TTFT-P50", "TTFT-P95", "REFUSED")
+_TTFT = "octavo_time_to_first_token_seconds_bucket"
+_RUNNING = "octavo_requests_running"
+_WANTED = frozenset(
+    {
+        _RUNNING,
+        "octavo_requests_waiting",
+        "octavo_kv_cache_usage_ratio",
+        "octavo_generation_tokens_total",
+        "octavo_prefix_cache_queried_tokens_total",
+        "octavo_prefix_cache_hit_tokens_total",
+        "octavo_requests_rejected_total",
+    }
+)
+_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A server's metrics at one time (monotonic seconds): sums over labels, and TTFT's buckets by bound in seconds."""
+
+    at: float
+    values: Mapping[str, float]
+    buckets: Mapping[float, float]
+
+
+@dataclass(slots=True)
+class Server:
+    """One row: the readings of the last seconds, or why there is none."""
+
+    url: str
+    window: float
+    readings: deque[Reading] = field(default_factory=deque)
+    problem: str = ""
+
+    def take(self, reading: Reading) -> None:
+        """Add a reading and forget those from before the window, but for the last, from which growth is counted.
+
+        A server that was restarted counts from 0 again, so what was read before is forgotten.
+        """
+        self.problem = ""
+        if self.readings and any(self.readings[-1].values[name] > reading.values[name] for name in _counters()):
+            self.readings.clear()
+        self.readings.append(reading)
+        while len(self.readings) > 2 and self.readings[1].at <= reading.at - self.window:
+            self.readings.popleft()
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of the table."""
+        if self.problem or not self.readings:
+            return (self.url, self.problem, *[""] * (len(_HEADER) - 2))
+        first, last = self.readings[0], self.readings[-1]
+        values = last.values
+
+        def grown(name: str) -> float:
+            return values[name] - first.values[name]
+
+        queried = grown("octavo_prefix_cache_queried_tokens_total")
+        seconds = last.at - first.at
+        return (
+            self.url,
+            f"{values[_RUNNING]:.0f}",
+            f"{values['octavo_requests_waiting']:.0f}",
+            f"{100 * values['octavo_kv_cache_usage_ratio']:.0f}",
+            f"{grown('octavo_generation_tokens_total') / seconds:.1f}" if seconds else "-",
+            f"{100 * grown('octavo_prefix_cache_hit_tokens_total') / queried:.0f}" if queried else "-",
+            _quantile(first.buckets, last.buckets, 0.5),
+            _quantile(first.buckets, last.buckets, 0.95),
+            f"{grown('octavo_requests_rejected_total'):.0f}",
+        )
+
+
+def _counters() -> Iterator[str]:
+    return (name for name in _WANTED if name.endswith("_total"))
+
+
+def _quantile(before: Mapping[float, float], after: Mapping[float, float], share: float) -> str:
+    """The bound of the bucket that holds this share of the first tokens that came meanwhile."""
+    grown = {bound: number - before.get(bound, 0.0) for bound, number in sorted(after.items())}
+    total = grown.get(float("inf"), 0.0)
+    if not total:
+        return "-"
+    bounds = list(grown)
+    bound = next(each for each in bounds if grown[each] >= share * total)
+    return f"<{bound:g}s" if bound != float("inf") else f">{bounds[-2]:g}s"
+
+
+def read(text: str, at: float) -> Reading:
+    """Return a reading of what /metrics answered; ClientError if an Octavo engine did not write it."""
+    values: defaultdict[str, float] = defaultdict(float)
+    buckets: defaultdict[float, float] = defaultdict(float)
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name in _WANTED:
+                    values[sample.name] += sample.value
+                elif sample.name == _TTFT:
+                    buckets[float(sample.labels["le"])] += sample.value
+    except ValueError:
+        raise ClientError("/metrics is not Prometheus' text format") from None
+    if _RUNNING not in values:
+        raise ClientError(f"/metrics has no {_RUNNING}; is it an Octavo engine, and does it load its model still?")
+    return Reading(at, values, buckets)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `octavo-engine top`."""
+    parser.add_argument("urls", nargs="+", metavar="URL", help="a server, such as http://localhost:8000")
+    parser.add_argument("--interval", type=_seconds, default=2.0, metavar="S", help="between readings (default: 2)")
+    parser.add_argument(
+        "--window",
+        type=_seconds,
+        default=10.0,
+        metavar="S",
+        help="rates, TTFT and refusals are of so long (default: 10)",
+    )
+    parser.add_argument("--count", type=int, metavar="N", help="end after N readings (default: with Ctrl-C)")
+
+
+def _seconds(text: str) -> float:
+    if not 0.1 <= (value := float(text)) <= 3600:
+        raise ValueError
+    return value
+
+
+def _fetch(http: httpx2.Client, server: Server) -> None:
+    """Read one server; what goes wrong is its `problem`."""
+    url = f"{server.url.rstrip('/').removesuffix('/v1')}/metrics"
+    try:
+        response = http.get(url)
+        if response.status_code != 200:
+            raise ClientError(f"/metrics answers {response.status_code}")
+        server.take(read(response.text, time.monotonic()))
+    except httpx2.HTTPError as error:
+        server.problem = f"no answer: {error or type(error).__name__}"
+    except ClientError as error:
+        server.problem = str(error)
+
+
+def _readings(servers: Sequence[Server], args: argparse.Namespace) -> Iterator[None]:
+    """Read all servers again and again; ClientError if the first time none can be read."""
+    with httpx2.Client(timeout=_TIMEOUT) as http:
+        for number in count(1):
+            for server in servers:
+                _fetch(http, server)
+            if number == 1 and all(server.problem for server in servers):
+                raise ClientError("; ".join(f"{server.url}: {server.problem}" for server in servers))
+            yield
+            if number == args.count:
+                return
+            time.sleep(args.interval)
+
+
+def table(servers: Sequence[Server]) -> Table:
+    """The table for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False)
+    for number, name in enumerate(_HEADER):
+        made.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for server in servers:
+        made.add_row(*map(Text, server.cells()))
+    return made
+
+
+def line(cells: Sequence[str], width: int) -> str:
+    """A row for a pipe; servers' names are `width` wide."""
+    return "  ".join((f"{cells[0]:<{width}}", *(f"{cell:>8}" for cell in cells[1:]))).rstrip()
+
+
+def _show_lines(servers: Sequence[Server], args: argparse.Namespace) -> None:
+    width = max(len(server.url) for server in servers)
+    for number, _ in enumerate(_readings(servers, args)):
+        if number == 0:
+            sys.stdout.write(line(_HEADER, width) + "\n")
+        sys.stdout.writelines(line(server.cells(), width) + "\n" for server in servers)
+        sys.stdout.flush()
+
+
+def _show_table(servers: Sequence[Server], args: argparse.Namespace) -> None:
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        for _ in _readings(servers, args):
+            live.update(table(servers), refresh=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the servers until Ctrl-C, or --count times; returns the exit code."""
+    servers = [Server(url, args.window) for url in args.urls]
+    with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
+        (_show_table if sys.stdout.isatty() else _show_lines)(servers, args)
+    return 0
