@@ -155,6 +155,66 @@ def llm_int8(config: dict[str, Any]) -> Quantize:
     return quantize
 
 
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def fp4_codes(groups: Tensor) -> Tensor:
+    """The nearest e2m1 code of each number [rows, groups, size], the sign in bit 3."""
+    return (groups.abs()[..., None] - E2M1).abs().argmin(-1) + 8 * (groups < 0)
+
+
+def fp4_bytes(codes: Tensor) -> Tensor:
+    """uint8 [rows, columns / 2] of codes [rows, groups, size], the first of two in the lower half."""
+    pairs = codes.flatten(1).view(len(codes), -1, 2)
+    return (pairs[..., 0] + 16 * pairs[..., 1]).to(torch.uint8)
+
+
+def fp4_numbers(codes: Tensor) -> Tensor:
+    return E2M1[codes % 8] * (1 - 2 * (codes // 8))
+
+
+def nvfp4(config: dict[str, Any]) -> Quantize:
+    """Groups of 16 with scales in e4m3; compressed-tensors stores one over a weight's own scale, modelopt the scale."""
+
+    def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
+        groups = weight.view(len(weight), -1, 16)
+        whole = weight.abs().max() / (448 * 6)
+        scale = (groups.abs().amax(-1) / 6 / whole).to(torch.float8_e4m3fn)
+        modelopt = config["quant_method"] == "modelopt"
+        own = scale.float() * whole if modelopt else scale.float() / (1 / whole)
+        codes = fp4_codes(groups / own.clamp(min=1e-30)[..., None])
+        numbers = (fp4_numbers(codes) * own[..., None]).view_as(weight)
+        if modelopt:
+            stored = {"weight": fp4_bytes(codes), "weight_scale_2": whole, "input_scale": torch.tensor(0.1)}
+        else:
+            stored = {"weight_packed": fp4_bytes(codes), "weight_global_scale": (1 / whole).view(1)}
+            stored["input_global_scale"] = torch.tensor([10.0])
+        return {**stored, "weight_scale": scale}, numbers
+
+    return quantize
+
+
+def mxfp4(config: dict[str, Any]) -> Quantize:
+    """Groups of 32 with powers of two as scales."""
+
+    def quantize(weight: Tensor) -> tuple[Stored, Tensor]:
+        groups = weight.view(len(weight), -1, 32)
+        power = (groups.abs().amax(-1) / 6).log2().ceil()
+        codes = fp4_codes(groups / power.exp2()[..., None])
+        numbers = (fp4_numbers(codes) * power.exp2()[..., None]).view_as(weight)
+        return {"weight_packed": fp4_bytes(codes), "weight_scale": (power + 127).to(torch.uint8)}, numbers
+
+    return quantize
+
+
+def _fp4(kind: str, size: int, strategy: str) -> dict[str, Any]:
+    weights = {"num_bits": 4, "type": "float", "strategy": strategy, "group_size": size, "symmetric": True}
+    inputs = {**weights, "dynamic": "local"}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    known = {"quant_method": "compressed-tensors", "ignore": ["lm_head"], "format": f"{kind}-pack-quantized"}
+    return {**known, "config_groups": {"group_0": group}}
+
+
 def _compressed(**weights: Any) -> dict[str, Any]:
     group = {"targets": ["Linear"], "weights": {"type": "int", **weights}, "input_activations": None}
     known = {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"]}
@@ -173,6 +233,9 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "w4a16": (pack_quantized, _compressed(num_bits=4, symmetric=True, **_BY_GROUP)),
     "w4a16_act_order": (pack_quantized, _compressed(num_bits=4, symmetric=False, actorder="group", **_BY_GROUP)),
     "w8a16": (pack_quantized, _compressed(num_bits=8, symmetric=True, strategy="channel")),
+    "nvfp4": (nvfp4, _fp4("nvfp4", 16, "tensor_group")),
+    "nvfp4_modelopt": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}),
+    "mxfp4": (mxfp4, _fp4("mxfp4", 32, "group")),
     "nf4": (bnb_4bit, _bnb("nf4", nested=False)),
     "nf4_nested": (bnb_4bit, _bnb("nf4", nested=True)),
     "fp4": (bnb_4bit, _bnb("fp4", nested=False)),

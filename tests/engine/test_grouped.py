@@ -45,7 +45,7 @@ def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(name, tmp_pa
 
 
 def test_ranks_compute_what_one_computes(tmp_path):
-    names = ["gptq", "gptq_act_order", "gptq_rows", "awq", "w4a16_act_order", "nf4_nested"]
+    names = ["gptq", "gptq_act_order", "gptq_rows", "awq", "w4a16_act_order", "nf4_nested", "nvfp4", "mxfp4"]
     for name in names:
         save_grouped(tmp_path / name, name)
     group_logits(2, [tmp_path / name for name in names], tmp_path)
@@ -56,7 +56,7 @@ def test_ranks_compute_what_one_computes(tmp_path):
 
 def test_a_product_takes_the_memory_that_is_planned(tmp_path):
     sizes = {"hidden_size": 512, "intermediate_size": 4096, "num_hidden_layers": 1}
-    for name in ("gptq", "gptq_act_order"):
+    for name in ("gptq", "gptq_act_order", "nf4", "nvfp4"):
         save_grouped(tmp_path / name, name, **sizes)
         for linear in linears(load(tmp_path / name, dtype=torch.bfloat16)):
             linear.weights.coded = None  # no kernel multiplies it as it is

@@ -12,7 +12,7 @@ import torch
 from checkpoints import reference_model, save
 from fp8_checkpoints import FORMATS as FP8_FORMATS
 from fp8_checkpoints import quantized as to_fp8
-from grouped_checkpoints import FORMATS, SIZES, Quantize, awq, bnb_4bit, gptq, pack_quantized
+from grouped_checkpoints import FORMATS, SIZES, Quantize, awq, bnb_4bit, gptq, nvfp4, pack_quantized
 from rank_logits import logits_of
 from safetensors.torch import load_file, save_file
 from test_fp8 import linears, load
@@ -175,6 +175,38 @@ def test_modules_are_stored_as_their_names_say(name: str, tmp_path: Path) -> Non
     assert planned == sum(parameter.nbytes for parameter in decoder.parameters())
 
 
+def _save_modelopt(path: Path, quantization: dict[str, Any], choose: Choose, where: str) -> tuple[Path, Path]:
+    """`where`: the file with the object `quantization`."""
+    nested = {"producer": {"name": "modelopt"}, "quantization": quantization}
+    packed, exact = save_chosen(path, {"quant_method": "modelopt", **nested}, choose)
+    if where != "config.json":
+        values = json.loads((packed / "config.json").read_text())
+        del values["quantization_config"]
+        (packed / "config.json").write_text(json.dumps(values))
+        (packed / where).write_text(json.dumps(nested))
+    return packed, exact
+
+
+@pytest.mark.parametrize("where", ["config.json", "hf_quant_config.json"])
+def test_what_modelopt_says_of_layers_is_read(where: str, tmp_path: Path) -> None:
+    """FP8 and NVFP4 by name, one of them of all that a module holds, and others that are left out."""
+    half, eight = {"quant_algo": "NVFP4", "group_size": 16}, {"quant_algo": "FP8"}
+    layers = {f"{LAYER}.0.mlp": half, f"{LAYER}.1.{DOWN}": half, f"{LAYER}.0.{OUTPUT}": eight}
+    config = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers, "exclude_modules": ["lm_head", "*.up_proj"]}
+    four, whole = nvfp4({"quant_method": "modelopt"}), _modelopt()[1](f"{LAYER}.1.{UP}")
+
+    def choose(name: str) -> Quantize | None:
+        if name == f"{LAYER}.0.{OUTPUT}":
+            return whole
+        return four if name in (f"{LAYER}.0.{GATE}", f"{LAYER}.0.{DOWN}", f"{LAYER}.1.{DOWN}") else None
+
+    packed, exact = _save_modelopt(tmp_path, config, choose, where)
+    decoder = load(packed)
+    torch.testing.assert_close(logits_of(decoder), logits_of(load(exact)), rtol=1e-4, atol=1e-4)
+    assert decoder.spec.quantization is not None
+    assert decoder.spec.quantization.name == "nvfp4 and fp8"
+
+
 def test_ranks_compute_what_one_computes(tmp_path: Path) -> None:
     pairs = [save_chosen(tmp_path / name, *CHOSEN[name]()) for name in ("mixed", "dynamic")]
     folders = [packed.rename(tmp_path / f"packed-{index}") for index, (packed, _) in enumerate(pairs)]
@@ -260,6 +292,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no expression": (_changed(ignore=["re:("]), r"'\(' is no regular expression"),
     "long expression": (_changed(ignore=["re:" + "a" * 2000]), "a pattern of 2000 characters"),
     "rotated": ({**FORMATS["gptq"][1], "rotation": "hadamard"}, "gptq with rotation"),
+    "modelopt's groups": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "group_size 32; 16"),
+    "modelopt's layers": (
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "W8"}}},
+        "modelopt with quant_algo W8;"),
+    "groups of 64": ({**FORMATS["nvfp4"][1], "config_groups": {"g": {"targets": ["Linear"],
+        "weights": {"num_bits": 4, "type": "float", "group_size": 64}}}}, "floats of 4 bits in groups of 16"),
     "overridden": ({**FORMATS["gptq"][1], "dynamic": {"+:.*up": {"bits": 3}}}, "gptq with 3 bits"),
 }  # fmt: skip
 

@@ -197,8 +197,8 @@ WRONG = {
         "without a group that has weights and targets",
     ),
     "nvfp4": (
-        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
-        "other than quant_algo FP8",
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}},
+        "modelopt with quant_algo NVFP4_AWQ; FP8",
     ),
     "sliding windows": (
         {"architectures": ["LlamaForCausalLM"], "use_sliding_window": True, "sliding_window": 4096},

@@ -25,6 +25,8 @@ from octavo_engine.model.spec import AttentionSpec, HeadSpec, ModelSpec, MoESpec
 from octavo_engine.model.tied_head import with_stored_head
 
 _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_QUANTIZATION = "hf_quant_config.json"
+"""What modelopt writes beside a config.json that does not say how weights are stored."""
 _MAX_CONFIG_BYTES = 16 << 20
 _CHANGES_THE_ANSWER = (
     "alibi",
@@ -63,6 +65,8 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         config["eos_token_id"] = _all_ends(files.directory, config)
     if config.get("dtype") is None and config.get("torch_dtype") is None:
         config["dtype"] = _most_common_dtype(files.directory)
+    if config.get("quantization_config") is None and (files.directory / _QUANTIZATION).is_file():
+        config["quantization_config"] = {**read_json(files.directory / _QUANTIZATION), "quant_method": "modelopt"}
     spec = with_stored_head(_of_config(config, path), files.directory)
     _check_experts(spec, path)
     return spec

@@ -59,6 +59,7 @@ class Linear(nn.Module):
         self.bias = parameter(shape.rows, dtype=dtype, device=device) if own else None
         self.scale, self.input_scale = self.weights.scale, self.weights.input_scale
         self.zero, self.minimum = self.weights.zero, self.weights.minimum
+        self.row_scale = self.weights.row_scale
         self.column_groups = self.weights.column_groups
 
     @property

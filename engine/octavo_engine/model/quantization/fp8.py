@@ -25,7 +25,7 @@ from octavo_engine.model.quantization.e4m3 import (
 from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.loading import check_scales, quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, left_out, left_out_by_wildcards, names_in
+from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
 from octavo_engine.model.quantization.unquantized import parameter
 
 _FLOAT32_BYTES = 4
@@ -191,19 +191,11 @@ def _group(group: Fields, weights: Fields) -> FP8Scheme:
     raise unsupported(group, "compressed-tensors with scales that are neither by tensor, by channel nor by 128 x 128")
 
 
-def _modelopt(config: Fields) -> Quantization:
-    """NVIDIA's format: a scale for each weight and one for what it is multiplied with."""
-    if config.text("quant_algo", default="?") != "FP8":
-        raise unsupported(config, "modelopt other than quant_algo FP8")
-    lists = [name for field in ("exclude_modules", "ignore") for name in names_in(config, field)]
-    return Quantization(FP8Scheme("tensor", "static"), (left_out_by_wildcards(lists),))
-
-
 SCHEME = Scheme(
     name="fp8",
-    readers={"fp8": _fp8, "modelopt": _modelopt},
+    readers={"fp8": _fp8},
     groups={"float-quantized": _group},
     online=FP8Scheme("channel", scale_name=None),
     supported="float8 e4m3 weights with activations in 8 bits: fp8 (a scale for each weight, or for each block of "
-    "128 x 128), compressed-tensors (float-quantized, by tensor, channel or such blocks), modelopt (FP8)",
+    "128 x 128), compressed-tensors (float-quantized, by tensor, channel or such blocks)",
 )

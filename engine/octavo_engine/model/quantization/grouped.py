@@ -160,7 +160,7 @@ class Grouped:
             return codes.float().sub_(zero if zero.dim() == 0 else zero[:, group]).mul_(scale[:, group])
         if weights.minimum is not None:
             return _above_minimum(codes.float(), scale, weights.minimum[rows], self.group_size or codes.shape[1])
-        numbers = codes.float() if self.table is None else _table(self.table, codes.device)[codes.int()]
+        numbers = codes.float() if self.table is None else looked_up(self.table, codes)
         _scale_groups(numbers, scale, zero, self.group_size or numbers.shape[1])
         return numbers
 
@@ -193,6 +193,12 @@ def _scale_groups(numbers: Tensor, scale: Tensor, zero: Tensor, size: int) -> No
 def _table(numbers: tuple[float, ...], device: torch.device) -> Tensor:
     """Kept on the device, as nothing may be copied to it while a CUDA graph is captured."""
     return torch.tensor(numbers, device=device)
+
+
+def looked_up(numbers: tuple[float, ...], codes: Tensor) -> Tensor:
+    """The number of each code uint8 [rows, columns], float32."""
+    # Indexing by `[]` would make indices of 64 bits, twice the memory that is planned.
+    return _table(numbers, codes.device).index_select(0, codes.flatten().int()).view(codes.shape)
 
 
 def _rows_of_a_piece(columns: int) -> int:

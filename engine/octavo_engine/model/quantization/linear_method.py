@@ -30,6 +30,8 @@ class Weights:
     """What is subtracted from its numbers before that, in the shape of `scale`."""
     minimum: nn.Parameter | None = None
     """What is added to its numbers after that, in the shape of `scale`."""
+    row_scale: nn.Parameter | None = None
+    """What each row is multiplied with, or divided by, besides, float32 [out, 1]."""
     column_groups: nn.Parameter | None = None
     """Which column of `scale` each column of the weight has, int32 [parts, in]; None: consecutive ones share one."""
     parts: tuple[int, ...] = ()

@@ -19,8 +19,8 @@ from octavo_engine.model.fields import Fields
 
 _BLOCK = 32
 _HALVES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_E2M1 = (*_HALVES, *(-value for value in _HALVES))
-_E8M0 = (*(2.0 ** (code - 127) for code in range(255)), math.nan)
+E2M1 = (*_HALVES, *(-value for value in _HALVES))
+E8M0 = (*(2.0 ** (code - 127) for code in range(255)), math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def read_mxfp4(fields: Fields) -> MXFP4 | None:
 
 def _write_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
     """The numbers as they are without their powers of two, expert by expert."""
-    numbers = torch.tensor(_E2M1, dtype=target.dtype, device=target.device)
+    numbers = torch.tensor(E2M1, dtype=target.dtype, device=target.device)
     pairs = torch.stack((numbers.repeat(16), numbers.repeat_interleave(16)), dim=1)  # by byte: lower half, upper half
     for mine, stored in zip(target[rows], values, strict=True):
         mine.copy_(pairs[stored.to(target.device).int()].view(mine.shape))
@@ -76,7 +76,7 @@ def _write_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 def _scale_numbers(target: Tensor, rows: Rows, values: Tensor) -> None:
     """Multiply the numbers that are there with their powers of two."""
-    powers = torch.tensor(_E8M0, device=target.device)
+    powers = torch.tensor(E8M0, device=target.device)
     for mine, stored in zip(target[rows], values, strict=True):
         codes = stored.to(target.device).int()
         mine.unflatten(-1, (-1, _BLOCK)).mul_(powers[codes].view(*mine.shape[:-1], -1, 1))

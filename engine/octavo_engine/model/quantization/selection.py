@@ -77,10 +77,10 @@ def left_out(config: Fields, names: Iterable[str]) -> Rule:
     return Rule(parts=frozenset(plain), ends=tuple(plain), patterns=tuple(patterns))
 
 
-def left_out_by_wildcards(names: Iterable[str]) -> Rule:
+def left_out_by_wildcards(config: Fields, names: Iterable[str]) -> Rule:
     """The same in a list as modelopt writes it: names of modules and of what holds them, `*` for anything."""
     plain = [name for name in names if "*" not in name and "?" not in name]
-    patterns = [re.compile(fnmatch.translate(name)) for name in names if name not in plain]
+    patterns = [expression(config, fnmatch.translate(name)) for name in names if "*" in name or "?" in name]
     return Rule(parts=frozenset(plain), patterns=tuple(patterns))
 
 

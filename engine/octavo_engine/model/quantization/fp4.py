@@ -1,0 +1,206 @@
+"""Weights of 4-bit floating point (e2m1): NVFP4, and MXFP4 (OCP Microscaling Formats 1.0) of any linear layer.
+
+Two numbers lie in a byte, the first one in the lower half. In NVFP4 16 columns share a scale in e4m3, and a weight has
+a scale in float32, which compressed-tensors divides by and modelopt multiplies with. In MXFP4 32 columns share a power
+of two (e8m0). In memory they lie as they are stored; products dequantize them, and activations are not quantized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain, write
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.e4m3 import FP8
+from octavo_engine.model.quantization.grouped import looked_up, unpack
+from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
+from octavo_engine.model.quantization.loading import check_scales
+from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0
+from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.unquantized import parameter
+
+_PIECE = 1 << 20
+"""Numbers that are dequantized at once, or one row of them."""
+_PIECE_BYTES = 10
+"""Most that is alive for one of them: its code as a byte and as an index, its number in float32."""
+_FLOAT32_BYTES = 4
+_NOT_A_NUMBER = 255
+"""In e8m0."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNames:
+    """What a checkpoint calls the tensors of a projection, after its name."""
+
+    codes: str
+    scales: str
+    whole: str | None
+    """The scale of a weight; None: it has none."""
+    divides: bool
+    """Whether that is what numbers are divided by."""
+    activations: str
+    """What is said of activations, which nothing reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class FP4:
+    """e2m1 codes uint8 [out, in / 2], scales e4m3 or e8m0 [out, groups], and perhaps a float32 scale for each row."""
+
+    name: str
+    group_size: int
+    stored: StoredNames
+    row_alignment: int = 1
+
+    @property
+    def column_alignment(self) -> int:
+        """Groups are complete."""
+        return self.group_size
+
+    @property
+    def _in_powers(self) -> bool:
+        """Whether scales are powers of two."""
+        return self.stored.whole is None
+
+    def create(
+        self,
+        shape: LinearShape,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        fp8_products: bool,  # noqa: ARG002
+    ) -> Weights:
+        """A weight's one scale stands at each of its rows, as several weights are fused."""
+        rows, columns = shape.rows, shape.columns.size
+        kind = torch.uint8 if self._in_powers else FP8
+        return Weights(
+            parameter(rows, columns // 2, dtype=torch.uint8, device=device),
+            parameter(rows, -(-columns // self.group_size), dtype=kind, device=device),
+            row_scale=None if self._in_powers else parameter(rows, 1, dtype=torch.float32, device=device),
+            dtype=dtype,
+        )
+
+    def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+        """Codes and scales as they are, and the weight's own scale."""
+        if projection.columns.total % self.group_size:
+            raise ModelLoadError(
+                f"{projection.name}.{self.stored.codes}: {projection.columns.total} columns are no complete groups of "
+                f"{self.group_size}, which {self.name} consists of"
+            )
+        rows, stored, columns, name = projection.rows, projection.stored_rows, projection.columns, projection.name
+        codes = plain(
+            f"{name}.{self.stored.codes}", weights.weight[rows], stored, columns.by(2), order=projection.order
+        )
+        yield replace(codes, types=("U8",))
+        target, groups = cast("Tensor", weights.scale)[rows], columns.by(self.group_size)
+        scales = plain(f"{name}.{self.stored.scales}", target, stored, groups, order=projection.order)
+        fill, types = (_write_powers, ("U8", "F8_E8M0")) if self._in_powers else (_write_e4m3, ("F8_E4M3",))
+        pieces = tuple(replace(piece, fill=fill) for piece in scales.pieces)
+        yield replace(scales, types=types, pieces=pieces)
+        if weights.row_scale is not None:
+            piece = Piece(weights.row_scale[rows], fill=_repeat)
+            yield CheckpointTensor(name=f"{name}.{self.stored.whole}", shape=(), pieces=(piece,), squeezed=True)
+        yield ignored(f"{name}.{self.stored.activations}")
+
+    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
+        """None."""
+        return None
+
+    def apply(
+        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
+    ) -> Tensor:
+        """By the dequantized weight."""
+        x = cast("Tensor", x)
+        return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
+
+    def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
+        """The numbers of a weight [out, in], computed in float32 and rounded to `dtype` once."""
+        rows, columns = len(weights.weight), weights.weight.shape[1] * 2
+        result = torch.empty(rows, columns, dtype=dtype, device=weights.weight.device)
+        for first in range(0, rows, step := _rows_of_a_piece(columns)):
+            piece = slice(first, min(first + step, rows))
+            result[piece] = self._numbers(weights, piece)
+        return result
+
+    def _numbers(self, weights: Weights, rows: slice) -> Tensor:
+        """Those of some rows, float32."""
+        numbers = looked_up(E2M1, unpack(weights.weight[rows], 4))
+        numbers.view(len(numbers), -1, self.group_size).mul_(self._scales(weights, rows).unsqueeze(-1))
+        return numbers
+
+    def _scales(self, weights: Weights, rows: slice) -> Tensor:
+        """Those of groups, float32 [rows, groups]."""
+        stored = cast("Tensor", weights.scale)[rows]
+        if weights.row_scale is None:
+            return looked_up(E8M0, stored)
+        wide, whole = stored.float(), weights.row_scale[rows]
+        return wide.div_(whole) if self.stored.divides else wide.mul_(whole)
+
+    def scratch_bytes(self, weights: Weights) -> int:
+        """The weight in the type that is computed in, and a piece of it in float32."""
+        rows, columns = len(weights.weight), weights.weight.shape[1] * 2
+        piece = min(rows, _rows_of_a_piece(columns)) * columns
+        scales = 2 * _FLOAT32_BYTES * piece // self.group_size
+        return rows * columns * weights.dtype.itemsize + piece * _PIECE_BYTES + scales
+
+
+def _rows_of_a_piece(columns: int) -> int:
+    return max(1, _PIECE // columns)
+
+
+def _write_e4m3(target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Copy scales that must be finite and not negative."""
+    wide = values.float()
+    if not bool(((wide >= 0) & wide.isfinite()).all()):
+        raise ValueError("has scales that are negative or not finite")
+    write(target, rows, values)
+
+
+def _write_powers(target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Copy the bytes of e8m0."""
+    stored = values.view(torch.uint8)
+    if bool((stored == _NOT_A_NUMBER).any()):
+        raise ValueError("has scales that are not numbers")
+    write(target, rows, stored)
+
+
+def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+    """A weight's one scale for each of its rows."""
+    check_scales(values)
+    target.fill_(values.item())
+
+
+MODELOPT_NVFP4 = FP4("nvfp4", 16, StoredNames("weight", "weight_scale", "weight_scale_2", False, "input_scale"))
+"""NVIDIA's own."""
+_PACKED = StoredNames("weight_packed", "weight_scale", "weight_global_scale", True, "input_global_scale")
+_NVFP4 = FP4("nvfp4", 16, _PACKED)
+_MXFP4 = FP4("mxfp4", 32, replace(_PACKED, whole=None))
+
+
+def _group(method: FP4, group: Fields, weights: Fields) -> FP4:
+    """llm-compressor's; activations are not quantized, whatever the group says of them."""
+    bits, kind = weights.integer("num_bits", 0, 64), weights.text("type", default="?")
+    size = weights.integer("group_size", -1, 1 << 20, default=method.group_size)
+    if (bits, kind, size) != (4, "float", method.group_size) or not weights.boolean("symmetric", True):
+        raise unsupported(
+            group, f"compressed-tensors ({method.name}) other than floats of 4 bits in groups of {method.group_size}"
+        )
+    return method
+
+
+SCHEME = Scheme(
+    name="fp4",
+    groups={
+        "nvfp4-pack-quantized": partial(_group, _NVFP4),
+        "mxfp4-pack-quantized": partial(_group, _MXFP4),
+    },
+    online=None,
+    supported="compressed-tensors (nvfp4-pack-quantized, mxfp4-pack-quantized)",
+)
