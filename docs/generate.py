@@ -113,6 +113,7 @@ def models() -> str:
         "model of any other is refused with exit code 3, and so is a config.json that asks for what is not computed.\n"
         "Every family runs on a CPU, on a GPU, and on several (`--tensor-parallel-size`), whatever does not divide.\n"
         "Of models that see images or hear (`text_config`) the language model runs alone, for text.\n"
+        "A model that gives text also gives [embeddings](../how-to/openai-api.md#embeddings-scores-and-ranks).\n"
         "What is listed as `…ForCausalLM` or `…LMHeadModel` also loads as `…Model`, which has no head and gives\n"
         "vectors, and as `…ForSequenceClassification`, which gives classes of the last token's hidden state.\n",
         "| " + " | ".join(COLUMNS) + " |",

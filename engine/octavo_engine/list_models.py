@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from octavo_engine.model.supported_models import SupportedModel, supported_models
 
-COLUMNS = ("architecture", "model_type", "feed-forward", "ranks", "windows", "--quantization", "embeddings", "GGUF")
+COLUMNS = ("architecture", "model_type", "gives", "feed-forward", "ranks", "windows", "--quantization", "GGUF")
 
 
 def run() -> int:
@@ -25,11 +25,11 @@ def table(models: Iterable[SupportedModel]) -> list[tuple[str, ...]]:
         (
             model.architecture,
             model.model_type,
+            model.gives,
             model.feed_forward,
             "yes",
             _yes(model.windows),
             " ".join(model.quantization) or "no",
-            _yes(model.embeddings),
             _yes(model.gguf),
         )
         for model in models

@@ -209,10 +209,10 @@ WRONG = {
         "only full_attention in all layers",
     ),
     "another architecture": (
-        {"architectures": ["LlamaForSequenceClassification"]},
-        "'LlamaForSequenceClassification' is not supported; the nearest supported is LlamaForCausalLM",
+        {"architectures": ["LlamaForTokenClassification"]},
+        "'LlamaForTokenClassification' is not supported; the nearest supported is LlamaForCausalLM",
     ),
-    "far away architecture": ({"architectures": ["BertModel"]}, "LlamaForCausalLM"),
+    "far away architecture": ({"architectures": ["AlbertModel"]}, "LlamaForCausalLM"),
     "no architecture": ({"architectures": None}, "architectures is missing"),
     "architectures of numbers": ({"architectures": [3]}, "architectures is missing or no list of names"),
 }

@@ -130,6 +130,8 @@ class StepInputs:
     context_lens_host: tuple[int, ...]
     long_context: Tensor | None = None
     """[T] bool, whether the token is one of a long sequence; None where that makes no difference (LongRoPE)."""
+    second_text: Tensor | None = None
+    """[T] bool, whether the token is one of the second text of a pair; None where there is none."""
 
 
 class AttentionBackend(Protocol):

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from octavo_engine.attention.backend import AttentionBackend, AttentionVariant, LayerCache
+from octavo_engine.attention.bidirectional import attend_both_ways
 from octavo_engine.attention.qk_norm import QKNorm, normalise
 from octavo_engine.attention.rope import Rope, rotate, split_heads
 from octavo_engine.attention.states import StateStep
@@ -34,6 +36,8 @@ class AttentionContext:
     """[T, layers, size] of models whose layers get vectors of the tokens besides the residual stream."""
     embedded: Tensor | None = None
     """[T, hidden] of models in which layers read the tokens' embeddings again."""
+    lengths: tuple[int, ...] = ()
+    """Tokens of each sequence in this step."""
     adapter_slots: Tensor | None = None
     """[T] int32, the slot of each token's adapter, -1 for none, for what computes all layers in one call."""
 
@@ -53,6 +57,18 @@ class AttentionContext:
         if rope is not None and rope.query_scale is not None:
             query = query * rope.query_scale.to(query.dtype)
         return self.backend.attend(query, cache, metadata, variant)
+
+    def attend_both_ways(
+        self, heads: Tensor, kv_heads: int, scale: float, window: int | None, rope: Rope | None, qk_norm: QKNorm | None
+    ) -> Tensor:
+        """Attention [T, H, D] of this step's fused projection [T, H + 2 K, D], where all sequences are whole prompts.
+
+        A query sees all tokens of its prompt, or `window` of them to each side. Nothing is cached.
+        """
+        heads = normalise(heads, kv_heads, qk_norm)
+        if rope is not None:
+            heads = torch.cat((rotate(heads[:, :-kv_heads], rope), heads[:, -kv_heads:]), dim=1)
+        return attend_both_ways(heads, kv_heads, self.lengths, scale, window)
 
     def attend_again(
         self, layer: int, query: Tensor, variant: AttentionVariant, rope: Rope | None, norm: NormWeights | None

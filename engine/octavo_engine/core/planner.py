@@ -103,8 +103,10 @@ class Planner:
         return drafts
 
     def _prompt_limit(self, state: RequestState, builder: StepBuilder) -> int:
-        """Prompt tokens that a request's tenant may still have in this step."""
-        return min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens))
+        """Prompt tokens that a request's tenant may still have in this step; whole prompts may be alone in one."""
+        limit = min(builder.budget, self.policy.prompt_limit(state.tenant, builder.prompt_tokens))
+        too_little = self.settings.whole_prompts and limit < state.known
+        return limit if not too_little else 0 if builder.chunks else state.known
 
     def _prefill(self, state: RequestState, builder: StepBuilder) -> None:
         """Plan as many of a request's tokens as there is room for, unless it must be preempted instead."""
@@ -207,9 +209,9 @@ class Planner:
         self.counters.recomputed_tokens += max(0, state.computed_before - state.computed)
         state.computed_before = 0
         self.running.add(state)
-        asked, tokens = state.request, tuple(state.token_ids)
-        new = NewRow(state.row, state.request_id, tokens, state.prompt_len, asked.sampling, asked.pooled, asked.adapter)
-        builder.new_rows[state] = new
+        asked, row, length = state.request, state.row, state.prompt_len
+        more = asked.sampling, asked.pooled, asked.adapter, asked.second_text
+        builder.new_rows[state] = NewRow(row, state.request_id, tuple(state.token_ids), length, *more)
         self._prefill(state, builder)
         builder.changes = [change for change in builder.changes if change.row != state.row]
         builder.changes += _full_tables(state)
@@ -249,8 +251,5 @@ class Planner:
 
 def _full_tables(state: RequestState) -> list[TableChange]:
     """All that a row which begins anew must know of its block tables."""
-    changes = []
-    for group, table in enumerate(state.block_tables):
-        first = table.count(NO_BLOCK)  # they are all at the beginning
-        changes.append(TableChange(state.row, group, first, tuple(table[first:])))
-    return changes
+    tables = ((group, table, table.count(NO_BLOCK)) for group, table in enumerate(state.block_tables))  # all in front
+    return [TableChange(state.row, group, first, tuple(table[first:])) for group, table, first in tables]

@@ -40,6 +40,7 @@ class Request:
     adapter: str = ""  # digest of the LoRA adapter whose keys and values these are; empty for the model's own
     timeout: float | None = None  # seconds from its arrival until FinishReason.TIMEOUT; None for no limit
     pooled: bool = False  # whether it asks for the vector that stands for its prompt
+    second_text: int = 0  # where the second text of a pair begins in its prompt, to models that care; 0: there is none
     fork_of: str | None = None  # id of a request with the same beginning whose blocks this one shares (n > 1)
 
 

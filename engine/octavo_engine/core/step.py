@@ -26,6 +26,7 @@ class NewRow:
     sampling: SamplingParams
     pooled: bool = False
     adapter: str = ""  # digest of the LoRA adapter; empty for the model's own
+    second_text: int = 0  # where the second text of a pair begins in its prompt
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from octavo_engine.engine.resolved_config import ResolvedConfig
 from octavo_engine.model.footprint import checkpoint_bytes
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.source import ModelFiles
+from octavo_engine.model.spec import ModelSpec
 from octavo_engine.runner.memory import MemoryPlan
 from octavo_engine.sizes import format_size
 
@@ -30,14 +31,25 @@ def plan_rows(config: EngineConfig, files: ModelFiles, resolved: ResolvedConfig,
             [("adapters", f"{format_size(need.adapters)} for {config.max_loras} of rank {config.max_lora_rank}")]
             * bool(need.adapters)
         ),
-        ("KV cache", f"{format_size(plan.kv_bytes)} in {plan.num_kv_blocks:,} blocks of {plan.block_size} tokens"),
-        ("KV per token", format_size(need.kv_per_token) + cached),
+        *_cache_rows(plan, format_size(need.kv_per_token) + cached, causal=spec.causal),
         *(
             (f"windows of {w.window:,}", f"{plan.blocks_of(w.window):,} blocks, {format_size(w.kv_per_token)} a token")
             for w in need.windows
         ),
         *((("states", f"{plan.blocks_of(None, states=True):,} of {format_size(need.state)}"),) if need.state else ()),
         ("context", f"{plan.max_model_len:,} tokens (--max-model-len)"),
-        ("sequences", f"{plan.kv_tokens / plan.max_model_len:.1f} of full length at a time"),
+        ("sequences", f"{_tokens_at_a_time(plan, spec) / plan.max_model_len:.1f} of full length at a time"),
         ("fits", f"yes, into {format_size(plan.budget)} (--gpu-memory-utilization {config.gpu_memory_utilization:g})"),
     ]
+
+
+def _cache_rows(plan: MemoryPlan, kv_per_token: str, *, causal: bool) -> Rows:
+    if not causal:
+        return [("KV cache", "none: a prompt is computed whole, in one step")]
+    blocks = f"{format_size(plan.kv_bytes)} in {plan.num_kv_blocks:,} blocks of {plan.block_size} tokens"
+    return [("KV cache", blocks), ("KV per token", kv_per_token)]
+
+
+def _tokens_at_a_time(plan: MemoryPlan, spec: ModelSpec) -> int:
+    """What the cache holds, or a step where there is none."""
+    return plan.kv_tokens if spec.causal else plan.step_tokens

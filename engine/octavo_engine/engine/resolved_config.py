@@ -115,6 +115,11 @@ def long_context(spec: ModelSpec) -> LongContext | None:
     return None if rope is None else LongContext(rope.original_max_position, rope.recomputed)
 
 
+def longest_context(config: EngineConfig, spec: ModelSpec) -> int:
+    """The longest context in tokens that there can be: prompts that are computed whole have to fit into a step."""
+    return spec.max_position if spec.causal else min(spec.max_position, config.max_num_batched_tokens)
+
+
 def make_blueprint(spec: ModelSpec, dtype: torch.dtype, shard: Shard, *, fp8_products: bool = False) -> Decoder:
     """A rank's decoder without memory."""
     meta = torch.device("meta")

@@ -26,7 +26,7 @@ from octavo_engine.engine.plan_text import Rows
 from octavo_engine.engine.pooled_info import classifier_info, embedding_info
 from octavo_engine.engine.rank import MODULE as RANK_MODULE
 from octavo_engine.engine.rank import encode_job, encode_memory_plan
-from octavo_engine.engine.resolved_config import ResolvedConfig, long_context, resolve_config
+from octavo_engine.engine.resolved_config import ResolvedConfig, long_context, longest_context, resolve_config
 from octavo_engine.engine.worker_setup import ReadyWorker, WorkerSetup, set_up_worker
 from octavo_engine.errors import ConfigurationError, ModelLoadError
 from octavo_engine.model import footprint
@@ -275,11 +275,13 @@ def memory_need(resolved: ResolvedConfig, config: EngineConfig) -> MemoryNeed:
     """
     spec, blueprint, dtype = resolved.spec, resolved.blueprint, resolved.dtype
     tokens, seqs, groups = config.max_num_batched_tokens, resolved.max_sampled, resolved.kv_groups
-    length = config.max_model_len or spec.max_position
+    length = config.max_model_len or longest_context(config, spec)
 
     def scratch(tokens: int, seqs: int) -> int:
         backend, heads = resolved.backend, resolved.num_heads
         attending = [group for group in groups if not group.states]
+        if not spec.causal:
+            return footprint.bidirectional_bytes(blueprint, tokens, length) + footprint.dequantized_bytes(blueprint)
         attention = (backend.scratch_bytes(group, heads, tokens, seqs, length) for group in attending)
         return max(attention, default=0) + footprint.dequantized_bytes(blueprint)
 
@@ -323,6 +325,11 @@ def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int,
 def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimits:
     """What the settings allow; ConfigurationError if they ask for more context than the model has."""
     spec = resolved.spec
+    if config.max_model_len is not None and config.max_model_len > longest_context(config, spec) < spec.max_position:
+        raise ConfigurationError(
+            f"--max-model-len {config.max_model_len}: {spec.architecture} computes prompts in one step, and "
+            f"--max-num-batched-tokens {config.max_num_batched_tokens} are fewer; raise that, or lower the first"
+        )
     if config.max_model_len is not None and config.max_model_len > spec.max_position:
         raise ConfigurationError(
             f"--max-model-len {config.max_model_len} is above the {spec.max_position} tokens that the model was made "
@@ -332,7 +339,7 @@ def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimit
         utilization=config.gpu_memory_utilization,
         block_size=config.block_size,
         max_num_seqs=resolved.max_num_seqs,
-        model_max_len=spec.max_position,
+        model_max_len=longest_context(config, spec),
         max_model_len=config.max_model_len,
         kv_cache_memory=config.kv_cache_memory,
         num_kv_blocks=config.num_kv_blocks,
@@ -347,7 +354,7 @@ def _scheduler(
     config: EngineConfig, resolved: ResolvedConfig, plan: MemoryPlan, swap_block_seconds: float, pooling: PoolingConfig
 ) -> Scheduler:
     # Vectors that are made of more than the last token need all tokens to be computed, at once or after each other.
-    resumes = pooling.kind == "last"
+    resumes = pooling.kind == "last" and resolved.spec.causal
     # A model's kinds of KV groups and a setting's choices are those the scheduler knows.
     memory = KVMemory(
         [
@@ -372,6 +379,7 @@ def _scheduler(
         policy=cast(Any, config.scheduling_policy),
         max_step_seconds=config.watchdog_timeout * _STEP_SHARE,
         swap_block_seconds=swap_block_seconds,
+        whole_prompts=not resolved.spec.causal,
         long_context=long_context(resolved.spec),
     )
     targets = config.target_ttft_p90, config.target_itl_p90

@@ -83,7 +83,7 @@ class Decoder(nn.Module):
 
     def forward(self, inputs: StepInputs, attention: AttentionContext) -> Tensor:
         """The normalised hidden states of the rows that are sampled, [R, hidden]."""
-        x = self.input(inputs.token_ids, inputs.positions)
+        x = self.input(inputs.token_ids, inputs.positions, inputs.second_text)
         different = [rope(inputs.positions, inputs.long_context) for rope in self.ropes]
         ropes = [different[index] for index in self._rope_of_layer]
         if self.per_layer_embedding is not None:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from octavo_engine.attention.backend import KVGroupSpec
+from octavo_engine.attention.bidirectional import scratch_bytes
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.gguf_file import read_gguf
+from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.choose_compute import choose_compute
 from octavo_engine.model.safetensors_file import has_weights, read_headers
 from octavo_engine.model.source import ModelFiles
@@ -46,6 +48,13 @@ def compute_bytes(decoder: Decoder, device: torch.device, max_tokens: int) -> tu
 def dequantized_bytes(decoder: Decoder) -> int:
     """Bytes that a step needs for the largest weight that is dequantized in each product."""
     return max(linear.scratch_bytes for linear in decoder.linears())
+
+
+def bidirectional_bytes(decoder: Decoder, max_tokens: int, longest: int) -> int:
+    """Bytes of scratch of attention in both directions, in the layer that needs most."""
+    sizes = {(mixer.heads.size, mixer.spec.head_dim) for mixer in decoder.attentions() if isinstance(mixer, Attention)}
+    each = (scratch_bytes(heads, size, max_tokens, longest, decoder.dtype.itemsize) for heads, size in sizes)
+    return max(each, default=0)
 
 
 def checkpoint_bytes(files: ModelFiles) -> int | None:

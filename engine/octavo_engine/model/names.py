@@ -48,6 +48,7 @@ class TensorNames:
 
     embedding: str = "model.embed_tokens"
     positions: str = "model.embed_positions"
+    text_kinds: str = "model.token_type_embeddings"
     embedding_norm: str = "model.embed_norm"
     embedding_in: str = "model.project_in"
     """The projection of tokens' vectors to the hidden size."""
@@ -189,6 +190,8 @@ class StoredNames:
     """Prefixes there, and what stands in their place here; the first that fits."""
     ignored: tuple[str, ...] = ()
     """Prefixes, as they are here, of tensors that are not read."""
+    endings: tuple[tuple[str, str], ...] = ()
+    """Endings there, and what stands in their place here."""
 
     def own(self, name: str) -> str | None:
         """The name here of a tensor in the files; None: it is not read."""
@@ -196,6 +199,9 @@ class StoredNames:
             if name.startswith(prefix):
                 name = replacement + name.removeprefix(prefix)
                 break
+        for ending, replacement in self.endings:
+            if name.endswith(ending):
+                name = name.removesuffix(ending) + replacement
         return None if name.startswith(self.ignored) else name
 
     def stored(self, name: str) -> tuple[str, ...]:

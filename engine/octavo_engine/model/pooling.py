@@ -36,7 +36,9 @@ def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
     """How the model in `files` pools: a classifier as its head wants it, all others as their files say."""
     if spec.classifier is not None:
         return PoolingConfig(spec.classifier.pooling, normalize=False)
-    return read_pooling(files)
+    found = read_pooling(files)
+    # An encoder's last token is a separator; sentence-transformers take the mean where no file says anything.
+    return found if found != PoolingConfig() or spec.causal else PoolingConfig("mean")
 
 
 def read_pooling(files: ModelFiles) -> PoolingConfig:

@@ -96,6 +96,8 @@ class Shard:
 
     def _part_of_group(self, spec: ModelSpec, group: KVGroupSpec) -> KVGroupSpec:
         """Of states this rank has those of its channels or heads."""
+        if not group.layers:
+            return group
         layer = spec.layers[group.layers[0]]
         if group.states and layer.state_mixer is not None:
             return replace(group, states=self.state_mixer(layer.state_mixer).kv_group.states)

@@ -151,8 +151,10 @@ class AttentionSpec:
     """Whether the value is the key as it is before it is normalised and rotated."""
     kv_of_layer: int | None = None
     """The earlier layer whose cached keys and values are read; None: the layer has its own."""
+    causal: bool = True
+    """Whether a query sees no tokens behind its own. If it does, nothing is cached: prompts are computed whole."""
     window: int | None = None
-    """Tokens that a query sees, its own included; None: all."""
+    """Tokens that a query sees, its own included; None: all. Where it is not causal, so many to each side."""
     chunked: bool = False
     """Whether windows lie side by side: a query sees its own chunk of so many tokens up to itself (Llama 4)."""
     softcap: float | None = None
@@ -169,8 +171,8 @@ class AttentionSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec | None:
-        """What it keeps in the KV cache, without layers; None: nothing, as it reads another layer's."""
-        if self.kv_of_layer is not None:
+        """What it keeps in the KV cache, without layers; None: nothing, as it reads another layer's, or the prompt."""
+        if self.kv_of_layer is not None or not self.causal:
             return None
         kind = "full" if self.window is None else "sliding"
         return KVGroupSpec(kind, (), self.num_kv_heads, self.head_dim, self.window, chunked=self.chunked)
@@ -773,6 +775,8 @@ class ModelSpec:
     """Of what the first layer reads."""
     positions: PositionSpec | None = None
     """None: positions are the attention's business alone."""
+    token_types: int = 0
+    """Rows of a table of vectors for tokens of the first text of a pair and of the second; 0: there is none."""
     names: TensorNames = LLAMA_NAMES
     stored_names: StoredNames = SAME_NAMES
     """Where the files hold a larger model, of which this is a part."""
@@ -796,6 +800,11 @@ class ModelSpec:
         return tuple(mixer for mixer in found if mixer is not None)
 
     @property
+    def causal(self) -> bool:
+        """Whether what is computed of a token does not change with those that follow."""
+        return all(not isinstance(mixer, AttentionSpec) or mixer.causal for mixer in self.attention_mixers)
+
+    @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """The different ones that layers have."""
         found = dict.fromkeys(mixer.rope for mixer in self.attention_mixers)
@@ -803,12 +812,18 @@ class ModelSpec:
 
     @property
     def kv_groups(self) -> tuple[KVGroupSpec, ...]:
-        """Layers whose caches live and die together: full attention first, then windows, then states."""
+        """Layers whose caches live and die together: full attention first, then windows, then states.
+
+        Where no layer keeps anything there is one group without layers, whose blocks take no memory: the scheduler
+        counts the tokens of whole prompts as those of any other.
+        """
         groups: dict[KVGroupSpec, list[int]] = {}
         for index, layer in enumerate(self.layers):
             for mixer in (layer.attention, layer.state_mixer):
                 if mixer is not None and (group := mixer.kv_group) is not None:
                     groups.setdefault(group, []).append(index)
+        if not groups:
+            return (KVGroupSpec("full", (), 0, 0),)
         ordered = sorted(groups.items(), key=lambda group: (bool(group[0].states), group[0].window is not None))
         return tuple(replace(group, layers=tuple(layers)) for group, layers in ordered)
 

@@ -53,8 +53,8 @@ class SupportedModel:
     """Whether its layers may have sliding windows, whose KV cache is freed behind them."""
     quantization: tuple[str, ...]
     """The values of --quantization that it may be loaded with."""
-    embeddings: bool
-    """Whether it answers /v1/embeddings: every model that generates does, by its last token's hidden state."""
+    gives: str
+    """`text`, and by its last token's hidden state embeddings; `embeddings` alone; or `classes`."""
     gguf: bool
     """Whether its GGUF files are read."""
 
@@ -85,7 +85,7 @@ def _describe(family: Family) -> SupportedModel:
         "experts" if spec.has_experts else "dense",
         any(getattr(mixer, "window", None) is not None for mixer in spec.attention_mixers),
         tuple(name for name in ONLINE_SCHEMES if _quantizes(spec, name)),
-        True,
+        "text" if spec.head is not None else "embeddings" if spec.classifier is None else "classes",
         bool(family.gguf_architecture),
     )
 

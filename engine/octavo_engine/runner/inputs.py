@@ -41,6 +41,8 @@ def gather_inputs(plan: StepPlan, table: StateTable, into: StepInputs | None = N
     else:
         step = _mixed(plan, table) if plan.chunks else _decodes(plan, table)
         step = step if into is None else replace(step, inputs=_copied(step.inputs, into))
+    if any(table.second_texts[chunk.row] for chunk in plan.chunks):
+        step = replace(step, inputs=_with_second_texts(step.inputs, plan, table))
     if table.long_rows is None:
         return step
     return replace(step, inputs=_with_lengths(step.inputs, plan, table.long_rows, table.device))
@@ -56,6 +58,15 @@ def _with_lengths(inputs: StepInputs, plan: StepPlan, long_rows: list[bool], dev
         return replace(inputs, long_context=long_context)
     inputs.long_context[: len(flags)].copy_(long_context)
     return inputs
+
+
+def _with_second_texts(inputs: StepInputs, plan: StepPlan, table: StateTable) -> StepInputs:
+    """`inputs` with the note which tokens are of the second text of a pair."""
+    flags = [False] * plan.num_decode_tokens
+    for chunk in plan.chunks:
+        second = table.second_texts[chunk.row] or chunk.start + chunk.num_tokens
+        flags += [position >= second for position in range(chunk.start, chunk.start + chunk.num_tokens)]
+    return replace(inputs, second_text=to_device(flags, table.device, torch.int32).bool())
 
 
 def _decode_tokens(plan: StepPlan) -> tuple[list[int], list[int]]:

@@ -16,7 +16,7 @@ def encode_plan(plan: StepPlan) -> bytes:
     columns = (
         plan.step,
         [
-            (new.row, new.request_id, new.token_ids, new.prompt_len, asdict(new.sampling), new.pooled, new.adapter)
+            (new.row, new.request_id, new.token_ids, new.prompt_len, asdict(new.sampling), *_of_prompt(new))
             for new in plan.new_rows
         ],
         [(change.row, change.group, change.index, change.blocks) for change in plan.table_changes],
@@ -35,8 +35,8 @@ def decode_plan(data: bytes) -> StepPlan:
     return StepPlan(
         step,
         tuple(
-            NewRow(row, request_id, tuple(tokens), prompt_len, sampling_params(sampling), pooled, adapter)
-            for row, request_id, tokens, prompt_len, sampling, pooled, adapter in new_rows
+            NewRow(row, request_id, tuple(tokens), prompt_len, sampling_params(sampling), *of_prompt)
+            for row, request_id, tokens, prompt_len, sampling, *of_prompt in new_rows
         ),
         tuple(TableChange(row, group, index, tuple(blocks)) for row, group, index, blocks in changes),
         tuple(BlockOp(BlockOpKind(kind), *rest) for kind, *rest in ops),
@@ -45,6 +45,10 @@ def decode_plan(data: bytes) -> StepPlan:
         {index: tuple(tokens) for index, tokens in drafts},
         tuple(Chunk(*chunk) for chunk in chunks),
     )
+
+
+def _of_prompt(new: NewRow) -> tuple[bool, str, int]:
+    return new.pooled, new.adapter, new.second_text
 
 
 def sampling_params(values: Mapping[str, Any]) -> SamplingParams:

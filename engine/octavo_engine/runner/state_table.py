@@ -45,6 +45,8 @@ class StateTable:
         self._request_ids = [""] * rows
         self._seed = seed
         self._long_context = long_context
+        self.second_texts = [0] * rows
+        """Where the second text of each row's pair begins; 0: there is none."""
         self.long_rows: list[bool] | None = None if long_context is None else [False] * rows
         """Whether each row is a long sequence; None if that makes no difference."""
 
@@ -76,6 +78,7 @@ class StateTable:
             tokens = to_device(new.token_ids, self.device, torch.int32)
             self.tokens[new.row, : len(new.token_ids)].copy_(tokens)
             self._request_ids[new.row] = new.request_id
+            self.second_texts[new.row] = new.second_text
             if self._long_context is not None and self.long_rows is not None:
                 self.long_rows[new.row] = self._long_context.applies(new.prompt_len, len(new.token_ids))
         self.sampling.begin(new_rows, [self._seed_of(new) for new in new_rows])

@@ -200,11 +200,19 @@ class Worker:
         metadata = tuple(
             prepare_states(inputs, index, len(cache.states[group.layers[0]][0]) - 1)
             if group.states
+            else None
+            if not group.layers
             else self._backend.prepare(inputs, index, cache.block_size, group.window)
             for index, group in enumerate(cache.groups)
         )
         return AttentionContext(
-            self._backend, cache.layers, metadata, self._group_of_layer, cache.states, self._state_groups
+            self._backend,
+            cache.layers,
+            metadata,
+            self._group_of_layer,
+            cache.states,
+            self._state_groups,
+            lengths=inputs.query_lens_host,
         )
 
     def _share_tokens(self, sampled: SampledRows) -> None:

@@ -18,12 +18,14 @@ def engine_requests(
     """Each prompt's choices one after another, the later ones forks of the first; by an adapter or the base."""
     name = uuid.uuid4().hex
     found: list[Request] = []
-    for prompt in asked.prompts:
+    seconds = asked.second_texts or (0,) * len(asked.prompts)
+    for prompt, second in zip(asked.prompts, seconds, strict=True):
         first = Request(
             request_id=f"{name}-{len(found)}",
             prompt_token_ids=prompt,
             sampling=asked.sampling,
             pooled=asked.pooled is not None,
+            second_text=second,
             priority=admitted.priority,
             tenant=admitted.key.name,
             weight=admitted.key.weight,

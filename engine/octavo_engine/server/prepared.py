@@ -65,6 +65,8 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the log probabilities of an answer begin with those of the prompt that it begins with."""
     pooled: PooledOptions | None = None
     """None: answers are text."""
+    second_texts: tuple[int, ...] = ()
+    """Where in each prompt the second text of a pair begins; empty where no prompt is a pair."""
     model: str | None
     stream: bool
     include_usage: bool

@@ -7,6 +7,7 @@ from octavo_engine.model.families.aria import ARIA_TEXT
 from octavo_engine.model.families.axk1 import AXK1
 from octavo_engine.model.families.bailing import BAILING_HYBRID
 from octavo_engine.model.families.bamba import BAMBA
+from octavo_engine.model.families.bert import BERT_FAMILIES
 from octavo_engine.model.families.bitnet import BITNET
 from octavo_engine.model.families.bloom import BLOOM
 from octavo_engine.model.families.cohere import COHERE
@@ -64,6 +65,7 @@ from octavo_engine.model.families.ministral import MINISTRAL, MINISTRAL3
 from octavo_engine.model.families.mistral import MISTRAL
 from octavo_engine.model.families.mistral4 import MISTRAL4
 from octavo_engine.model.families.mixtral import MIXTRAL
+from octavo_engine.model.families.modernbert import MODERNBERT_FAMILIES
 from octavo_engine.model.families.modernbert_decoder import MODERNBERT_DECODER
 from octavo_engine.model.families.mpt import MPT
 from octavo_engine.model.families.nanochat import NANOCHAT
@@ -211,6 +213,8 @@ _ALL = (
     LONGCAT_FLASH,
     MINICPM3,
     YOUTU,
+    *BERT_FAMILIES,
+    *MODERNBERT_FAMILIES,
 )
 
 FAMILIES: dict[str, Family] = {family.architecture: family for family in _ALL}

@@ -144,6 +144,11 @@ class Attention(nn.Module):
         if self.spec.kv_of_layer is not None:
             norm = None if self.query_norm is None else self.query_norm.weights
             attended = attention.attend_again(self.spec.kv_of_layer, heads, self.variant, rope, norm)
+        elif not self.spec.causal:
+            with_value, kv_heads = self._with_value(heads), self.kv_heads.size
+            attended = attention.attend_both_ways(
+                with_value, kv_heads, self.spec.scale, self.spec.window, rope, self.qk_norm
+            )
         else:
             attended = attention.attend(self.layer, self._with_value(heads), self.variant, rope, self.qk_norm)
         attended = attended[..., : self.value_dim]

@@ -53,15 +53,21 @@ class Input(nn.Module):
         self.tokens = Embedding(spec.vocab_size, size, spec.embedding_scale, options)
         self.projection = projection(size, hidden, options)
         self.positions = None if spec.positions is None else PositionTable(spec, options)
+        types = spec.token_types
+        self.types = parameter(types, hidden, dtype=options.dtype, device=options.device) if types else None
+        """[rows, hidden], of tokens of the first text and of the second."""
         self.norm = None if spec.embedding_norm is None else Norm(hidden, spec.embedding_norm, options)
 
-    def forward(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """[T] and their positions [T] to [T, hidden]."""
+    def forward(self, token_ids: Tensor, positions: Tensor, second_text: Tensor | None = None) -> Tensor:
+        """[T] and their positions [T] to [T, hidden]. `second_text` [T]: which are of the second text of a pair."""
         x: Tensor = self.tokens(token_ids)
         if self.projection is not None:
             x = self.projection(x)
         if self.positions is not None:
             x = x + self.positions(positions)
+        if self.types is not None:
+            pair = second_text is not None and len(self.types) > 1
+            x = x + (self.types[cast("Tensor", second_text).long()] if pair else self.types[0])
         return x if self.norm is None else cast("Tensor", self.norm(x)[0])
 
     def tensors(self) -> Iterator[CheckpointTensor]:
@@ -71,6 +77,8 @@ class Input(nn.Module):
             yield from self.projection.tensors(self.names.embedding_in)
         if self.positions is not None:
             yield from self.positions.tensors(self.names.positions)
+        if self.types is not None:
+            yield plain(f"{self.names.text_kinds}.weight", self.types, unsharded(len(self.types)))
         if self.norm is not None:
             yield from self.norm.tensors(self.names.embedding_norm)
 

@@ -164,6 +164,7 @@ def _request(
         text=TextOptions(),
         form=AnswerForm(),
         pooled=options,
+        second_texts=tuple(text.second for text in texts),
         model=body.model,
         stream=False,
         include_usage=False,

@@ -1,0 +1,93 @@
+"""Attention in which a query sees the tokens behind it too (encoders): over whole prompts, without a cache.
+
+PyTorch's scaled dot product attention does it, on CPUs and GPUs. Prompts of similar length go together, padded to the
+longest; those that see windows go one by one, in tiles, as a mask of all pairs would take too much memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_TILE = 512
+"""Query tokens attended at once where there are windows."""
+_PADDED = 1 << 14
+"""Most tokens of prompts that go together, padding included, unless a single one has more."""
+
+
+def attend_both_ways(heads: Tensor, kv_heads: int, lengths: Sequence[int], scale: float, window: int | None) -> Tensor:
+    """Attention [T, H, D] of rotated queries, keys and values [T, H + 2 K, D] of prompts that have `lengths` tokens.
+
+    `window`: how many tokens a query sees to each side, its own included; None: all.
+    """
+    query, key, value = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    output = torch.empty_like(query)
+    starts = [0, *accumulate(lengths)]
+    if window is not None and max(lengths) > window:
+        for start, length in zip(starts, lengths, strict=False):
+            own = slice(start, start + length)
+            output[own] = _windowed(query[own], key[own], value[own], scale, window)
+        return output
+    for together in _alike(lengths):
+        rows, seen = _padded([(starts[index], lengths[index]) for index in together], heads.device)
+        mask = None if bool(seen.all()) else seen[:, None, None, :]
+        attended = _attend(query[rows], key[rows], value[rows], mask, scale)
+        output[rows[seen]] = attended[seen]
+    return output
+
+
+def scratch_bytes(heads: int, head_dim: int, max_tokens: int, longest: int, itemsize: int) -> int:
+    """An upper bound of what it needs besides its arguments and result: padded copies of both, masks, scores."""
+    tokens = max(2 * max_tokens, _PADDED)
+    mask = 5 * max(tokens, _TILE * longest)  # of bytes, which PyTorch may make floats of
+    return 8 * tokens * heads * head_dim * itemsize + mask + 4 * heads * _TILE * longest
+
+
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices of prompts that go together: none twice as long as the shortest."""
+    found: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        last = found[-1] if found else []
+        if last and lengths[index] <= 2 * lengths[last[0]] and lengths[index] * (len(last) + 1) <= _PADDED:
+            last.append(index)
+        else:
+            found.append([index])
+    return found
+
+
+def _padded(places: Sequence[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """The rows [N, L] of N prompts, their first one where they are shorter, and which of them are not padding."""
+    starts, counts = torch.tensor(places, device=device).unbind(1)
+    columns = torch.arange(max(count for _, count in places), device=device)
+    seen = columns < counts[:, None]
+    return starts[:, None] + columns * seen, seen
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """[N, Q, H, D] over [N, L, K, D]; `mask` [N or 1, 1, Q or 1, L] is True where a token is seen."""
+    attended = F.scaled_dot_product_attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attn_mask=mask,
+        scale=scale,
+        enable_gqa=query.shape[2] != key.shape[2],
+    )
+    return attended.transpose(1, 2)
+
+
+def _windowed(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int) -> Tensor:
+    """One prompt [L, H, D]."""
+    length, output = len(query), torch.empty_like(query)
+    for start in range(0, length, _TILE):
+        end = min(start + _TILE, length)
+        first, last = max(0, start - window + 1), min(length, end + window - 1)
+        queries = torch.arange(start, end, device=query.device)[:, None]
+        near = (queries - torch.arange(first, last, device=query.device)).abs() < window
+        parts = (query[None, start:end], key[None, first:last], value[None, first:last])
+        output[start:end] = _attend(*parts, near[None, None], scale)[0]
+    return output

@@ -1,0 +1,210 @@
+"""Encoders give what transformers gives, alone and in a crowd: BERT, RoBERTa and their like, DistilBERT, ModernBERT."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from checkpoints import save_words
+from test_without_head import close_to, pooled
+
+from octavo_engine import LLM, SamplingParams
+from octavo_engine.attention import bidirectional
+from octavo_engine.config import EngineConfig
+from octavo_engine.core.request import Request
+from octavo_engine.engine.startup import size_engine
+from octavo_engine.errors import ConfigurationError, ModelLoadError
+from octavo_engine.model.configuration import read_spec
+from octavo_engine.model.source import ModelFiles
+
+WORDS = 131
+SIZES: dict[str, Any] = {
+    "vocab_size": WORDS,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 130,
+    "pad_token_id": 1,
+}
+DISTIL: dict[str, Any] = {
+    "vocab_size": WORDS,
+    "dim": 64,
+    "hidden_dim": 96,
+    "n_layers": 3,
+    "n_heads": 4,
+    "max_position_embeddings": 130,
+}
+MODERN = {**SIZES, "local_attention": 16, "global_attn_every_n_layers": 2, "cls_token_id": 0, "sep_token_id": 2}
+MODERN |= {"bos_token_id": 0, "eos_token_id": 2}
+CASES: dict[str, dict[str, Any]] = {
+    "Bert": SIZES,
+    "Roberta": {**SIZES, "type_vocab_size": 1},
+    "XLMRoberta": {**SIZES, "type_vocab_size": 1, "hidden_act": "gelu_new"},
+    "Camembert": SIZES,
+    "DistilBert": DISTIL,
+    "ModernBert": {**MODERN, "norm_bias": True, "attention_bias": True, "mlp_bias": True},
+}
+LENGTHS = (40, 2, 127, 7, 96, 90, 20, 128, 33, 3)
+"""The longest fill the context, or a step that holds no more."""
+SETTINGS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "max_num_batched_tokens": 160, "max_num_seqs": 6}
+POOL = SamplingParams(max_tokens=0)
+
+
+def saved(name: str, directory: Path, **changes: Any) -> Any:
+    """A random model of a class of transformers, every weight of which matters, with a tokenizer of words."""
+    torch.manual_seed(11)
+    kind = getattr(transformers, name)
+    stem = next(stem for stem in sorted(CASES, key=len, reverse=True) if name.startswith(stem))
+    model = kind(kind.config_class(**{**CASES[stem], **changes})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    model.save_pretrained(directory)
+    save_words(directory, WORDS)
+    return model
+
+
+def say_pooling(directory: Path, field: str, *, normalize: bool = False) -> None:
+    """The files of sentence-transformers."""
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), *[("Normalize", "2_Normalize")] * normalize]
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir(exist_ok=True)
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{field}": True}))
+
+
+def prompts_of(*lengths: int) -> list[list[int]]:
+    """Without the token of padding, which transformers counts no position for."""
+    draw = random.Random(3)
+    return [[draw.randrange(2, WORDS) for _ in range(length)] for length in lengths]
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_vectors_alone_and_in_a_crowd(family: str, tmp_path: Path) -> None:
+    """The mean of all tokens and the first one's: the whole prompt in one step, whatever else is in it."""
+    model, prompts = saved(f"{family}Model", tmp_path), prompts_of(*LENGTHS)
+    with torch.inference_mode():
+        hidden = [model(torch.tensor([prompt])).last_hidden_state[0] for prompt in prompts]
+    for field in ("mean_tokens", "cls_token"):
+        say_pooling(tmp_path, field)
+        expected = torch.stack([each.mean(0) if field == "mean_tokens" else each[0] for each in hidden])
+        llm = LLM(str(tmp_path), **SETTINGS)
+        assert llm.info.max_model_len >= 128
+        assert close_to(pooled(llm, prompts[:1]), expected[:1])
+        for _ in range(2):
+            assert close_to(pooled(llm, prompts), expected)
+        assert llm.report().prefix_hit_tokens == 0
+        assert "more than the" in str(llm.embed(prompts_of(161))[0].error)
+        assert "does not generate" in str(llm.generate(prompts[:1], SamplingParams(max_tokens=2))[0].error)
+        llm.close()
+
+
+@pytest.mark.parametrize("family", CASES)
+@pytest.mark.parametrize("labels", [1, 3])
+def test_classes(family: str, labels: int, tmp_path: Path) -> None:
+    """Of the first token, through each family's own head; one class scores a pair."""
+    name = f"{family}ForSequenceClassification"
+    model = saved(name, tmp_path, id2label={index: f"c{index}" for index in range(labels)})
+    prompts = prompts_of(*LENGTHS)
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([prompt])).logits for prompt in prompts])
+    llm = LLM(str(tmp_path), **SETTINGS)
+    assert close_to(pooled(llm, prompts[:1]), expected[:1]) and close_to(pooled(llm, prompts), expected)
+    assert llm.info.classifier is not None and len(llm.info.classifier.labels) == labels
+    llm.close()
+
+
+def test_tokens_of_the_second_text_have_vectors_of_their_own(tmp_path: Path) -> None:
+    """Pairs beside single texts in one step."""
+    model, prompts = saved("BertForSequenceClassification", tmp_path), prompts_of(30, 41, 20, 7)
+    seconds = (12, 0, 1, 6)
+    types = [[int(0 < second <= place) for place in range(len(prompt))]
+             for prompt, second in zip(prompts, seconds, strict=True)]  # fmt: skip
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([prompt]), token_type_ids=torch.tensor([kinds])).logits
+                              for prompt, kinds in zip(prompts, types, strict=True)])  # fmt: skip
+    llm = LLM(str(tmp_path), **SETTINGS)
+    for index, (prompt, second) in enumerate(zip(prompts, seconds, strict=True)):
+        asked = Request(request_id=str(index), prompt_token_ids=tuple(prompt), sampling=POOL, pooled=True,
+                        second_text=second)  # fmt: skip
+        llm._loop.add(asked)
+    found: dict[str, bytes] = {}
+    while llm._loop.has_work:
+        found |= {out.request_id: out.prompt.pooled for out in llm._loop.step().each() if out.prompt is not None}
+    logits = torch.stack([torch.frombuffer(bytearray(found[str(index)]), dtype=torch.float32) for index in range(4)])
+    assert close_to(logits, expected) and not close_to(pooled(llm, prompts), expected)
+    llm.close()
+
+
+def test_modernbert_may_pool_the_mean_for_its_classes_and_see_windows_in_tiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bidirectional, "_TILE", 16)
+    name, prompts = "ModernBertForSequenceClassification", prompts_of(*LENGTHS)
+    model = saved(name, tmp_path, classifier_pooling="mean", classifier_bias=True)
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([prompt])).logits for prompt in prompts])
+    llm = LLM(str(tmp_path), **SETTINGS)
+    assert close_to(pooled(llm, prompts), expected)
+    llm.close()
+
+
+def test_models_that_guess_masked_tokens_embed_without_that_head(tmp_path: Path) -> None:
+    """Where no file says how, the mean of length 1; old files call a norm's parts gamma and beta."""
+    from safetensors.torch import load_file, save_file
+
+    model, prompts = saved("BertForMaskedLM", tmp_path), prompts_of(30, 5)
+    path = tmp_path / "model.safetensors"
+    stored = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values
+        for name, values in load_file(path).items()
+    }
+    save_file(stored, path)
+    llm = LLM(str(tmp_path), **SETTINGS)
+    for prompt, found in zip(prompts, llm.embed(prompts), strict=True):
+        with torch.inference_mode():
+            mean = model.bert(torch.tensor([prompt])).last_hidden_state[0].mean(0)
+        assert close_to(torch.tensor(found.vector), mean / mean.norm())
+    llm.close()
+
+
+def test_two_ranks_give_the_same(tmp_path: Path) -> None:
+    model, prompts = saved("BertForSequenceClassification", tmp_path), prompts_of(*LENGTHS)
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([prompt])).logits for prompt in prompts])
+    llm = LLM(str(tmp_path), tensor_parallel_size=2, **SETTINGS)
+    assert close_to(pooled(llm, prompts), expected)
+    llm.close()
+
+
+def test_a_prompt_has_to_fit_into_a_step(tmp_path: Path) -> None:
+    """Else the context is as long as a step; and nothing takes memory for a cache."""
+    saved("BertModel", tmp_path)
+    files = ModelFiles("x", directory=tmp_path)
+
+    def sized(**settings: Any) -> Any:
+        return size_engine(EngineConfig(model=str(tmp_path), device="cpu", max_num_seqs=4, **settings), files)
+
+    short, long = sized(max_num_batched_tokens=64), sized()
+    assert (short.plan.max_model_len, long.plan.max_model_len) == (64, 130)
+    assert long.plan.kv_bytes == 0 == long.plan.need.kv_per_token
+    with pytest.raises(ConfigurationError, match="--max-num-batched-tokens 64 are fewer"):
+        sized(max_num_batched_tokens=64, max_model_len=100)
+    with pytest.raises(ConfigurationError, match="attention in both directions"):
+        sized(attention_backend="triton")
+
+
+def test_what_is_not_computed_is_refused_by_name(tmp_path: Path) -> None:
+    saved("BertModel", tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    for field, value in (("is_decoder", True), ("position_embedding_type", "relative_key"), ("hidden_act", "what")):
+        path.write_text(json.dumps({**config, field: value}))
+        with pytest.raises(ModelLoadError, match=field):
+            read_spec(ModelFiles("x", directory=tmp_path))
