@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,10 +14,20 @@ from octavo_engine.structured.grammar import (
     lark_grammar,
     regex_grammar,
 )
+from octavo_engine.structured.structural_tags import structural_tag_grammar
 from tests.api.served import Served
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 LARK = 'start: "a" | "b"'
+TAG = {"begin": "<f>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</f>"}
+FORM: dict[str, Any] = {
+    "type": "triggered_tags",
+    "triggers": ["<"],
+    "tags": [TAG],
+    "at_least_one": False,
+    "stop_after_first": False,
+}
+OLDER = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<"]}
 PATHS = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/completions": {"prompt": "Hi"},
@@ -37,6 +48,9 @@ ASKED: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"choice": ["yes", "no"]}}, choice_grammar(["yes", "no"])),
     ({"structured_outputs": {"grammar": LARK}}, lark_grammar(LARK)),
     ({"structured_outputs": {"json_object": True}}, json_object_grammar()),
+    ({"response_format": {"type": "structural_tag", **OLDER}}, structural_tag_grammar(FORM)),
+    ({"response_format": {"type": "structural_tag", "format": FORM}}, structural_tag_grammar(FORM)),
+    ({"structured_outputs": {"structural_tag": json.dumps(OLDER)}}, structural_tag_grammar(FORM)),
 ]
 FREE: list[dict[str, Any]] = [
     {"response_format": {"type": "text"}},
@@ -44,6 +58,16 @@ FREE: list[dict[str, Any]] = [
     {"structured_outputs": {"json_object": False}},
     {"guided_json": None, "response_format": None},
 ]
+
+
+BROKEN = {"type": "json_schema", "json_schema": {"type": "cheese"}}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    form: dict[str, Any] = {"type": "any_text"}
+    for _ in range(levels):
+        form = {"type": "sequence", "elements": [form]}
+    return form
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -54,6 +78,31 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a part that is not supported": (
+        {"response_format": {"type": "structural_tag", "format": {"type": "qwen_xml_parameter", "json_schema": {}}}},
+        "response_format.format",
+        "qwen_xml_parameter is not supported",
+    ),
+    "both forms of a tag": (
+        {"response_format": {"type": "structural_tag", "format": FORM, **OLDER}},
+        "response_format",
+        "either a format, or structures and triggers",
+    ),
+    "a trigger without a tag": (
+        {"response_format": {"type": "structural_tag", "structures": OLDER["structures"], "triggers": ["<", "x"]}},
+        "response_format",
+        "no tag begins with the trigger 'x'",
+    ),
+    "a tag whose schema is wrong": (
+        {"response_format": {"type": "structural_tag", "format": {**TAG, "type": "tag", "content": BROKEN}}},
+        "response_format",
+        "cheese",
+    ),
+    "tags that are nested too deeply": (
+        {"response_format": {"type": "structural_tag", "format": nested(9)}},
+        "response_format.format",
+        "more than 8 parts",
+    ),
     "two at once": (
         {"guided_regex": "a", "response_format": {"type": "json_object"}},
         "response_format",

@@ -23,7 +23,7 @@ LIMITS = LLParserLimits(
 )  # fmt: skip
 """What one grammar may take while it is compiled and while a mask is computed: some 40 MB, and some 20 ms a mask. A
 request that needs more ends with an error of its own."""
-_WHITESPACE = r"( |\n {0,32})"
+WHITESPACE = r"( |\n {0,32})"
 """What may stand between JSON's tokens, or nothing: enough for any usual layout, and no endless run of spaces."""
 
 
@@ -39,7 +39,7 @@ def json_schema_grammar(schema: dict[str, Any] | str) -> str:
     text = schema if isinstance(schema, str) else json.dumps(schema)
     _check_length(text)
     try:
-        return LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": _WHITESPACE})
+        return LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": WHITESPACE})
     except ValueError as error:
         raise GrammarError(str(error)) from None
 

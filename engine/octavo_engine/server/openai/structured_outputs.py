@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.refused import NotYet
+from octavo_engine.server.openai.structural_tags import Form, Structure, older_form
 from octavo_engine.structured.grammar import (
     MAX_CHARACTERS,
     GrammarError,
@@ -20,6 +22,7 @@ from octavo_engine.structured.grammar import (
     lark_grammar,
     regex_grammar,
 )
+from octavo_engine.structured.structural_tags import structural_tag_grammar
 
 _MAX_DEPTH = 64
 _MAX_CHOICES = 1024
@@ -77,6 +80,41 @@ class NamedSchema(_Strict):
     description: Annotated[str, Field(max_length=MAX_CHARACTERS)] | None = None
 
 
+class StructuralTag(_Strict):
+    """Tags in a text, in xgrammar's form (`format`) or in the older one."""
+
+    type: Literal["structural_tag"] = "structural_tag"
+    format: Form | None = None
+    structures: Annotated[list[Structure], Field(min_length=1, max_length=128)] | None = None
+    triggers: Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> StructuralTag:
+        older = self.structures is not None and self.triggers is not None
+        if (self.format is not None) == older or (self.structures is None) != (self.triggers is None):
+            raise ValueError("a structural_tag has either a format, or structures and triggers")
+        return self
+
+    def grammar(self) -> str:
+        """What it means; GrammarError."""
+        if self.format is not None:
+            return structural_tag_grammar(self.format.model_dump())
+        return structural_tag_grammar(older_form(self.structures or [], self.triggers or []))
+
+
+def _read_tag(value: Any) -> Any:
+    """vLLM's field is the JSON text of one."""
+    if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise ValueError("must be a structural tag, or its JSON text") from None
+
+
+TagText = Annotated[StructuralTag, BeforeValidator(_read_tag)]
+
+
 class ResponseFormat(_Strict):
     """OpenAI's field: any text, any JSON object, or JSON of a schema."""
 
@@ -90,6 +128,16 @@ class ResponseFormat(_Strict):
         return self
 
 
+def _kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "tag" if kind == "structural_tag" else "format"
+
+
+AnyFormat = Annotated[
+    Annotated[ResponseFormat, Tag("format")] | Annotated[StructuralTag, Tag("tag")], Discriminator(_kind)
+]
+
+
 class StructuredOutputs(_Strict):
     """vLLM's one field for all forms."""
 
@@ -98,7 +146,7 @@ class StructuredOutputs(_Strict):
     choice: Choices | None = None
     grammar: Grammar | None = None
     json_object: bool | None = None
-    structural_tag: NotYet = None
+    structural_tag: TagText | None = None
     disable_any_whitespace: NotYet = None
     disable_additional_properties: NotYet = None
     whitespace_pattern: NotYet = None
@@ -107,7 +155,7 @@ class StructuredOutputs(_Strict):
 class StructuredFields(BaseModel):
     """The fields of a request's body; at most one of them may ask for something."""
 
-    response_format: ResponseFormat | None = None
+    response_format: AnyFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema = None
     guided_regex: Grammar | None = None
@@ -137,7 +185,10 @@ def grammar_of(body: StructuredFields) -> str | None:
 
 def _asked(body: StructuredFields) -> Iterator[tuple[str, Callable[[], str]]]:
     """Each field that asks for a form, with what makes its grammar."""
-    if (form := body.response_format) is not None and form.json_schema is not None:
+    form = body.response_format
+    if isinstance(form, StructuralTag):
+        yield "response_format", form.grammar
+    elif form is not None and form.json_schema is not None:
         yield "response_format", partial(json_schema_grammar, form.json_schema.schema_)
     elif form is not None and form.type == "json_object":
         yield "response_format", json_object_grammar
@@ -154,6 +205,7 @@ def _asked(body: StructuredFields) -> Iterator[tuple[str, Callable[[], str]]]:
             ("structured_outputs.choice", one.choice, choice_grammar),
             ("structured_outputs.grammar", one.grammar, lark_grammar),
             ("structured_outputs.json_object", one.json_object or None, lambda _: json_object_grammar()),
+            ("structured_outputs.structural_tag", one.structural_tag, StructuralTag.grammar),
         ]
     for param, value, make in given:
         if value is not None:

@@ -1,0 +1,118 @@
+"""Text in which tags begin something that has a form: the grammar of `structural_tag`, as xgrammar describes it.
+
+https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html describes what the parts mean; they are given here as plain
+objects that have been checked (server/openai/structural_tags.py).
+A text ends where a lazy lexeme of llguidance matches.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from octavo_engine.structured.grammar import WHITESPACE, GrammarError, json_schema_grammar, lark_grammar, regex_grammar
+
+_TEXT = r"/(.|\n)*/"
+
+
+def structural_tag_grammar(form: Mapping[str, Any]) -> str:
+    """The grammar of a `format`; GrammarError names a part that is not supported where it stands."""
+    rules = _Rules()
+    start = rules.of(form, last=True)
+    return lark_grammar("\n".join([f"start: {start}", *rules.lines]))
+
+
+class _Rules:
+    """The rules of one grammar, in llguidance's variant of Lark's notation, while they are collected."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def of(self, form: Mapping[str, Any], *, last: bool) -> str:
+        """A part as an expression; `last` where nothing follows it, so that a text may be endless."""
+        kind = form["type"]
+        if kind in ("any_text", "triggered_tags") and not last:
+            raise GrammarError(f"structural_tag: {kind} is supported at the end alone, where no other part follows it")
+        if kind in ("sequence", "or"):
+            return self._several(form, last)
+        make: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+            "any_text": lambda _: _TEXT,
+            "const_string": lambda part: _literal(part["value"]),
+            "json_schema": self._json,
+            "regex": self._regex,
+            "tag": self._tag,
+            "tags_with_separator": self._separated,
+            "triggered_tags": self._triggered,
+        }
+        return make[kind](form)
+
+    def _several(self, form: Mapping[str, Any], last: bool) -> str:
+        *most, end = form["elements"]
+        if form["type"] == "or":
+            return self._named(" | ".join(self.of(each, last=last) for each in (*most, end)))
+        return " ".join([*(self.of(each, last=False) for each in most), self.of(end, last=last)])
+
+    def _json(self, form: Mapping[str, Any]) -> str:
+        schema = {} if form["json_schema"] is True else form["json_schema"]
+        json_schema_grammar(schema)  # says what is wrong with it
+        return self._named(f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}")
+
+    def _regex(self, form: Mapping[str, Any]) -> str:
+        regex_grammar(form["pattern"])
+        return self._named(_between_slashes(form["pattern"]))
+
+    def _named(self, expression: str, attributes: str = "") -> str:
+        name = f"part_{len(self.lines)}"
+        self.lines.append(f"{name}{attributes}: {expression}")
+        return name
+
+    def _tag(self, tag: Mapping[str, Any], skipped: int = 0) -> str:
+        """A tag without its first `skipped` characters, which have been written."""
+        ends = [tag["end"]] if isinstance(tag["end"], str) else tag["end"]
+        end = " | ".join(map(_literal, ends))
+        if tag["content"]["type"] != "any_text":
+            content = self.of(tag["content"], last=False)
+            return f"{_literal(tag['begin'][skipped:])} {content} ({end})"
+        if not all(ends):
+            raise GrammarError("structural_tag: a tag with any_text needs an end that is not empty")
+        return f"{_literal(tag['begin'][skipped:])} {self._named(f'{_TEXT} ({end})', '[lazy]')}"
+
+    def _separated(self, form: Mapping[str, Any]) -> str:
+        tag = self._named(" | ".join(self._tag(each) for each in form["tags"]))
+        more = "" if form["stop_after_first"] else f" ({_literal(form['separator'])} {tag})*"
+        return f"({tag}{more})" if form["at_least_one"] else f"({tag}{more})?"
+
+    def _triggered(self, form: Mapping[str, Any]) -> str:
+        tag = self._named(" | ".join(self._after(trigger, form["tags"]) for trigger in form["triggers"]))
+        _check_triggers(form)
+        first = self._named(" | ".join(self._tag(each) for each in form["tags"])) if form["at_least_one"] else ""
+        if form["stop_after_first"]:
+            return first or f"({tag} | {_TEXT})"
+        return f"{first} {tag}* {_TEXT}"
+
+    def _after(self, trigger: str, tags: Sequence[Mapping[str, Any]]) -> str:
+        """Any text up to the trigger, and the rest of one of the tags that begin with it."""
+        rests = [self._tag(each, len(trigger)) for each in tags if each["begin"].startswith(trigger)]
+        if not rests:
+            raise GrammarError(f"structural_tag: no tag begins with the trigger {trigger!r}")
+        text = self._named(f"{_TEXT} {_literal(trigger)}", "[lazy]")
+        return f"{text} ({' | '.join(rests)})"
+
+
+def _check_triggers(form: Mapping[str, Any]) -> None:
+    for tag in form["tags"]:
+        if not any(tag["begin"].startswith(trigger) for trigger in form["triggers"]):
+            raise GrammarError(f"structural_tag: the tag {tag['begin']!r} begins with none of the triggers")
+
+
+def _between_slashes(pattern: str) -> str:
+    """A regular expression as Lark has it: slashes and line breaks in it are escaped."""
+    escapes = {"/": r"\/", "\n": r"\n"}
+    escaped = re.sub(r"\\.|/|\n", lambda found: escapes.get(found[0], found[0]), pattern, flags=re.DOTALL)
+    return f"/{escaped}/"
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
