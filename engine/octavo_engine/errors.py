@@ -5,6 +5,9 @@ Every error says, in one message a person can act on, what was needed, what ther
 
 from __future__ import annotations
 
+_LONGEST_MESSAGE = 8_000
+"""Characters. The longest of ours, which lists all architectures, has about half as many."""
+
 
 class OctavoError(Exception):
     """Base of all errors that end in a message rather than in a traceback."""
@@ -22,6 +25,11 @@ class ModelLoadError(OctavoError):
     """The model is not there, or is not what it says it is (exit 3)."""
 
     exit_code = 3
+
+    def __init__(self, message: str) -> None:
+        """`message` may quote what the files say: it is cut where it is very long, and kept printable on one line."""
+        readable = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message[:_LONGEST_MESSAGE])
+        super().__init__(readable + (" ..." if len(message) > _LONGEST_MESSAGE else ""))
 
 
 class AdapterNotFoundError(ModelLoadError):

@@ -133,7 +133,11 @@ def _pipe(folder: Path) -> None:
         (lambda folder: (folder / "adapter_config.json").unlink(), ["adapter_config.json", "no such file"], True),
         (lambda folder: (folder / "adapter_config.json").write_text("{"), ["not valid JSON"], False),
         (lambda folder: (folder / "adapter_config.json").write_text("[" * 100_000), ["not valid JSON"], False),
-        (lambda folder: (folder / "adapter_config.json").write_text(" " * (2 << 20)), ["too much"], False),
+        (
+            lambda folder: (folder / "adapter_config.json").write_text(" " * (2 << 20)),
+            ["too large"],
+            False,
+        ),
         (lambda folder: (folder / "adapter_config.json").write_text("[]"), ["not an object"], False),
     ],
 )

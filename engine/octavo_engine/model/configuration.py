@@ -16,6 +16,7 @@ from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.families import FAMILIES, Family, family_of
 from octavo_engine.model.families.multimodal import PLAIN_HEADS, STORED_NAMES, WRAPPERS, language_model
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, base_model_names
 from octavo_engine.model.quantization.select import ONLINE
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
@@ -28,6 +29,8 @@ _SAFETENSORS_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torc
 _QUANTIZATION = "hf_quant_config.json"
 """What modelopt writes beside a config.json that does not say how weights are stored."""
 _MAX_CONFIG_BYTES = 16 << 20
+_LONGEST_NAME = 200
+"""Characters of an architecture's name, which is compared with all that are supported."""
 _CHANGES_THE_ANSWER = (
     "alibi",
     "attention_chunk_size",
@@ -61,7 +64,7 @@ def read_spec(files: ModelFiles) -> ModelSpec:
         raise ModelLoadError(f"{files.name}: no files to read")
     path = files.directory / "config.json"
     config = read_json(path)
-    if "eos_token_id" in config or (files.directory / "generation_config.json").is_file():
+    if "eos_token_id" in config or has_file(files.directory / "generation_config.json"):
         config["eos_token_id"] = _all_ends(files.directory, config)
     if config.get("dtype") is None and config.get("torch_dtype") is None:
         config["dtype"] = _most_common_dtype(files.directory)
@@ -156,7 +159,7 @@ def _all_ends(directory: Path, config: dict[str, Any]) -> list[int]:
     """End-of-sequence ids of both files: instruct models name more of them in generation_config.json."""
     ids = Fields(str(directory / "config.json"), config).integers("eos_token_id")
     generation = directory / "generation_config.json"
-    if generation.is_file():
+    if has_file(generation):
         ids += Fields(str(generation), read_json(generation)).integers("eos_token_id")
     return list(ids)
 
@@ -164,13 +167,9 @@ def _all_ends(directory: Path, config: dict[str, Any]) -> list[int]:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a small JSON file; ModelLoadError if it is absent, huge, broken or no object."""
     try:
-        if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise ModelLoadError(f"{path}: {path.stat().st_size} bytes is too large for a configuration file")
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_file(path, _MAX_CONFIG_BYTES))
     except FileNotFoundError:
         raise ModelLoadError(f"{path}: there is no such file, and without it the model is unknown") from None
-    except OSError as error:
-        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -181,7 +180,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def find_family(architectures: Any, path: Path) -> Family:
     """The family of the first supported name in `architectures`; ModelLoadError names the nearest one there is."""
     names = architectures if isinstance(architectures, list) else [architectures]
-    names = [name for name in names if isinstance(name, str)]
+    names = [name[:_LONGEST_NAME] for name in names if isinstance(name, str)]
     for name in names:
         if (family := family_of(name)) is not None:
             return family

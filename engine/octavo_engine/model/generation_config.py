@@ -10,6 +10,7 @@ from dataclasses import asdict
 from octavo_engine.errors import ModelLoadError, NotAdmissibleError
 from octavo_engine.model.configuration import read_json
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.model_file import has_file
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.request_checks import check_sampling
 from octavo_engine.sampling_defaults import SamplingDefaults
@@ -25,7 +26,7 @@ def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
 
     A .gguf file has none: what is neutral acts.
     """
-    if files.directory is None or not (path := files.directory / "generation_config.json").is_file():
+    if files.directory is None or not has_file(path := files.directory / "generation_config.json"):
         return SamplingDefaults()
     fields = Fields(str(path), read_json(path))
     try:

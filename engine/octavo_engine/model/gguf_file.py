@@ -16,12 +16,17 @@ from typing import Any
 import numpy as np
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.model_file import open_file
 
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
 _MAX_ARRAY_DEPTH = 4
+_MAX_HEADER_BYTES = 256 << 20
+_MAX_PARTS = 4_000_000
+"""Of a header: keys, items of arrays, tensors (of which each is as much work as _PARTS_OF_TENSOR items)."""
+_PARTS_OF_TENSOR = 16
 _PIECE_ELEMENTS = 1 << 20
 """Elements dequantized at once: small enough for the processor's cache, large enough to make the calls few."""
 
@@ -66,7 +71,8 @@ class GGUFFile:
 def read_gguf(path: Path) -> GGUFFile:
     """Metadata and tensor table of the file at `path`; ModelLoadError if it is cut, random or lies about sizes."""
     try:
-        data = np.memmap(path, mode="r", dtype=np.uint8)
+        with open_file(path) as file:
+            data = np.memmap(file, mode="r", dtype=np.uint8)
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"{path}: cannot be read as a GGUF file: {error}") from None
     try:
@@ -94,6 +100,7 @@ class _Parser:
 
     def __init__(self, data: memoryview, path: Path, size: int) -> None:
         self.data, self.path, self.size, self.offset = data, path, size, 0
+        self.parts_left = _MAX_PARTS
 
     def file(self) -> GGUFFile:
         if bytes(self.data[:4]) != _MAGIC:
@@ -102,7 +109,7 @@ class _Parser:
         version = self.scalar("I")
         if version not in (2, 3):
             raise ModelLoadError(f"{self.path}: GGUF version {version} is not supported, only 2 and 3, little-endian")
-        tensor_count, key_count = self.count("tensors", 24), self.count("metadata keys", 12)
+        tensor_count, key_count = self.count("tensors", 24, _PARTS_OF_TENSOR), self.count("metadata keys", 12, 1)
         metadata: dict[str, Any] = {}
         for _ in range(key_count):
             key = self.string()
@@ -121,14 +128,22 @@ class _Parser:
         self.offset += struct.calcsize(f"<{code}")
         return value
 
-    def count(self, what: str, least_bytes: int) -> int:
-        """A 64-bit count of things of at least `least_bytes` each, which must still fit into the file."""
+    def count(self, what: str, least_bytes: int, parts: int = 0) -> int:
+        """A 64-bit count of things of at least `least_bytes` each, which must still fit into the file.
+
+        Each counts as so many `parts` of what a header may have in all.
+        """
         value: int = self.scalar("Q")
         if value * least_bytes > self.size - self.offset:
             raise ModelLoadError(
                 f"{self.path}: not a whole GGUF file: it claims {value} {what} but has only "
                 f"{self.size - self.offset} bytes left"
             )
+        if self.offset + value * least_bytes > _MAX_HEADER_BYTES:
+            raise ModelLoadError(f"{self.path}: a header of more than {_MAX_HEADER_BYTES} bytes is not read")
+        self.parts_left -= value * parts
+        if self.parts_left < 0:
+            raise ModelLoadError(f"{self.path}: a header with {value} {what} is larger than any model's, and not read")
         return value
 
     def string(self) -> str:
@@ -147,11 +162,11 @@ class _Parser:
         item = self.scalar("I")
         if item in _SCALARS:
             code = _SCALARS[item]
-            length = self.count("array items", struct.calcsize(f"<{code}"))
+            length = self.count("array items", struct.calcsize(f"<{code}"), 1)
             values = struct.unpack_from(f"<{length}{code}", self.data, self.offset)
             self.offset += struct.calcsize(f"<{length}{code}")
             return list(values)
-        length = self.count("array items", 8)
+        length = self.count("array items", 8, 1)
         return [self.value(item, depth + 1) for _ in range(length)]
 
     def tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.model_file import has_file, read_file
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import ModelSpec
+
+_MAX_BYTES = 1 << 20
 
 _MODES = {
     "lasttoken": "last",
@@ -43,7 +46,7 @@ def pooling_of(files: ModelFiles, spec: ModelSpec) -> PoolingConfig:
 
 def read_pooling(files: ModelFiles) -> PoolingConfig:
     """What modules.json and the files that it names say; the default without them. ModelLoadError if broken."""
-    if files.directory is None or not (files.directory / "modules.json").is_file():
+    if files.directory is None or not has_file(files.directory / "modules.json"):
         return PoolingConfig()
     modules = _read(files.directory / "modules.json")
     try:
@@ -66,6 +69,6 @@ def _kind(config: dict[str, Any]) -> str:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return json.loads(read_file(path, _MAX_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path}: cannot be read as JSON: {error}") from None

@@ -7,15 +7,20 @@ it again when it opens the file; here the answer is a sentence, and sizes are kn
 from __future__ import annotations
 
 import json
+import os
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.model_file import has_file, open_file, read_file
 
-_MAX_HEADER_BYTES = 100_000_000
-"""The library's own limit."""
+_MAX_HEADER_BYTES = 32 << 20
+"""Of one file, a third of the library's own limit: 200,000 tensors, a few seconds and a GiB of memory to read."""
+_MAX_HEADERS_BYTES = 100_000_000
+"""Of all files of a model."""
 _MAX_INDEX_BYTES = 100_000_000
 _MAX_FILES = 10_000
 """That an index may name: to look for a million takes half a minute."""
@@ -25,6 +30,7 @@ _DTYPE_BYTES = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 1),
 }
+_FILE_NAME = re.compile(r"(?!\.)[^/\0]{1,200}\.safetensors")
 _MAX_DIMENSIONS = 8
 """Of a tensor: with tens of thousands, the product of a hostile header's shape takes seconds to compute."""
 
@@ -47,14 +53,16 @@ class SafetensorsHeader:
 
     path: Path
     tensors: dict[str, TensorHeader]
+    num_bytes: int = 0
+    """Of the header itself."""
 
 
 def weight_files(directory: Path) -> tuple[Path, ...]:
     """The safetensors files of a model directory, one or those its index names; ModelLoadError if some are missing."""
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
-    if single.is_file():  # before the index, as transformers does
+    if has_file(single):  # before the index, as transformers does
         return (single,)
-    if index.is_file():
+    if has_file(index):
         return tuple(directory / name for name in _indexed_names(index))
     found = sorted(directory.glob("*.safetensors"))
     if len(found) == 1:
@@ -72,9 +80,7 @@ def weight_files(directory: Path) -> tuple[Path, ...]:
 
 def _indexed_names(index: Path) -> list[str]:
     try:
-        if (size := index.stat().st_size) > _MAX_INDEX_BYTES:
-            raise ModelLoadError(f"{index}: {size} bytes are too many for an index ({_MAX_INDEX_BYTES} at most)")
-        value = json.loads(index.read_bytes())
+        value = json.loads(read_file(index, _MAX_INDEX_BYTES))
         names = sorted(set(value["weight_map"].values()))
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{index}: no valid index (an object with weight_map): {error!r}") from None
@@ -82,9 +88,10 @@ def _indexed_names(index: Path) -> list[str]:
         raise ModelLoadError(f"{index}: weight_map names {len(names)} files, and at most {_MAX_FILES} are read")
     for name in names:
         # The index comes with the model: it may name files beside it, nothing else.
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelLoadError(f"{index}: weight_map names {name!r}, which is no safetensors file beside the index")
-    missing = [name for name in names if not (index.parent / name).is_file()]
+        if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
+            shown = repr(name)[:200]
+            raise ModelLoadError(f"{index}: weight_map names {shown}, which is no safetensors file beside the index")
+    missing = [name for name in names if not has_file(index.parent / name)]
     if missing or not names:
         shown = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
         raise ModelLoadError(
@@ -103,28 +110,35 @@ def has_weights(directory: Path) -> bool:
 
 def read_headers(directory: Path) -> tuple[SafetensorsHeader, ...]:
     """The headers of all weight files; ModelLoadError if one is cut, lies, or repeats another's tensor."""
-    headers = tuple(read_header(path) for path in weight_files(directory))
+    headers = []
     owner: dict[str, Path] = {}
-    for header in headers:
+    left = _MAX_HEADERS_BYTES
+    for path in weight_files(directory):
+        headers.append(header := read_header(path))
+        left -= header.num_bytes
+        if left < 0:
+            raise ModelLoadError(f"{directory}: headers of more than {_MAX_HEADERS_BYTES} bytes in all are not read")
         for name in header.tensors:
             if name in owner:
                 raise ModelLoadError(f"{header.path}: tensor {name!r} is also in {owner[name].name}")
             owner[name] = header.path
-    return headers
+    return tuple(headers)
 
 
 def read_header(path: Path) -> SafetensorsHeader:
     """One file's header; ModelLoadError unless its tensors lie one after another and fill the file exactly."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
             if size < 8:
                 raise ModelLoadError(f"{path}: {size} bytes is too short for a safetensors file; fetch it again")
             (length,) = struct.unpack("<Q", file.read(8))
-            if length > min(size - 8, _MAX_HEADER_BYTES):
+            if length > size - 8:
                 raise ModelLoadError(
                     f"{path}: claims a header of {length} bytes in a file of {size}: cut short, or no safetensors file"
                 )
+            if length > _MAX_HEADER_BYTES:
+                raise ModelLoadError(f"{path}: a header of {length} bytes, and at most {_MAX_HEADER_BYTES} are read")
             values = json.loads(file.read(length))
     except OSError as error:
         raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
@@ -133,7 +147,7 @@ def read_header(path: Path) -> SafetensorsHeader:
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path}: the header is a JSON {type(values).__name__}, not an object")
     values.pop("__metadata__", None)
-    return SafetensorsHeader(path, _check_tensors(path, values, 8 + length, size - 8 - length))
+    return SafetensorsHeader(path, _check_tensors(path, values, 8 + length, size - 8 - length), length)
 
 
 def _check_tensors(path: Path, values: dict[str, Any], data: int, data_bytes: int) -> dict[str, TensorHeader]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.download import DownloadProgress, Report, one_at_a_time
+from octavo_engine.model.model_file import has_file
 
 Progress = Callable[[str, float, str], None]
 """Called with phase (`pulling`, `loading`), ratio 0 to 1 within the phase, and a detail such as `1.2 of 16.1 GiB`."""
@@ -135,9 +136,9 @@ def _gguf(path: Path) -> Path:
 
 
 def _from_directory(model: str, directory: Path) -> ModelFiles:
-    if (directory / "config.json").is_file():
+    if has_file(directory / "config.json"):
         return ModelFiles(model, directory=directory)
-    ggufs = sorted(directory.glob("*.gguf"))
+    ggufs = sorted(path for path in directory.glob("*.gguf") if has_file(path))
     if len(ggufs) == 1:
         return ModelFiles(model, gguf=ggufs[0])
     if ggufs:

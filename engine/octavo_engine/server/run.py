@@ -289,10 +289,15 @@ class Server:
         state = self._serving.engine.state
         while state.progress.phase in ("starting", "pulling") and state.phase != "ready":
             await asyncio.sleep(_TICK)
-        found, _ = await asyncio.gather(
+        found, started = await asyncio.gather(
             asyncio.to_thread(_read_tokenizer, self._config),
             self._serving.text.start(self._setup_of_workers()),
+            return_exceptions=True,
         )
+        if isinstance(found, BaseException):  # which says what is wrong; a worker that could not read it only ends
+            raise found
+        if started is not None:
+            raise started
         return found
 
     def _setup_of_workers(self) -> Setup:

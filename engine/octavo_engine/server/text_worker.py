@@ -11,10 +11,12 @@ import os
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from octavo_engine.engine.info import EngineInfo
+from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.source import resolve_model
 from octavo_engine.server.anthropic import prepare_messages
 from octavo_engine.server.errors import APIError
@@ -60,7 +62,10 @@ def main() -> None:
     connection = socket.socket(fileno=0)
     os.nice(NICENESS)
     setup = decode_setup(receive(connection))
-    tokenizer = load_tokenizer(resolve_model(setup.model, setup.revision, lambda *_: None, weights=False))
+    try:
+        tokenizer = load_tokenizer(resolve_model(setup.model, setup.revision, lambda *_: None, weights=False))
+    except ModelLoadError as error:  # the server reads the same files, and tells
+        sys.exit(error.exit_code)
     serve(connection, tokenizer, setup.tool_call_parser)
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
+from octavo_engine.model.model_file import has_file, read_file, read_own_file
 from octavo_engine.text.parts import TokenizerParts, library_errors
 
 _MAX_JSON = 64 << 20
-_MAX_TOKENIZER = 512 << 20
+_MAX_TOKENIZER = 64 << 20
+"""Bytes. The library reads 5 MB a second and holds the interpreter's lock; a vocabulary of 262,144 tokens has 33 MB."""
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -30,33 +32,21 @@ def read_directory(directory: Path) -> TokenizerParts:
 
 def _read_backend(directory: Path) -> Backend:
     path = directory / "tokenizer.json"
-    if not path.is_file():
+    if not has_file(path):
         old = next((name for name in ("tokenizer.model", "vocab.json") if (directory / name).is_file()), None)
         hint = f"; {old} alone is not enough: save the tokenizer with transformers to get one" if old else ""
         raise ValueError(f"there is no tokenizer.json{hint}")
-    if (size := path.stat().st_size) > _MAX_TOKENIZER:
-        raise ValueError(f"tokenizer.json has {size} bytes, more than any tokenizer needs ({_MAX_TOKENIZER})")
+    content = read_file(path, _MAX_TOKENIZER)
     with library_errors("tokenizer.json is broken"):
-        return Backend.from_file(str(path))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_JSON + 1)
-    except OSError as error:
-        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from None
-    if len(content) > _MAX_JSON:
-        raise ValueError(f"{path.name} has more than {_MAX_JSON} bytes")
-    return content
+        return Backend.from_buffer(content)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in an optional file; empty if there is none."""
-    if not path.is_file():
+    if not has_file(path):
         return {}
     try:
-        content = json.loads(_read(path))
+        content = json.loads(read_file(path, _MAX_JSON))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name} is broken: {error}") from None
     if not isinstance(content, dict):
@@ -76,9 +66,9 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
     path = directory / "chat_template.jinja"
-    if path.is_file():
+    if has_file(path):
         try:
-            return _read(path).decode()
+            return read_own_file(path, _MAX_JSON).decode()
         except UnicodeDecodeError:
             raise ValueError("chat_template.jinja is broken: it is not UTF-8") from None
     template = config.get("chat_template")

@@ -212,7 +212,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        # Optimizing computes constant expressions while the template is compiled, where there is no budget.
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], optimized=False)
         self.filters |= {"tojson": _tojson, "format": _format, "replace": _replace, "indent": _indent, "join": _join}
         self.filters |= {name: _padded(FILTERS[name]) for name in ("center", "wordwrap", "batch", "slice", "round")}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}

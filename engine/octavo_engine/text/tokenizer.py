@@ -14,6 +14,11 @@ from octavo_engine.text.hf_files import read_directory
 from octavo_engine.text.parts import TokenizerParts, library_errors
 from octavo_engine.text.pieces import spelling_of
 
+MAX_VOCABULARY = 1 << 20
+"""Tokens, four times as many as large vocabularies have. Each id has its place in what guides answers."""
+MAX_TOKEN_BYTES = 2048
+"""Each token of an answer, and of its log probabilities, is that large at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
@@ -31,6 +36,8 @@ class Tokenizer:
         self._backend: Backend = parts.backend
         self._backend.no_truncation()
         self._backend.no_padding()
+        if (size := self._backend.get_vocab_size(with_added_tokens=True)) > MAX_VOCABULARY:
+            raise ValueError(f"it has {size} tokens, and at most {MAX_VOCABULARY} are supported")
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         added = self._backend.get_added_tokens_decoder()
         self._spell = spelling_of(self._backend)
@@ -46,6 +53,10 @@ class Tokenizer:
         """One more than the largest token id."""
         self.longest_token = max((len(piece.encode()) for piece in vocabulary), default=1)
         """Most bytes that one token can stand for: bounds the work on a text that cannot fit anyway."""
+        if self.vocab_size > MAX_VOCABULARY:
+            raise ValueError(f"its largest token id is {self.vocab_size - 1}, and ids are below {MAX_VOCABULARY}")
+        if self.longest_token > MAX_TOKEN_BYTES:
+            raise ValueError(f"it has a token of {self.longest_token} bytes, and at most {MAX_TOKEN_BYTES} are allowed")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written in it are taken as such.

@@ -21,6 +21,7 @@ from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
 from octavo_engine.model.lora.peft_config import PeftConfig, read_peft_config
 from octavo_engine.model.lora.targets import ModuleNames, ModuleShape
+from octavo_engine.model.model_file import open_file
 from octavo_engine.model.safetensors_file import TensorHeader, read_header
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -156,7 +157,7 @@ def _copy(directory: Path, most: int) -> tuple[MemoryFile, Any, int]:
         raise AdapterNotFoundError(f"{directory}: no weights: there is {reason}")
     file, digest, size = MemoryFile("octavo-adapter"), hashlib.sha256(), 0
     try:
-        with path.open("rb") as source:
+        with open_file(path) as source:
             while part := source.read(_COPY_BYTES):
                 size += len(part)
                 if size > most:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.model.model_file import read_file
 
 CONFIG_FILE = "adapter_config.json"
 _MAX_CONFIG_BYTES = 1 << 20
@@ -104,15 +105,9 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():  # a named pipe is no file either: it would be opened when somebody writes to it
         raise AdapterNotFoundError(f"{path}: there is no such file: is {path.parent} an adapter that PEFT saved?")
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_CONFIG_BYTES + 1)
-        values = json.loads(data) if len(data) <= _MAX_CONFIG_BYTES else None
-    except OSError as error:
-        raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from None
+        values = json.loads(read_file(path, _MAX_CONFIG_BYTES))
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path}: not valid JSON: {error}") from None
-    if values is None:
-        raise ModelLoadError(f"{path}: more than {_MAX_CONFIG_BYTES} bytes is too much for a configuration")
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path}: holds a JSON {type(values).__name__}, not an object")
     return values
