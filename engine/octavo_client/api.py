@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from octavo_client.errors import BrokenStreamError, ClientError
+from octavo_client.errors import BrokenStreamError, ClientError, UsageError
 
 _CONNECT_TIMEOUT = 10.0
+KEY_VARIABLE = "OCTAVO_API_KEY"
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +22,30 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
         "url", metavar="URL", help="base URL of an OpenAI-compatible server, such as http://localhost:8000"
     )
     parser.add_argument("--model", help="name of the model (default: the first of /v1/models)")
-    parser.add_argument("--api-key", help="sent as a bearer token")
+    keys = parser.add_mutually_exclusive_group()
+    text = f"file with the API key (default: {KEY_VARIABLE} of the environment)"
+    keys.add_argument("--api-key-file", type=Path, metavar="FILE", help=text)
+    keys.add_argument(
+        "--api-key", metavar="KEY", help="the same in the command, where other users of the machine see it"
+    )
+
+
+def api_key_of(args: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
+    """Return the key to send, None without one; UsageError if it cannot be read, or is none that a header can hold."""
+    path: Path | None = args.api_key_file
+    try:
+        given = args.api_key if path is None else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--api-key-file {path}: cannot be read: {error}") from None
+    source = "--api-key" if path is None else f"--api-key-file {path}"
+    if given is None:
+        given, source = environ.get(KEY_VARIABLE), KEY_VARIABLE
+    if given is None:
+        return None
+    key = str(given).strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise UsageError(f"{source}: holds no API key; it must be one line of ASCII characters")
+    return key
 
 
 def api_base(url: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +157,7 @@ def _loads(args: argparse.Namespace) -> list[Load]:
 
 
 async def _bench(args: argparse.Namespace, workload: Workload) -> Report:
-    client = Client(args.url, args.api_key, args.timeout)
+    client = Client(args.url, api.api_key_of(args, os.environ), args.timeout)
     try:
         bench = _Bench(args, client, workload, args.model or await client.first_model())
         seconds = await bench.warm_up()

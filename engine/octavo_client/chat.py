@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any
@@ -101,7 +102,9 @@ def _answer(conversation: Conversation, question: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read questions from standard input until it ends or /quit comes, and print each answer; returns the exit code."""
     base = api.api_base(args.url)
-    with httpx2.Client(headers=api.headers(args.api_key), timeout=api.timeouts(_ANSWER_TIMEOUT)) as http:
+    with httpx2.Client(
+        headers=api.headers(api.api_key_of(args, os.environ)), timeout=api.timeouts(_ANSWER_TIMEOUT)
+    ) as http:
         model = args.model or _first_model(http, base)
         sampling = {} if args.temperature is None else {"temperature": args.temperature}
         conversation = Conversation(http, base, model, args.system, **sampling)

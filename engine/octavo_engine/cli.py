@@ -16,6 +16,7 @@ from octavo_engine import __version__
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, settings_of
 from octavo_engine.config_sources import read_engine_config, read_server_config
 from octavo_engine.errors import ConfigurationError, OctavoError
+from octavo_engine.help_examples import EXAMPLES
 from octavo_engine.openmp import sleep_soon
 from octavo_engine.sizes import format_size
 
@@ -78,6 +79,11 @@ def build_parser() -> argparse.ArgumentParser:
         commands.add_parser("compare", help="compare two files of bench --json, figure by figure", allow_abbrev=False)
     )
     top.add_arguments(commands.add_parser("top", help="show what servers do now", allow_abbrev=False))
+    completion = commands.add_parser("completion", help="print what completes commands in a shell", allow_abbrev=False)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+    for name, each in commands.choices.items():
+        each.formatter_class = argparse.RawDescriptionHelpFormatter
+        each.epilog = f"examples:{EXAMPLES[name]}"
     return parser
 
 
@@ -177,6 +183,13 @@ def _adapters(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _completion(args: argparse.Namespace) -> int:
+    import shtab
+
+    sys.stdout.write(shtab.complete(build_parser(), shell=args.shell) + "\n")
+    return 0
+
+
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "generate": _generate,
@@ -189,6 +202,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "bench": bench.run,
     "compare": compare.run,
     "top": top.run,
+    "completion": _completion,
 }
 
 

@@ -17,7 +17,7 @@ from octavo_engine.engine.startup import memory_limits, memory_need
 from octavo_engine.errors import DoesNotFitError
 from octavo_engine.model.source import ModelFiles, resolve_model
 from octavo_engine.percent_bar import percent_bar
-from octavo_engine.runner.memory import DeviceMemory, MemoryPlan, plan_memory
+from octavo_engine.runner.memory import DeviceMemory, MemoryLimits, MemoryNeed, MemoryPlan, plan_memory
 from octavo_engine.sizes import format_size
 
 COMMON_GPUS = {
@@ -63,10 +63,11 @@ def on_common_gpus(config: EngineConfig, files: ModelFiles) -> str:
     rows: list[tuple[str, ...]] = [("GPU", "memory", "GPUs", "weights", "KV cache", "context", "sequences")]
     refused: DoesNotFitError | None = None
 
-    @functools.cache
-    def on(ranks: int) -> tuple[EngineConfig, ResolvedConfig]:
+    @functools.cache  # what a rank takes does not depend on the GPU, and thousands of layers take seconds to look at
+    def on(ranks: int) -> tuple[MemoryNeed, MemoryLimits]:
         several = replace(config, tensor_parallel_size=ranks)
-        return several, resolve_for_estimate(several, files)
+        resolved = resolve_for_estimate(several, files)
+        return memory_need(resolved, several), memory_limits(several, resolved)
 
     for name, gibibytes in COMMON_GPUS.items():
         size = int(gibibytes * 2**30)
@@ -86,11 +87,11 @@ def on_common_gpus(config: EngineConfig, files: ModelFiles) -> str:
     return "\n".join([*lines, legend]) + "\n"
 
 
-def _fewest(on: Callable[[int], tuple[EngineConfig, ResolvedConfig]], ranks: int, size: int) -> tuple[int, MemoryPlan]:
+def _fewest(on: Callable[[int], tuple[MemoryNeed, MemoryLimits]], ranks: int, size: int) -> tuple[int, MemoryPlan]:
     """The fewest GPUs of this `size` on which the model fits, doubled from `ranks` on, and its plan there."""
     while True:
         try:
-            return ranks, make_plan(*on(ranks), size)
+            return ranks, _plan_on(*on(ranks), size)
         except DoesNotFitError:
             if ranks * 2 > _MOST_GPUS:
                 raise
@@ -99,7 +100,9 @@ def _fewest(on: Callable[[int], tuple[EngineConfig, ResolvedConfig]], ranks: int
 
 def make_plan(config: EngineConfig, resolved: ResolvedConfig, gpu_memory: int) -> MemoryPlan:
     """The memory plan on each of --tensor-parallel-size GPUs of `gpu_memory` bytes without other users."""
-    need = memory_need(resolved, config)
+    return _plan_on(memory_need(resolved, config), memory_limits(config, resolved), gpu_memory)
+
+
+def _plan_on(need: MemoryNeed, limits: MemoryLimits, gpu_memory: int) -> MemoryPlan:
     memory = DeviceMemory(gpu_memory, gpu_memory, f"a GPU of {format_size(gpu_memory)}")
-    limits = memory_limits(config, resolved)
     return plan_memory(need, memory, limits)

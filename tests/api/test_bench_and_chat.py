@@ -88,6 +88,32 @@ def test_bench_with_a_key(start: Callable[..., Served], tmp_path: Path) -> None:
         bench.run(parse(bench, server.url))
 
 
+def test_a_key_need_not_be_in_the_command(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Callable[..., None]
+) -> None:
+    server = start(api_key_file=write_keys(tmp_path / "keys.yaml", "alice"))
+    file = tmp_path / "key"
+    file.write_text("sk-alice\n")
+    typed("Hi", "/quit", "Hi", "/quit")
+    assert chat.run(parse(chat, server.url, "--api-key-file", str(file))) == 0
+    monkeypatch.setenv("OCTAVO_API_KEY", "sk-alice")
+    assert chat.run(parse(chat, server.url)) == 0
+    assert len(server.engine.requests) == 2
+    file.write_text("sk-wrong")  # what is given goes before the environment
+    with pytest.raises(ClientError, match="401"):
+        chat.run(parse(chat, server.url, "--api-key-file", str(file)))
+
+
+@pytest.mark.parametrize("content", [b"", b"two\nlines", b"\xff", "schl\u00fcssel".encode()])
+def test_a_file_without_a_key(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"--api-key-file .*key: "):
+        chat.run(parse(chat, "http://127.0.0.1:9", "--api-key-file", str(file)))
+    with pytest.raises(UsageError, match="cannot be read"):
+        chat.run(parse(chat, "http://127.0.0.1:9", "--api-key-file", str(tmp_path / "none")))
+
+
 @contextmanager
 def speaks(*lines: str) -> Iterator[str]:
     """A server of the test's own, not ours: answers every POST with these lines of a stream; gives its URL."""

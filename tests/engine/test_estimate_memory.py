@@ -12,6 +12,7 @@ import pytest
 from checkpoints import reference_model, save
 from fake_hub import fake_hub
 
+from octavo_engine import estimate_memory
 from octavo_engine.cli import main
 
 LLAMA_70B = {
@@ -174,3 +175,14 @@ def test_fp8_halves_weights_and_cache(llama_70b, capsys):
     alone = ["plan", llama_70b, "--gpu-memory", "80GiB", "--max-model-len", "4096", "--quantization", "fp8"]
     assert main(alone) == 0
     assert rows(capsys.readouterr().out)["weights"] == "67.7 GiB (linear layers in fp8)"  # 131.4 without
+
+
+def test_layers_are_looked_at_once_for_each_number_of_gpus(tmp_path, capsys, monkeypatch):
+    """A model of thousands of layers was planned anew for each of ten GPUs, which took most of a minute."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
+    counted, need = [], estimate_memory.memory_need
+    monkeypatch.setattr(
+        estimate_memory, "memory_need", lambda resolved, config: counted.append(config) or need(resolved, config)
+    )
+    assert main(["plan", str(tmp_path)]) == 0
+    assert sorted(config.tensor_parallel_size for config in counted) == [1, 2, 4, 8]

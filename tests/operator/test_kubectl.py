@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from pathlib import Path
@@ -246,6 +247,30 @@ def test_chat_talks_through_a_forwarded_port(cluster: Path, monkeypatch: pytest.
     assert cli.main(["chat", "good"]) == 7
     assert (cluster / "chat").read_text() == "chat http://127.0.0.1:1234/v1\n"
     assert calls(cluster)[-1] == "port-forward service/good :80 --address=127.0.0.1"
+
+
+def test_chat_gets_its_key_from_a_secret_and_not_in_its_command(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = cluster / "engine"
+    engine.write_text(f'#!/bin/sh\necho "$@ $OCTAVO_API_KEY" > {cluster}/chat\n')
+    engine.chmod(0o755)
+    monkeypatch.setattr(cli, "_engine", lambda: str(engine))
+    (cluster / "services.json").write_text(json.dumps({"spec": {"ports": [{"port": 80}]}}))
+    one, two = ({"data": {name: base64.b64encode(f"sk-{name}\n".encode()).decode() for name in names.split()}}
+                for names in ("alice", "alice bob"))  # fmt: skip
+    (cluster / "secret.json").write_text(json.dumps(one))
+    assert cli.main(["chat", "good", "--api-key-secret", "clients"]) == 0
+    assert (cluster / "chat").read_text() == "chat http://127.0.0.1:1234/v1 sk-alice\n"
+    (cluster / "secret.json").write_text(json.dumps(two))
+    assert cli.main(["chat", "good", "--api-key-secret", "clients/bob"]) == 0
+    assert (cluster / "chat").read_text().endswith(" sk-bob\n")
+    assert cli.main(["chat", "good", "--api-key-secret", "clients"]) == cli.USAGE_ERROR
+    assert "name one entry of the Secret clients, as SECRET/ENTRY; it has alice, bob" in capsys.readouterr().err
+    (cluster / "secret.json").write_text(json.dumps({"data": {"alice": "/w=="}}))
+    assert cli.main(["run", "smollm2", "--api-key-secret", "clients"]) == cli.USAGE_ERROR
+    assert "the entry alice is no text" in capsys.readouterr().err
+    assert not any(call.startswith("create") for call in calls(cluster))
 
 
 def calls(cluster: Path) -> list[str]:

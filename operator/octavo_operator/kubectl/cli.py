@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from octavo_operator.kubectl.client import Kubectl, KubectlError
 from octavo_operator.kubectl.collect import engine_pods, facts_of, pod_readings
 from octavo_operator.kubectl.first_answer import Story, manifest, wait_until_ready
 from octavo_operator.kubectl.forward import forwarded
+from octavo_operator.kubectl.secret_key import secret_key
 from octavo_operator.kubectl.status import status_table
 from octavo_operator.kubectl.top import top_table
 from octavo_operator.kubectl.why import obstacles, report
@@ -63,8 +65,17 @@ def build_parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="go on as lines come")
     logs.add_argument("--previous", action="store_true", help="those of the containers before the last restart")
     logs.add_argument("--tail", type=int, default=100, metavar="N", help="lines of each pod; -1: all (default: 100)")
-    command("chat", "talk to an LLMService, through a port that kubectl forwards").add_argument("name")
-    _run_arguments(command("run", "make an LLMService, follow its start, print its first answer"))
+    chat = command("chat", "talk to an LLMService, through a port that kubectl forwards")
+    chat.add_argument("name")
+    run = command("run", "make an LLMService, follow its start, print its first answer")
+    _run_arguments(run)
+    for made in (chat, run):
+        made.add_argument(
+            "--api-key-secret",
+            metavar="SECRET[/ENTRY]",
+            help="Secret with the service's API keys; ENTRY is needed where it has several (default: OCTAVO_API_KEY of "
+            "the environment)",
+        )
     return parser
 
 
@@ -130,10 +141,11 @@ def _logs(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
 
 def _chat(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
     with forwarded(kubectl, arguments.name) as url:
-        return subprocess.call([_engine(), "chat", url])
+        return subprocess.call([_engine(), "chat", url], env=_with_key(kubectl, arguments))
 
 
 def _run(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
+    environment = _with_key(kubectl, arguments)  # before anything is made, as the Secret may not be there
     made = manifest(arguments.model, arguments.name, arguments.gpus)
     name = made["metadata"]["name"]
     sys.stderr.write(kubectl.output("create", "--filename=-", stdin=json.dumps(made)))
@@ -143,10 +155,20 @@ def _run(kubectl: Kubectl, arguments: argparse.Namespace) -> int:
         return IN_THE_WAY
     with forwarded(kubectl, name) as url:
         code = subprocess.run(
-            [_engine(), "chat", "--temperature=0", url], input=arguments.prompt + "\n", text=True, check=False
+            [_engine(), "chat", "--temperature=0", url],
+            input=arguments.prompt + "\n",
+            text=True,
+            check=False,
+            env=environment,
         ).returncode
     sys.stderr.write(f"go on with: kubectl octavo chat {name}; end it with: kubectl delete llms {name}\n")
     return code
+
+
+def _with_key(kubectl: Kubectl, arguments: argparse.Namespace) -> dict[str, str]:
+    """The environment of a chat; the key is in it and not in the command, which every user of the machine sees."""
+    given: str | None = arguments.api_key_secret
+    return {**os.environ, **({} if given is None else {"OCTAVO_API_KEY": secret_key(kubectl, given)})}
 
 
 def _engine() -> str:
