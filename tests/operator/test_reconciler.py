@@ -306,8 +306,9 @@ async def test_a_failure_that_should_pass_and_lasts_is_told() -> None:
     server.failures["PodDisruptionBudget"] = ApiError(500, "InternalError", 'failed calling webhook "policy"')
     for second, reason in ((0, None), (59, None), (60, "ApplyFailed")):
         operator._clock = lambda second=second: f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"  # type: ignore[misc]
-        with pytest.raises(ApiError, match="failed calling webhook"):
+        with pytest.raises(ApiError, match="failed calling webhook") as raised:
             await operator.reconcile(KEY)
+        assert raised.value.within == (None if reason else 60 - second), "the growing pauses do not delay the report"
         assert (server.reason("Degraded") == "ApplyFailed") == (reason is not None)
     server.failures.clear()
     await operator.reconcile(KEY)

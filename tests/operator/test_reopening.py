@@ -48,6 +48,8 @@ class ApiServer:
         self.url, self.clock = "", ServerClock()
         self.selectors: dict[tuple[str, bool], set[str | None]] = {}
         """The label selectors of requests, by the kind's plural and whether they watch."""
+        self.has_crd = True
+        """Whether LLMServices are known."""
         self.forbidden: set[str] = set()
         """Namespaces of which nothing may be read."""
         self.items: dict[str, list[dict[str, Any]]] = {
@@ -57,7 +59,11 @@ class ApiServer:
 
     @property
     def _kinds(self) -> tuple[Kind, ...]:
-        return (LLMSERVICE, *CHILDREN, *self.optional, POD, *KOPFS_OWN)
+        return (*([LLMSERVICE] if self.has_crd else []), *CHILDREN, *self.optional, POD, *KOPFS_OWN)
+
+    async def wait_for_crd(self) -> None:
+        while not self.has_crd:
+            await asyncio.sleep(0.01)
 
     async def plurals(self, api_version: str) -> frozenset[str]:
         return frozenset(kind.plural for kind in self._kinds if kind.api_version == api_version)
@@ -80,6 +86,8 @@ class ApiServer:
             path = f"{root}/{plural}"
         if kind := next((kind for kind in self._kinds if kind.path() == path), None):
             return await self._list_or_watch(kind, namespace, request)
+        if LLMSERVICE.plural in path:
+            return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
         return web.json_response(self._discovery(request.path))
 
     async def _list_or_watch(self, kind: Kind, namespace: str, request: web.Request) -> web.StreamResponse:
@@ -90,7 +98,8 @@ class ApiServer:
         if "watch" in request.query:
             response = web.StreamResponse()
             await response.prepare(request)
-            await asyncio.sleep(3600)
+            while kind in self._kinds:
+                await asyncio.sleep(0.02)
             return response
         if kind is POD:
             await asyncio.sleep(LATE_SECONDS)
@@ -190,3 +199,25 @@ async def test_after_a_crd_came_nobody_works_before_the_cluster_is_known_again(m
     children = (*CHILDREN, *OPTIONAL[:1], POD)
     theirs = {(kind.plural, watch): {SERVICE_LABEL} for kind in children for watch in (False, True)}
     assert server.selectors == ours | theirs
+
+
+async def test_a_crd_that_is_deleted_is_waited_for_and_the_operator_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes, server = Passes(), ApiServer()
+    monkeypatch.setattr(operator, "Reconciler", passes.reconciler)
+    process = process_of(server)
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        while not passes.seen:
+            await asyncio.sleep(0.01)
+        first = passes.indexes
+        server.has_crd = False
+        while process.queue._workers:
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        del passes.seen[:]
+        server.has_crd = True
+        while not passes.seen:
+            await asyncio.sleep(0.01)
+        assert passes.indexes is not first
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

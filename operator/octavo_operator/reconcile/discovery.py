@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.apply import ApiError
-from octavo_operator.reconcile.kinds import OPTIONAL, Kind
+from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL, Kind
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 20.0
+_LOOKS, _LOOK_SECONDS = 3, 1.0
 
 
 class WatchesOutdatedError(Exception):
@@ -35,6 +36,14 @@ async def present_kinds(cluster: Discoverer) -> tuple[Kind, ...]:
     versions = {kind.api_version for kind in OPTIONAL}
     found = {version: await cluster.plurals(version) for version in sorted(versions)}
     return tuple(kind for kind in OPTIONAL if kind.plural in found[kind.api_version])
+
+
+async def check_crd(cluster: Discoverer) -> None:
+    """KindsChangedError if the cluster knows LLMServices no longer."""
+    for _ in range(_LOOKS):  # what discovery says may be a moment older than the 404 of a watch
+        if LLMSERVICE.plural not in await cluster.plurals(LLMSERVICE.api_version):
+            raise KindsChangedError(f"the CRD of {LLMSERVICE.api_version} was removed")
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def check_kinds(cluster: Discoverer, known: Sequence[Kind]) -> None:

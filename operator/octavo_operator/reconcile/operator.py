@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults
 from octavo_operator.reconcile.adapter_watch import AdapterWatch
 from octavo_operator.reconcile.apply import Cluster
-from octavo_operator.reconcile.discovery import WatchesOutdatedError, check_kinds, present_kinds, watch_kinds
+from octavo_operator.reconcile.discovery import WatchesOutdatedError, check_crd, check_kinds, present_kinds, watch_kinds
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.health import Heartbeat, serve_health, trouble
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, Kind
@@ -101,7 +101,7 @@ async def run(options: OperatorOptions) -> None:
     health = await serve_health(options.health_port, wrong, lambda: namespaces.problems, metrics.render)
     lease = Lease(process.cluster, *options.lease) if options.lease else None
     try:
-        await _first_of(process.stop.wait(), _lead(process, lease), _start(process))
+        await _first_of(process.stop.wait(), _lead(process, lease), _serve_for_ever(process))
     finally:
         if lease:  # all work has ended
             await lease.release()
@@ -126,15 +126,11 @@ async def _lead(process: _Process, lease: Lease | None) -> None:
     await (lease.keep() if lease else asyncio.Event().wait())
 
 
-async def _start(process: _Process) -> None:
-    await process.cluster.wait_for_crd()
-    process.heartbeat.beat()
-    await _serve_for_ever(process)
-
-
 async def _serve_for_ever(process: _Process) -> None:
     """Opens the watches, and again whenever a CRD or a namespace comes or goes, until stopped."""
     while True:
+        await process.cluster.wait_for_crd()
+        process.heartbeat.beat()
         try:
             return await _serve(process)
         except WatchesOutdatedError as change:
@@ -175,6 +171,7 @@ async def _serve(process: _Process) -> None:
     except WatchesHangError:
         raise
     except Exception:
+        await check_crd(cluster)
         await check_kinds(cluster, optional)  # kopf fails when what it watches is there no longer
         await check_namespaces(cluster, process.namespaces, kinds)
         raise

@@ -118,7 +118,10 @@ class Reconciler:
         applied = await self._children.apply(key, service, observed, wanted)
         applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
         pauses = _pauses(service, observed, self._clock()) + [_CLAIM_SECONDS] * bool(missing)
-        again, reported = _again(service, applied, now, moment, pauses), self._reported(key, applied, moment)
+        reported = self._reported(key, applied, moment)
+        if len(reported) < len(applied.failures):  # what else there is will be reported then, if it lasts
+            pauses.append((self._failing[key] + _LASTING - moment).total_seconds())
+        again = _again(service, applied, now, moment, pauses)
         try:
             if reported or not applied.failures:  # else what there is to say is as old as what was applied
                 no_scaler = why_no_scaler(service.spec, config.metrics_url)

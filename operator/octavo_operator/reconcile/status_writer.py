@@ -141,13 +141,14 @@ def _version(live: Mapping[str, Any]) -> int:
 
 
 def _without(content: Object, path: tuple[str, ...]) -> Object:
-    """`content` without the field at `path`; also in each item of a list on the way."""
+    """`content` without the field at `path`."""
     first, *rest = path
     if not rest:
         return {name: value for name, value in content.items() if name != first}
     inner = content.get(first)
     if isinstance(inner, dict):
-        return {**content, first: _without(inner, tuple(rest))}
+        left = _without(inner, tuple(rest))
+        return {**content, first: left} if left else _without(content, (first,))
     return content
 
 
