@@ -52,6 +52,8 @@ class Cluster:
     logs: Path
     check: Callable[[], None]
     """Raises `ClusterError` if one of its programs has ended."""
+    restart: Callable[[str], None]
+    """Kills the program of this name and starts it again."""
 
 
 @contextlib.contextmanager
@@ -68,7 +70,7 @@ def running_cluster(home: Path, report: Report, archives: Sequence[Path] = ()) -
         logs = _fresh_folder(home / "logs")
         processes = _start(stack, home, logs, report, archives)
         report(f"cluster ready after {elapsed(started)}")
-        yield Cluster(home / "kubeconfig", logs, processes.check)
+        yield Cluster(home / "kubeconfig", logs, processes.check, processes.restart)
 
 
 def prepare(report: Report) -> None:

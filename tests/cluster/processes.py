@@ -4,6 +4,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from . import build
 from .errors import ClusterError
 from .layout import SYSTEM_PATH
@@ -48,6 +50,16 @@ class Processes:
         with log.open("w") as file:
             handle = self._sandbox.popen(arguments, log=file, path=self._path, pass_fds=pass_fds)
         self._running.append(Process(name, handle, log))
+
+    def restart(self, name: str) -> None:
+        """Kill a program of `programs.COMMANDS`, as a crash would, and start it again."""
+        (process,) = [each for each in self._running if each.name == name]
+        self._running.remove(process)
+        for each in psutil.Process(process.handle.pid).children(recursive=True):
+            each.kill()
+        process.handle.kill()
+        process.handle.wait()
+        self.start(name)
 
     def check(self) -> None:
         """Raise `ClusterError` if one of them has ended."""

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from octavo_operator.api.names import API_VERSION, PLURAL
 from octavo_operator.reconcile import discovery
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.discovery import KindsChangedError, present_kinds, watch_kinds
@@ -23,8 +24,11 @@ class Server:
 
     def __init__(self, *answers: set[str] | None) -> None:
         self.answers = list(answers)
+        self.has_crd = True
 
     async def plurals(self, api_version: str) -> frozenset[str]:
+        if api_version == API_VERSION:
+            return frozenset({PLURAL} if self.has_crd else ())
         if api_version != MONITORING:
             return frozenset()
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -52,6 +56,16 @@ async def test_kinds_that_come_or_go_are_noticed_and_an_outage_is_no_change(
     async with asyncio.timeout(120):
         with pytest.raises(KindsChangedError, match=r"installed: PrometheusRule; removed: none|removed: PodMonitor"):
             await watch_kinds(Server(before, None, None, before, after), known)
+
+
+async def test_that_the_crd_itself_goes_is_noticed_also_where_no_watch_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf, started in the moment in which it goes, runs without a watch of it."""
+    monkeypatch.setattr(discovery, "POLL_SECONDS", 0.001)
+    server = Server(set())
+    server.has_crd = False
+    async with asyncio.timeout(120):
+        with pytest.raises(KindsChangedError, match="was removed"):
+            await watch_kinds(server, ())
 
 
 @pytest.mark.parametrize(

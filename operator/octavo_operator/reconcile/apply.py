@@ -105,14 +105,15 @@ class Cluster:
         warned = False
         while True:
             try:
-                await self._request("GET", f"/apis/{API_VERSION}")
+                if LLMSERVICE.plural in await self.plurals(API_VERSION):
+                    return
+                said = f"the API server has no {LLMSERVICE.plural}"
             except ApiError as error:
-                if not warned:
-                    logger.warning("waiting for the CRD of %s (manifests/crd.yaml): %s", API_VERSION, error.message)
-                    warned = True
-                await asyncio.sleep(_CRD_POLL_SECONDS)
-            else:
-                return
+                said = error.message
+            if not warned:
+                logger.warning("waiting for the CRD of %s (manifests/crd.yaml): %s", API_VERSION, said)
+                warned = True
+            await asyncio.sleep(_CRD_POLL_SECONDS)
 
     async def plurals(self, api_version: str) -> frozenset[str]:
         """The plurals of the kinds that the API server has in `api_version`; none if it does not know that."""

@@ -171,7 +171,7 @@ async def _serve(process: _Process) -> None:
     except WatchesHangError:
         raise
     except Exception:
-        await check_crd(cluster)
+        await check_crd(cluster, looks=4)  # what discovery says may be a moment older than the 404 of a watch
         await check_kinds(cluster, optional)  # kopf fails when what it watches is there no longer
         await check_namespaces(cluster, process.namespaces, kinds)
         raise
