@@ -86,7 +86,7 @@ format: setup ## let ruff write the code's form
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format --quiet .
 
-.PHONY: cluster cluster-demo frameworks images images-check bench hostile soak bench-scheduler simulate
+.PHONY: cluster cluster-demo frameworks images images-check bench chaos hostile soak bench-scheduler simulate
 frameworks: setup ## LangChain, LlamaIndex, instructor, pydantic-ai and Vercel's AI SDK against a real server; needs Node
 	@$(BIN)/python -m tests.frameworks
 
@@ -110,6 +110,9 @@ hostile: setup ## attacks on a real server beside an honest user, into bench/res
 
 soak: setup ## 60 minutes with a nemesis every 20 s, into bench/results/
 	$(BIN)/python -m bench.soak
+
+chaos: setup ## 30 LLMServices on a real Kubernetes to which bad things happen for 15 minutes, into bench/results/
+	@$(BIN)/python -m bench.chaos
 
 bench-scheduler: setup ## what a step costs the host, into bench/results/
 	$(BIN)/python -m bench.scheduler
