@@ -318,7 +318,7 @@ async def test_a_failure_that_should_pass_and_lasts_is_told() -> None:
 @pytest.mark.parametrize("status", [400, 403, 422, 500])
 async def test_a_refusal_is_told_and_tried_again(status: int) -> None:
     server = Server()
-    words = "spec.template is wrong: field not declared in schema"
+    words = "failed to create typed patch object: spec.template is wrong: field not declared in schema"
     server.failures["Deployment"] = ApiError(status, "Invalid", words)
     with pytest.raises(ApiError, match=r"spec\.template is wrong"):
         await reconciler(server).reconcile(KEY)
@@ -467,6 +467,24 @@ async def test_what_somebody_writes_into_the_status_by_hand_is_removed_again() -
     assert server.service["status"]["readyReplicas"] == 0
     await operator.reconcile(KEY)
     assert len(server.writes) == 2
+
+
+async def test_a_second_operator_that_sees_things_otherwise_begins_no_war_over_the_status() -> None:
+    server, now = Server(), 0.0
+    operator = await settled(server)
+    operator._statuses._clock = lambda: now
+    for second in range(120):  # it puts its own opinion back at once
+        now = float(second)
+        server.version += 1
+        server.service["metadata"]["resourceVersion"] = str(server.version)
+        server.service["status"]["readyReplicas"] = 7
+        again = await operator.reconcile(KEY)
+    assert 3 <= len(server.writes) <= 5
+    assert again is not None
+    assert 0 < again <= 60
+    now += 500
+    await operator.reconcile(KEY)
+    assert server.service["status"]["readyReplicas"] == 0
 
 
 async def test_a_crd_that_is_older_than_the_operator_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ _CRD_POLL_SECONDS = 2
 _PAGE = 500
 _TRIES = 5
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
-_NO_SUCH_FIELD = "field not declared in schema"
+_WRONG_TYPE = "failed to create typed patch object"
 _NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -48,11 +48,10 @@ class ApiError(ExpectedError):
     def transient(self) -> bool:
         """Whether the same request may well succeed a moment later: it says nothing about the object.
 
-        500 is such, as while etcd changes its leader, but for server-side apply of a field that the schema does not
-        have.
+        500 is such, as while etcd changes its leader, but for server-side apply of what does not fit the schema.
         """
         if self.status == 500:
-            return _NO_SUCH_FIELD not in self.message
+            return _WRONG_TYPE not in self.message
         return self.status in (0, 401, 408, 409, 429, 502, 503, 504)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from octavo_operator.api.names import FIELD_MANAGER
 from octavo_operator.reconcile.observe import Key
+from octavo_operator.reconcile.ownership import APPLIED
 
 Path = tuple[str | int, ...]
 """Where in an object: keys of mappings, indexes of lists."""
@@ -148,6 +149,8 @@ def others(live: Mapping[str, Any], path: Path) -> str:
         if entry["manager"] != FIELD_MANAGER and entry.get("subresource") != "status"
     ]
     owners = [entry["manager"] for entry in managers if _owns(entry.get("fieldsV1") or {}, live, path)]
+    if path == ("metadata", "annotations", APPLIED) and not owners:
+        return "another operator of Octavo, of which one is too many"
     if not owners:
         latest = max(managers, key=lambda entry: str(entry.get("time") or ""), default=None)
         owners = [latest["manager"]] if latest else ["somebody who removed it"]

@@ -10,6 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -28,6 +29,11 @@ LOAD_PAUSE = timedelta(minutes=1)
 """Between two writes of a status in which only the load is another: autoscalers measure it every few seconds."""
 UNKNOWN_SECONDS = 600.0
 """For so long a field that the CRD does not have is left out; then it may have been upgraded."""
+FIGHT_SECONDS = 180.0
+"""Who writes a status three times in this time, between our own writes, fights for it."""
+FIGHT_PAUSE_SECONDS = 60.0
+"""Between two writes of ours while somebody fights, as a second operator that sees things otherwise."""
+_FIGHTS = 3
 _UNKNOWN = re.compile(r"\.status((?:\.\w+)+)[^:\s]*: field not declared in schema")
 _MOST_UNKNOWN = 8
 
@@ -51,6 +57,15 @@ class StatusCluster(EventWriter, Protocol):
         """Merges `patch` into an object that exists; the live object."""
 
 
+@dataclass
+class _Last:
+    """Our last write of a status: what it was, when, and when others wrote theirs over it (by resourceVersion)."""
+
+    status: Object
+    when: float
+    rewrites: dict[str, float] = field(default_factory=dict)
+
+
 class StatusWriter:
     """Remembers its own last writes: a watch may be behind. `clock`: seconds of no particular origin."""
 
@@ -60,12 +75,14 @@ class StatusWriter:
         self._clock = clock
         self._written: dict[Key, Object] = {}
         self._written_at: dict[Key, datetime] = {}
+        self._last: dict[Key, _Last] = {}
         self._unknown: dict[tuple[str, ...], float] = {}
 
     def forget(self, key: Key) -> None:
         """The LLMService is gone."""
         self._written.pop(key, None)
         self._written_at.pop(key, None)
+        self._last.pop(key, None)
 
     def newest(self, key: Key, seen: Mapping[str, Any]) -> Mapping[str, Any]:
         """The LLMService as the watch reported it, or as it was after our own last write if that is newer."""
@@ -88,6 +105,8 @@ class StatusWriter:
             left = (self._written_at[key] + LOAD_PAUSE - moment).total_seconds()
             if left > 0:
                 return left
+        if (left := self._truce_seconds(key, self.newest(key, live))) > 0:
+            return left
         try:
             written = await self._put(metadata, status)
         except ApiError as error:
@@ -95,8 +114,24 @@ class StatusWriter:
                 raise
             return None
         self._written[key], self._written_at[key] = dict(trimmed(LLMSERVICE, written)), moment
+        rewrites = self._last[key].rewrites if key in self._last else {}
+        self._last[key] = _Last(_own(written.get("status") or {}), self._clock(), rewrites)
         await self._recorder.record(metadata, transitions(before, status))
         return None
+
+    def _truce_seconds(self, key: Key, live: Mapping[str, Any]) -> float:
+        """For how long yet not to write, since somebody else writes this status again and again."""
+        last, now = self._last.get(key), self._clock()
+        if last is None or _own(live.get("status") or {}) == last.status:
+            return 0.0
+        recent = {version: when for version, when in last.rewrites.items() if now - when < FIGHT_SECONDS}
+        begun = len(recent) >= _FIGHTS
+        last.rewrites = {**recent, live["metadata"]["resourceVersion"]: now}
+        if len(last.rewrites) < _FIGHTS:
+            return 0.0
+        if not begun:
+            logger.warning("%s/%s: somebody else writes its status too, such as a second operator: end one", *key)
+        return last.when + FIGHT_PAUSE_SECONDS - now
 
     async def _put(self, metadata: Mapping[str, Any], status: Object) -> Object:
         """Writes `status`, but for fields that the CRD turns out not to have, and removes what others have added."""
