@@ -55,8 +55,10 @@ class Processes:
         """Kill a program of `programs.COMMANDS`, as a crash would, and start it again."""
         (process,) = [each for each in self._running if each.name == name]
         self._running.remove(process)
-        for each in psutil.Process(process.handle.pid).children(recursive=True):
+        inside = psutil.Process(process.handle.pid).children(recursive=True)
+        for each in inside:
             each.kill()
+        psutil.wait_procs(inside)  # else its port would be taken still
         process.handle.kill()
         process.handle.wait()
         self.start(name)
