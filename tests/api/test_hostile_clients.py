@@ -128,7 +128,7 @@ async def test_keys_take_turns_and_none_takes_everything() -> None:
 def test_a_user_who_says_nothing_is_400(server: Served) -> None:
     for message in ({"role": "user"}, {"role": "user", "content": None}):
         answer = server.http.post(CHAT, json={"messages": [message]})
-        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0]")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0].content")
 
 
 def test_too_many_log_probabilities_a_step_are_400(server: Served) -> None:

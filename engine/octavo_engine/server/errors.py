@@ -153,6 +153,8 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
     first = error.errors(include_input=False, include_url=False)[0]
     kind = str(first.get("type", ""))
     location = sent_location(first.get("loc", ()), sent, missing=kind == "missing")
+    if kind == "missing_member":  # of one object in the request, beside others of its kind that do not need it
+        location.append(first["ctx"]["name"])
     if not location:
         return not_an_object()
     param = param_of(location)
@@ -161,8 +163,10 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
     if kind == "extra_forbidden":
         message = f"{param}: there is no such field here; leave it out"
         return APIError(400, message, param=param, code="unknown_parameter")
-    if kind == "missing":
-        return APIError(400, f"{param} is required", param=param, code="missing_required_parameter")
+    null = len(location) == 1 and isinstance(sent, dict) and sent.get(str(location[0]), "") is None
+    if kind in ("missing", "missing_member") or null:
+        where = f" {message}" if kind == "missing_member" else ""
+        return APIError(400, f"{param} is required{where}", param=param, code="missing_required_parameter")
     return APIError(400, f"{param}: {message}", param=param, code=code)
 
 

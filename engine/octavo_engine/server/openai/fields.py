@@ -147,13 +147,16 @@ def _content(value: Any) -> str | None:
         return None
     if isinstance(value, str):
         return _text(value)
-    if not isinstance(value, list) or len(value) > 1024:
-        raise ValueError("must be a text or a list of at most 1024 parts")
+    if not isinstance(value, list) or not 1 <= len(value) <= 1024:
+        raise ValueError("must be a text or a list of 1 to 1024 parts")
     texts = []
     for index, part in enumerate(value):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind in _UNREADABLE:
             raise PydanticCustomError("unsupported_parameter", "this model reads text only, not {kind}", {"kind": kind})
+        if kind == "refusal" and isinstance(part.get("refusal"), str):
+            texts.append(part["refusal"])
+            continue
         if kind not in ("text", "input_text", "output_text") or not isinstance(part.get("text"), str):
             raise ValueError(f'part {index} must be of the shape {{"type": "text", "text": "..."}}')
         texts.append(part["text"])

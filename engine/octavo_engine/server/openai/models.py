@@ -22,10 +22,12 @@ def routes(serving: Serving) -> APIRouter:
             for each in adapters
         ]
 
+    @router.head("/v1/models", include_in_schema=False)
     @router.get("/v1/models")
     async def list_models() -> Response:
         return Response(encode(ModelList(data=models())), media_type="application/json")
 
+    @router.head("/v1/models/{model:path}", include_in_schema=False)
     @router.get("/v1/models/{model:path}")
     async def get_model(model: str) -> Response:
         found = {each.id: each for each in models()}

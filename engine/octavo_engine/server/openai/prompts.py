@@ -92,9 +92,13 @@ def _for_template(turn: Message) -> dict[str, Any]:
     """A message as chat templates want it."""
     optional = {
         "name": turn.name,
-        "reasoning_content": turn.reasoning_content,
+        "reasoning_content": turn.reasoning_content or turn.reasoning,
         "tool_call_id": turn.tool_call_id,
         "tool_calls": [call_for_template(call) for call in turn.tool_calls or ()] or None,
     }
     given = {name: value for name, value in optional.items() if value is not None}
-    return {"role": "system" if turn.role == "developer" else turn.role, "content": turn.content or "", **given}
+    return {
+        "role": "system" if turn.role == "developer" else turn.role,
+        "content": turn.content or turn.refusal or "",
+        **given,
+    }

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from octavo_engine.server.openai.fields import (
     MAX_N,
@@ -160,6 +161,11 @@ class GenerationBody(RefusedFields, StructuredFields, SamplingFields):
     """Log probabilities of the prompt's tokens and of as many of the likeliest ones at each place."""
 
 
+def _only_text(value: Any) -> Any:
+    """Some clients keep other things under this name, which mean nothing here."""
+    return value if isinstance(value, str) else None
+
+
 class Message(Body):
     """One turn of a chat."""
 
@@ -168,14 +174,26 @@ class Message(Body):
     name: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: Text | None = None
     """What an earlier answer had as its reasoning, for templates that want it back."""
+    reasoning: Annotated[Text | None, BeforeValidator(_only_text)] = None
+    """The same by vLLM's name."""
     tool_calls: ToolCalls | None = None
-    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
+    tool_call_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    refusal: Text | None = None
+    """What an earlier answer had instead of content."""
     function_call: NotYet = None
 
     @model_validator(mode="after")
     def _said_something(self) -> Message:
-        if self.role == "user" and self.content is None:
-            raise ValueError("a message of role user needs content")
+        said: list[Any] = [self.content]
+        if self.role == "assistant":
+            said += [self.refusal, self.reasoning_content, self.reasoning, self.tool_calls or None]
+        missing = "content" if all(each is None for each in said) else None
+        if self.role == "tool" and self.tool_call_id is None:
+            missing = "tool_call_id"
+        if missing is not None:
+            raise PydanticCustomError(
+                "missing_member", "in a message of role {role}", {"name": missing, "role": self.role}
+            )
         return self
 
 
