@@ -207,6 +207,46 @@ def mxfp4(config: dict[str, Any]) -> Quantize:
     return quantize
 
 
+def torchao(config: dict[str, Any]) -> Quantize:
+    """A signed number in each byte with symmetric scales; or two of 4 bits, of which 0 stands for a zero point."""
+    kind = config["quant_type"]["default"]
+    data = kind["_data"]
+    size = data["granularity"]["_data"].get("group_size") if "granularity" in data else data["group_size"]
+
+    def in_bytes(weight: Tensor) -> tuple[Stored, Tensor]:
+        largest = 7 if data.get("weight_dtype", {}).get("_data") == "int4" else 127
+        groups = weight.view(len(weight), -1, size or weight.shape[1])
+        scale = groups.abs().amax(-1) / largest
+        values = (groups / scale[..., None]).round()
+        stored = {"_weight_qdata": values.view_as(weight).to(torch.int8), "_weight_scale": scale}
+        zeros = torch.zeros_like(scale, dtype=torch.int8)
+        return {**stored, "_weight_zero_point": zeros}, (values * scale[..., None]).view_as(weight)
+
+    def in_halves(weight: Tensor) -> tuple[Stored, Tensor]:
+        groups = weight.view(len(weight), -1, size)
+        low, high = groups.amin(-1), groups.amax(-1)
+        scale = ((high - low) / 15).bfloat16()
+        middle = (low + 8 * scale.float()).bfloat16()
+        values = ((groups - middle.float()[..., None]) / scale.float()[..., None]).round().clamp(-8, 7)
+        numbers = values * scale.float()[..., None] + middle.float()[..., None]
+        codes = (values.flatten(1).int() & 15).view(len(weight), -1, 2)
+        stored = {"_weight_qdata": (codes[..., 0] | codes[..., 1] << 4).to(torch.uint8).view(torch.int8)}
+        return {**stored, "_weight_scale": scale.t(), "_weight_zero_point": middle.t()}, numbers.view_as(weight)
+
+    return in_halves if kind["_type"] == "Int4WeightOnlyConfig" else in_bytes
+
+
+def _torchao(kind: str, size: int | None = None, **data: Any) -> dict[str, Any]:
+    shared = {"_type": "PerRow", "_data": {"dim": -1}}
+    if size is not None:
+        shared = {"_type": "PerGroup", "_data": {"group_size": size}}
+    values = {"_type": kind, "_version": 2, "_data": {"granularity": shared, **data}}
+    if kind == "Int4WeightOnlyConfig":
+        form = {"_type": "Int4PackingFormat", "_data": "PLAIN"}
+        values["_data"] = {"group_size": size, "int4_packing_format": form, **data}
+    return {"quant_method": "torchao", "quant_type": {"default": values}, "modules_to_not_convert": None}
+
+
 def _fp4(kind: str, size: int, strategy: str) -> dict[str, Any]:
     weights = {"num_bits": 4, "type": "float", "strategy": strategy, "group_size": size, "symmetric": True}
     inputs = {**weights, "dynamic": "local"}
@@ -236,6 +276,10 @@ FORMATS: dict[str, tuple[Callable[[dict[str, Any]], Quantize], dict[str, Any]]] 
     "nvfp4": (nvfp4, _fp4("nvfp4", 16, "tensor_group")),
     "nvfp4_modelopt": (nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}),
     "mxfp4": (mxfp4, _fp4("mxfp4", 32, "group")),
+    "torchao_int8": (torchao, _torchao("Int8WeightOnlyConfig")),
+    "torchao_int8_groups": (torchao, _torchao("Int8WeightOnlyConfig", 32)),
+    "torchao_int4": (torchao, _torchao("Int4WeightOnlyConfig", 32)),
+    "torchao_intx": (torchao, _torchao("IntxWeightOnlyConfig", 32, weight_dtype={"_data": "int4"})),
     "nf4": (bnb_4bit, _bnb("nf4", nested=False)),
     "nf4_nested": (bnb_4bit, _bnb("nf4", nested=True)),
     "fp4": (bnb_4bit, _bnb("fp4", nested=False)),

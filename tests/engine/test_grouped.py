@@ -45,7 +45,17 @@ def test_a_checkpoint_gives_the_logits_of_the_numbers_it_stands_for(name, tmp_pa
 
 
 def test_ranks_compute_what_one_computes(tmp_path):
-    names = ["gptq", "gptq_act_order", "gptq_rows", "awq", "w4a16_act_order", "nf4_nested", "nvfp4", "mxfp4"]
+    names = [
+        "gptq",
+        "gptq_act_order",
+        "gptq_rows",
+        "awq",
+        "w4a16_act_order",
+        "nf4_nested",
+        "nvfp4",
+        "mxfp4",
+        "torchao_int4",
+    ]
     for name in names:
         save_grouped(tmp_path / name, name)
     group_logits(2, [tmp_path / name for name in names], tmp_path)

@@ -79,7 +79,10 @@ def save_pair(directory: Path, name: str, family: str = "Qwen3Moe", **changes: A
 
 
 CASES = [
-    *(("Qwen3Moe", name) for name in ("gptq", "gptq_act_order", "awq", "w4a16_act_order", "deepseek", "nvfp4")),
+    *(
+        ("Qwen3Moe", name)
+        for name in ("gptq", "gptq_act_order", "awq", "w4a16_act_order", "deepseek", "nvfp4", "torchao_int4")
+    ),
     ("Qwen2Moe", "compressed_channel"),
     ("Mixtral", "w8a16"),
     ("DeepseekV3", "deepseek"),

@@ -281,6 +281,11 @@ def _changed(**changes: Any) -> dict[str, Any]:
     return {**_mixed()[0], **changes}
 
 
+def _torchao(kind: str, size: int | None = None, **data: Any) -> dict[str, Any]:
+    config = FORMATS["torchao_int8"][1]
+    return {**config, "quant_type": {"default": {"_type": kind, "_data": {"group_size": size, **data}}}}
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "sparse": (_changed(sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config of format sparse-24"),
     "no format": (_changed(format="marlin-24", config_groups={"g": {"targets": ["Linear"], "weights": _weights(4)}}),
@@ -296,6 +301,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "modelopt's layers": (
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "W8"}}},
         "modelopt with quant_algo W8;"),
+    "torchao's tensor cores": (_torchao("Int4WeightOnlyConfig", 32, int4_packing_format="tile_packed_to_4d"),
+        "in the format TILE_PACKED_TO_4D; plain is computed"),
+    "torchao's floats": (_torchao("Float8WeightOnlyConfig"), r"torchao \(Float8WeightOnlyConfig\); Int8Weight"),
+    "torchao's zeros": (_torchao("IntxWeightOnlyConfig", mapping_type="ASYMMETRIC"), "other than of int4 and int8"),
+    "torchao by tensor": (_torchao("Int8WeightOnlyConfig", granularity={"_type": "PerTensor"}), "scales by PerTensor"),
+    "torchao's embeddings": ({**FORMATS["torchao_int8"][1], "include_input_output_embeddings": True}, "include_input"),
     "groups of 64": ({**FORMATS["nvfp4"][1], "config_groups": {"g": {"targets": ["Linear"],
         "weights": {"num_bits": 4, "type": "float", "group_size": 64}}}}, "floats of 4 bits in groups of 16"),
     "overridden": ({**FORMATS["gptq"][1], "dynamic": {"+:.*up": {"bits": 3}}}, "gptq with 3 bits"),

@@ -47,7 +47,9 @@ class Grouped:
     has_zeros: bool = False
     """Whether each scale has a zero of its own; else it is the middle of the codes."""
     has_minimum: bool = False
-    """Whether each scale has a minimum, to which the numbers are added; both have 16 bits then."""
+    """Whether each scale has a minimum, to which the numbers are added; both have 16 bits unless they are `wide`."""
+    wide: bool = False
+    """Whether scales and minima have 32 bits, as the kernels for CPUs do not read them."""
     zero_offset: int = 0
     """What is added to stored zeros."""
     act_order: bool = False
@@ -89,7 +91,7 @@ class Grouped:
         indices: nn.Parameter | None = None
         if self.act_order:
             indices = parameter(len(shape.parts), columns, dtype=torch.int32, device=device)
-        scales = torch.bfloat16 if self.has_minimum else torch.float32
+        scales = torch.bfloat16 if self.has_minimum and not self.wide else torch.float32
         weights = Weights(
             parameter(rows, columns * self.bits // 8, dtype=torch.uint8, device=device),
             parameter(rows, groups, dtype=scales, device=device),
@@ -104,7 +106,7 @@ class Grouped:
 
     def _coded(self, weights: Weights, columns: int) -> CodedWeight | None:
         """As the kernels for CPUs read it; None: they know neither tables nor columns in groups in no order."""
-        if self.act_order or self.table is not None:
+        if self.act_order or self.table is not None or self.wide:
             return None
         part = CodedPart(
             codes=weights.weight,

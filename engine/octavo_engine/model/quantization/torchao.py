@@ -1,0 +1,152 @@
+"""torchao's weights of 4 and 8 bits, as transformers saves them in safetensors: each tensor's parts beside one another.
+
+8 bits: `_weight_qdata` int8 [out, in], `_weight_scale` [out, groups] and zeros in `_weight_zero_point`; numbers of 4
+bits may lie in bytes of their own so too (`IntxWeightOnlyConfig`). `Int4WeightOnlyConfig` in the format `plain`: two
+signed numbers in a byte, the first one in the lower half, [out, in / 2], times `_weight_scale` plus
+`_weight_zero_point`, both [groups, out].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, plain, write
+from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.gptq import GROUP_SIZES
+from octavo_engine.model.quantization.grouped import Grouped, pack
+from octavo_engine.model.quantization.linear_method import Projection, Weights
+from octavo_engine.model.quantization.packed import group_span, scales
+from octavo_engine.model.quantization.scheme import Scheme, unsupported
+from octavo_engine.model.quantization.selection import Quantization, left_out, names_in
+
+_IN_8_BITS = ("Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig")
+"""Activations are not quantized."""
+_SIGNS = 0x88
+"""The bits of two signed numbers of 4 bits that make codes of them."""
+
+
+def _bytes(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+    """A number in each byte; scales by row or by group, and zeros that are 0."""
+    rows, stored, order = projection.rows, projection.stored_rows, projection.order
+    name, columns = f"{projection.name}._weight", projection.columns
+    part = stored.slice, columns.slice
+    piece = Piece(weights.weight[rows], part, partial(_write_codes, method.bits), order)
+    shape = stored.total, columns.total
+    yield CheckpointTensor(name=f"{name}_qdata", shape=shape, pieces=(piece,), types=("I8",))
+    yield scales(method, f"{name}_scale", weights, projection)
+    groups = group_span(method, projection)
+    zeros = Piece(torch.empty(0, device="cpu"), (stored.slice, groups.slice), _check_zeros)
+    yield CheckpointTensor(
+        name=f"{name}_zero_point", shape=(stored.total, groups.total), pieces=(zeros,), types=("I8",), optional=True
+    )
+
+
+def _halves(method: Grouped, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+    """Two numbers in each byte."""
+    rows, stored, order = projection.rows, projection.stored_rows, projection.order
+    name, groups = f"{projection.name}._weight", group_span(method, projection)
+    part, shape = (stored.slice, projection.columns.by(2).slice), (stored.total, projection.columns.by(2).total)
+    piece = Piece(weights.weight[rows], part, _write_pairs, order)
+    yield CheckpointTensor(name=f"{name}_qdata", shape=shape, pieces=(piece,), types=("U8", "I8"))
+    yield replace(scales(method, f"{name}_scale", weights, projection), as_columns=True)
+    minimum = cast("Tensor", weights.minimum)[rows]
+    middles = plain(f"{name}_zero_point", minimum, stored, groups, order=order)
+    fill = partial(_write_minima, cast("Tensor", weights.scale)[rows])
+    pieces = tuple(replace(piece, fill=fill) for piece in middles.pieces)
+    yield replace(middles, pieces=pieces, as_columns=True, late=True)
+
+
+def _write_codes(bits: int, target: Tensor, rows: Rows, values: Tensor) -> None:
+    """Signed numbers as codes from 0 on."""
+    half = 2 ** (bits - 1)
+    codes = values.to(torch.int16) + half
+    if bool(((codes < 0) | (codes >= 2 * half)).any()):
+        raise ValueError(f"has numbers that are none of {bits} bits")
+    write(target, rows, pack(codes.to(torch.uint8), bits))
+
+
+def _write_pairs(target: Tensor, rows: Rows, values: Tensor) -> None:
+    write(target, rows, values.view(torch.uint8) ^ _SIGNS)
+
+
+def _write_minima(scale: Tensor, target: Tensor, rows: Rows, values: Tensor) -> None:
+    """What the code 0 stands for: eight scales less than the number 0, which is stored. Scales are there already."""
+    if not bool(values.isfinite().all()):
+        raise ValueError("has numbers that are not finite")
+    write(target, rows, values.to(scale.device, torch.float32) - 8 * scale[rows])
+
+
+def _check_zeros(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
+    if bool(values.any()):
+        raise ValueError("has zeros other than 0, which are not computed")
+
+
+def _torchao(config: Fields) -> Quantization:
+    if config.boolean("include_input_output_embeddings", False):
+        raise unsupported(config, "torchao with include_input_output_embeddings")
+    kinds = config.mapping("quant_type")
+    kind = kinds.mapping("default") if kinds is not None else None
+    if kind is None:
+        raise unsupported(config, "torchao without the object that quant_type.default is in checkpoints of today")
+    return Quantization(_method(kind), (left_out(config, names_in(config, "modules_to_not_convert")),))
+
+
+def _method(kind: Fields) -> Grouped:
+    name, data = kind.text("_type", default="?"), kind.mapping("_data") or kind
+    if kind.integer("_version", 0, 1 << 20, default=2) != 2 and name != "Int8DynamicActivationInt8WeightConfig":
+        raise unsupported(kind, f"torchao ({name}) of another version than 2")
+    if name in _IN_8_BITS:
+        return Grouped("torchao", 8, _group_size(data, name), _bytes)
+    if name == "IntxWeightOnlyConfig":
+        dtype = _named(data, "weight_dtype", "int8")
+        forms = _named(data, "intx_packing_format", "UNPACKED_TO_INT8"), _named(data, "mapping_type", "SYMMETRIC")
+        if dtype not in ("int4", "int8") or forms != ("UNPACKED_TO_INT8", "SYMMETRIC"):
+            raise unsupported(kind, f"torchao ({name}) other than of int4 and int8, symmetric and not packed")
+        return Grouped("torchao", int(dtype[3:]), _group_size(data, name), _bytes)
+    if name != "Int4WeightOnlyConfig":
+        raise unsupported(kind, f"torchao ({name}); {', '.join(_IN_8_BITS)}, Int4WeightOnlyConfig are computed")
+    if (form := _named(data, "int4_packing_format", "PLAIN").upper()) != "PLAIN":
+        raise unsupported(kind, f"torchao ({name}) in the format {form}; plain is computed")
+    size = data.integer("group_size", 1, 1 << 20, default=128)
+    return Grouped("torchao", 4, _checked(data, name, size), _halves, has_minimum=True, wide=True)
+
+
+def _group_size(data: Fields, name: str) -> int | None:
+    """What shares a scale: rows, or groups of columns."""
+    granularity = data.mapping("granularity")
+    if granularity is None:
+        return None
+    kind, values = granularity.text("_type", default="?"), granularity.mapping("_data") or granularity
+    if kind == "PerGroup":
+        return _checked(data, name, values.integer("group_size", 1, 1 << 20))
+    if kind == "PerRow" or (kind == "PerAxis" and values.integer("axis", -8, 8, default=0) == 0):
+        return None
+    raise unsupported(data, f"torchao ({name}) with scales by {kind}; PerRow and PerGroup are computed")
+
+
+def _checked(data: Fields, name: str, size: int) -> int:
+    if size not in GROUP_SIZES:
+        raise unsupported(data, f"torchao ({name}) with group_size {size}; {GROUP_SIZES} are computed")
+    return size
+
+
+def _named(data: Fields, name: str, default: str) -> str:
+    """The value of an enumeration or a type, which is an object or a string."""
+    if isinstance(data.values.get(name), str):
+        return data.text(name)
+    value = data.mapping(name)
+    return default if value is None else value.text("_data", default=default)
+
+
+SCHEME = Scheme(
+    name="torchao",
+    readers={"torchao": _torchao},
+    online=None,
+    supported="torchao (Int8WeightOnlyConfig, Int4WeightOnlyConfig in the format plain, IntxWeightOnlyConfig)",
+)
