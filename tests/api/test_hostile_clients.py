@@ -30,6 +30,7 @@ from octavo_engine.server.fair_turns import FairTurns
 from octavo_engine.server.openai.answering import off_the_loop_if_large
 from octavo_engine.server.openai.sse import EventStream
 from octavo_engine.server.refusal import RefusedError
+from octavo_engine.server.repeated_warnings import RepeatedWarnings, limit_warnings_of_connections
 from octavo_engine.server.sequence import Piece
 from octavo_engine.server.trace_context import trace_context
 from octavo_engine.server.whole_answer import WholeAnswer
@@ -247,14 +248,29 @@ def test_probes_answer_beside_silent_connections_and_the_oldest_of_them_goes(
         client.close()
 
 
-def test_with_too_many_connections_an_idle_one_goes(start: Callable[..., Served]) -> None:
+def test_with_too_many_connections_the_one_that_is_idle_for_longest_goes(start: Callable[..., Served]) -> None:
     server = start(max_connections=8)
-    kept = []
-    for _ in range(12):
+    kept: list[socket.socket] = []
+
+    def ask(client: socket.socket) -> None:
+        client.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"}"):  # the body may come after the head
+            answer += (part := client.recv(65536))
+            assert part, "it was closed"
+        assert answer.startswith(b"HTTP/1.1 200")
+
+    for number in range(12):
         kept.append(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE))
-        kept[-1].sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert kept[-1].recv(65536).startswith(b"HTTP/1.1 200")
+        ask(kept[-1])
+        if number >= 7:
+            ask(kept[2])  # the oldest but two, and in use
     server.wait_until(lambda: len(server.server._http.server_state.connections) <= 8)
+    for number in (0, 1, 3, 4):
+        with contextlib.suppress(ConnectionResetError):
+            assert kept[number].recv(1) == b""
+    for number in (2, *range(5, 12)):
+        ask(kept[number])
     for client in kept:
         client.close()
 
@@ -399,6 +415,10 @@ _CHUNKED = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json
     "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
     "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: +2\r\n\r\n{}",
     "GET /version HTTP/1.1\r\nHost: x\r\nX-Folded: a\r\n b\r\n\r\n",
+    "GET /version HTTP/3.0\r\nHost: x\r\n\r\n",
+    "GET /version HTTP/2.0\r\nHost: x\r\n\r\n",
+    "GET /version HTTP/0.9\r\nHost: x\r\n\r\n",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "GET /version HTTP/1.1\nHost: x\n\n",
     "GET /version HTTP/1.1\r\nHost: x\nX: y\r\n\r\n",
     "GET /version HTTP/1.1\r\nHost: x\r\nX: a\rb\r\n\r\n",
@@ -419,12 +439,34 @@ def test_what_proxies_may_read_differently_is_400_and_ends_the_connection(server
 
 def test_a_proper_chunked_body_with_trailers_is_read(server: Served) -> None:
     body = b'2\r\n{"\r\n0d\r\nprompt": "x"}\r\n' + b"1\r\n \r\n" * 1000 + b"400\r\n" + b" " * 1024 + b"\r\n"
-    body += b"1\r\n \r\n" * 22 + b"0\r\nX-Checksum: 5\r\n\r\n"
+    body += b"1\r\n \r\n" * 22 + b"0\r\nX-Checksum: 5 HTTP/3.0\r\n\r\n"
     head = (_CHUNKED + "Connection: close\r\n\r\n").encode()
     assert raw(server, head + body).startswith(b"HTTP/1.1 200 ")
 
 
 # The log of requests.
+
+
+def test_warnings_that_clients_cause_are_bounded(server: Served, caplog: pytest.LogCaptureFixture) -> None:
+    limit_warnings_of_connections()
+    for _ in range(20):
+        assert raw(server, b"GET / HTTP/9.9\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert caplog.text.count("Invalid HTTP request") <= 2  # two, should 10 s go by meanwhile
+
+
+def test_warnings_that_repeat_are_counted() -> None:
+    now = 0.0
+    repeated = RepeatedWarnings(lambda: now)
+
+    def record(level: int = logging.WARNING) -> logging.LogRecord:
+        return logging.LogRecord("x", level, "x", 1, "all %d are in use", (5,), None)
+
+    assert [repeated.filter(record()) for _ in range(100)] == [True] + [False] * 99
+    now = 10.0
+    again = record()
+    assert repeated.filter(again)
+    assert again.getMessage() == "all 5 are in use (and 99 times more since the last such line)"
+    assert repeated.filter(record(logging.ERROR))
 
 
 def scope_of(path: str, raw_path: bytes) -> dict[str, Any]:

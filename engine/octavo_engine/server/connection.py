@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from typing import Any
 
 import h11
@@ -12,8 +12,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.strict_http import StrictBuffer
-
-log = logging.getLogger("octavo.server")
 
 HEAD_SECONDS = 10.0
 """In which a request's headers have to be complete, from the connection's first moment or their first byte."""
@@ -36,6 +34,8 @@ class ClientConnection(H11Protocol):
         """Until when the client has to send."""
         self._stall: asyncio.TimerHandle | None = None
         """Until when the client has to read."""
+        self.idle_since = 0.0
+        """On the monotonic clock: when it was opened, or its last answer ended."""
 
     @property
     def idle(self) -> bool:
@@ -46,6 +46,7 @@ class ClientConnection(H11Protocol):
         """Begin: the first request's headers have to come."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_SEND_BUFFER)
+        self.idle_since = time.monotonic()
         self._expect(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -68,6 +69,7 @@ class ClientConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """A request has been answered, perhaps before all of its body has come."""
         super().on_response_complete()
+        self.idle_since = time.monotonic()
         if self.transport.is_closing():
             self.pause_writing()
         elif self.conn.their_state is h11.IDLE:

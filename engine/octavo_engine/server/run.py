@@ -35,6 +35,7 @@ from octavo_engine.server.middleware import MAX_HEADER_BYTES
 from octavo_engine.server.openai.batches.storage import Storage
 from octavo_engine.server.prepared import Setup
 from octavo_engine.server.progress import show_loading
+from octavo_engine.server.repeated_warnings import limit_warnings_of_connections
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.tracing import Tracing
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from octavo_engine.server.story import Story
 
 log = logging.getLogger("octavo.server")
+connection_log = logging.getLogger("octavo.connections")
 
 _RELOAD_INTERVAL = 5.0
 _TICK = 0.05
@@ -60,6 +62,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> int:
         raise ConfigurationError("--lora-modules-file needs --enable-lora")
     log_format = logs.for_reader(server.log_format)
     logs.set_up(log_format)
+    limit_warnings_of_connections()
     names = tuple(server.served_model_name or [engine.model])
     tracing = _tracing(server.otlp_traces_endpoint, names[0])
     priorities = "priority" in (engine.scheduling_policy, engine.prefix_cache_policy)
@@ -217,16 +220,18 @@ class Server:
         self._loop.call_soon_threadsafe(self._adopt, connection)
 
     def _adopt(self, connection: socket.socket) -> None:
-        """Serve a connection; with too many of them, an idle one is closed."""
+        """Serve a connection; with too many of them, the one that has been idle for longest is closed."""
         self._acceptor.taken()
         state = self._http.server_state
         if len(state.connections) >= self._most_connections:
-            idle = next((each for each in state.connections if isinstance(each, ClientConnection) and each.idle), None)
-            if idle is None:
+            idle = [each for each in state.connections if isinstance(each, ClientConnection) and each.idle]
+            if not idle:
                 connection.close()
-                log.warning("a connection was closed: all %d (--max-connections) are in use", self._most_connections)
+                connection_log.warning(
+                    "a connection was closed: all %d (--max-connections) are in use", self._most_connections
+                )
                 return
-            idle.abort()
+            min(idle, key=lambda each: each.idle_since).abort()
         self._begin(self._connect(connection))
 
     async def _connect(self, connection: socket.socket) -> None:

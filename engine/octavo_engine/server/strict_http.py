@@ -6,9 +6,13 @@ lengths. Each of them has been used to smuggle a request past a proxy (RFC 9112 
 
 from __future__ import annotations
 
+import re
+
 from h11 import LocalProtocolError
 from h11._receivebuffer import ReceiveBuffer
 
+_REQUEST_LINE = re.compile(rb"[^ :]+ [^ ]* HTTP/(.*)")
+"""With its version; a line of trailers has a colon after its name."""
 _CHUNK_SIZE_DIGITS = 16
 """Of hexadecimal: 64 bits."""
 _HEXADECIMAL = b"0123456789abcdefABCDEF"
@@ -55,6 +59,8 @@ def _check_head(head: bytes) -> None:
     if head.count(b"\n") != ends or head.count(b"\r") != ends:
         raise LocalProtocolError("a line must end with CR LF")
     lines = head.split(b"\r\n")
+    if (request := _REQUEST_LINE.fullmatch(lines[0])) and request[1] not in (b"1.0", b"1.1"):
+        raise LocalProtocolError("the version must be HTTP/1.1 or HTTP/1.0")
     if any(line[:1] in (b" ", b"\t") for line in lines):
         raise LocalProtocolError("a header must not be folded over several lines")
     names = [line.partition(b":")[0].lower() for line in lines]

@@ -1,0 +1,45 @@
+"""Warnings that clients can cause as often as they like: one of each kind every few seconds, with their number."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+INTERVAL = 10.0
+"""Seconds between two lines of one kind."""
+_KINDS = 100
+
+
+class RepeatedWarnings(logging.Filter):
+    """Lets the first record of a format through, and then one in INTERVAL. Not for messages that clients write."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._logged_at: dict[str, float] = {}
+        self._omitted: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is written. Errors always are."""
+        if record.levelno != logging.WARNING:
+            return True
+        kind, now = str(record.msg), self._clock()
+        last = self._logged_at.get(kind)
+        if last is not None and now - last < INTERVAL:
+            self._omitted[kind] += 1
+            return False
+        if last is None and len(self._logged_at) >= _KINDS:
+            return True
+        if omitted := self._omitted.get(kind):
+            record.msg = f"{record.msg} (and {omitted} times more since the last such line)"
+        self._logged_at[kind], self._omitted[kind] = now, 0
+        return True
+
+
+def limit_warnings_of_connections() -> None:
+    """Apply it to what uvicorn and we say of connections; for each process once."""
+    for name in ("uvicorn.error", "octavo.connections"):
+        log = logging.getLogger(name)
+        if not any(isinstance(each, RepeatedWarnings) for each in log.filters):
+            log.addFilter(RepeatedWarnings())
