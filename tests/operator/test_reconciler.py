@@ -17,7 +17,7 @@ from octavo_operator.reconcile import reconciler as reconciler_module
 from octavo_operator.reconcile import status_writer
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.children import Children
-from octavo_operator.reconcile.field_conflicts import FieldConflicts
+from octavo_operator.reconcile.field_conflicts import FieldConflicts, others
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import key_of, observe, trimmed
 from octavo_operator.reconcile.reconciler import Reconciler
@@ -485,6 +485,16 @@ async def test_a_second_operator_that_sees_things_otherwise_begins_no_war_over_t
     now += 500
     await operator.reconcile(KEY)
     assert server.service["status"]["readyReplicas"] == 0
+
+
+def test_another_operator_of_octavo_is_told_of_as_such() -> None:
+    fields = {"f:metadata": {"f:annotations": {"f:octavo.dev/applied": {}}}}
+    ours = [{"manager": "octavo-operator", "operation": "Apply", "fieldsV1": fields}]
+    live = {"metadata": {"annotations": {"octavo.dev/applied": "other"}, "managedFields": ours}}
+    path = ("metadata", "annotations", "octavo.dev/applied")
+    assert others(live, path) == "another operator of Octavo, of which one is too many"
+    ours.append({"manager": "kubectl", "operation": "Update", "fieldsV1": fields})
+    assert others(live, path) == "kubectl"
 
 
 async def test_a_crd_that_is_older_than_the_operator_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
