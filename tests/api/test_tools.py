@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
 from openai import OpenAI
 
 from octavo_engine.output_parsing.answer_form import AnswerForm
@@ -17,6 +18,7 @@ from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.chat_answer import ChatAnswer
 from octavo_engine.server.openai.prepare_chat import prepare
 from octavo_engine.structured.grammar import json_schema_grammar
+from octavo_engine.structured.vocabulary import vocabulary
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
@@ -207,6 +209,45 @@ def test_a_form_of_the_content_does_not_matter_to_a_demanded_call(server: Served
     [answer] = ask(client, tool_choice="required", response_format=form).choices
     assert calls_of(answer.message) == [("weather", '{"city": "Rome"}')]
     schema = forced_schema([Tool("weather", PARAMETERS), Tool("now")], several=True)
+    assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
+
+
+@pytest.mark.parametrize(
+    ("form", "schema"),
+    [
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_schema", "json_schema": {"name": "city", "schema": PARAMETERS}}, PARAMETERS),
+    ],
+)
+def test_an_answer_of_a_form_may_be_calls_instead(
+    server: Served, client: OpenAI, form: Any, schema: dict[str, Any], tokenizer: Tokenizer
+) -> None:
+    """As agents need it, which call tools before they give their result."""
+    tokens = vocabulary(tokenizer, tokenizer.vocab_size, [2])
+    server.play(CALLS.removeprefix("Let me see.\n"))
+    [choice] = ask(client, response_format=form).choices
+    assert (calls_of(choice.message), choice.finish_reason, choice.message.content) == (BOTH, "tool_calls", None)
+    matcher = LLMatcher(tokens, server.engine.requests[-1].sampling.grammar)
+    for text, allowed in (
+        ('{"city": "Rome"}', True),
+        (CALLS.removeprefix("Let me see.\n"), True),
+        ('<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>', True),
+        ("<tool_call>No.</tool_call>", False),
+        ('<tool_call>{"name": "weather", "arguments": {"town": "Paris"}}</tool_call>', False),
+        ("No.", False),
+    ):
+        ids = tokens.tokenize_str(text)
+        taken = matcher.try_consume_tokens(ids)
+        assert (taken == len(ids) and matcher.is_accepting()) == allowed, text
+        matcher.reset()
+    server.play('{"city": "Rome"}')
+    [choice] = ask(client, response_format=form).choices
+    assert (choice.message.content, choice.message.tool_calls, choice.finish_reason) == (
+        '{"city": "Rome"}',
+        None,
+        "stop",
+    )
+    ask(client, response_format=form, tool_choice="none")
     assert server.engine.requests[-1].sampling.grammar == json_schema_grammar(schema)
 
 

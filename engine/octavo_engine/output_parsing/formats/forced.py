@@ -24,21 +24,26 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # no
 
 def forced_schema(tools: Sequence[Tool], *, several: bool) -> dict[str, Any]:
     """The schema of a list of calls of these tools; of one call, unless `several`."""
-    several_tools = len(tools) > 1
+    most = {} if several else {"maxItems": 1}
+    return {"type": "array", "items": call_schema(tools, "/items"), "minItems": 1, **most}
+
+
+def call_schema(tools: Sequence[Tool], pointer: str = "") -> dict[str, Any]:
+    """The schema of a call of one of these tools, for a schema in which it stands at this JSON pointer."""
+    several = len(tools) > 1
     calls = [
         {
             "type": "object",
             "properties": {
                 "name": {"const": tool.name},
-                "arguments": _arguments(tool, f"/items{f'/anyOf/{place}' if several_tools else ''}"),
+                "arguments": _arguments(tool, f"{pointer}/anyOf/{place}" if several else pointer),
             },
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
         for place, tool in enumerate(tools)
     ]
-    most = {} if several else {"maxItems": 1}
-    return {"type": "array", "items": {"anyOf": calls} if several_tools else calls[0], "minItems": 1, **most}
+    return {"anyOf": calls} if several else calls[0]
 
 
 def _arguments(tool: Tool, call: str) -> Mapping[str, Any]:

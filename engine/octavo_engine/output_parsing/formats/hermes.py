@@ -19,4 +19,4 @@ def _parse(text: StreamedText, tools: Mapping[str, Tool]) -> Steps[Event]:  # no
     return True
 
 
-HERMES = Format(name="hermes", parse=_parse, in_template=(_BEGIN,))
+HERMES = Format(name="hermes", parse=_parse, in_template=(_BEGIN,), tags=(_BEGIN, _END))

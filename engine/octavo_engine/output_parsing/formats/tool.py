@@ -47,6 +47,8 @@ class Format:
     """Reads one answer, given the tools by name."""
     in_template: Sequence[str]
     """A chat template that contains all of these is of a model with this format."""
+    tags: tuple[str, str] | None = None
+    """The texts before and after each call, where it is JSON between texts: a grammar of calls needs them."""
     id_length: int = 24
     """Characters of a call's id; some templates accept only theirs."""
     reasons: bool = False

@@ -11,7 +11,7 @@ from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length, prepared_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_text, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
-from octavo_engine.server.openai.structured_outputs import grammar_of
+from octavo_engine.server.openai.structured_outputs import ResponseFormat, grammar_of, or_calls_grammar
 from octavo_engine.server.openai.tools import NamedTool, demanded_grammar, tools_by_name
 from octavo_engine.server.prepared import PreparedRequest
 
@@ -32,13 +32,17 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
             message = "tool_choice: a call is demanded, and another form of the answer as well; leave one of them out"
             raise APIError(400, message, param="tool_choice")
         grammar = None
+    tags = _tags_of_calls(model, body) if grammar is not None and demanded is None else None
+    if tags is not None:
+        tools = list(tools_by_name(body.offered).values())
+        grammar = or_calls_grammar(body, tools, tags, several=body.parallel_tool_calls is not False)
     text = render_chat(model, body.messages, body)
     asked = body.max_completion_tokens or body.max_tokens
     keep = truncated_length(body, asked or 1, model.ready)
     ids = encode_text(model, text, bool(body.add_special_tokens), "messages", keep)
     prompt = check_prompt(ids, model.ready, "messages")
     max_tokens = answer_length(asked, None, len(prompt), model.ready, "messages")
-    form = _form(model, body, text, guided=grammar is not None, demanded=demanded is not None)
+    form = _form(model, body, text, guided=grammar is not None and tags is None, demanded=demanded is not None)
     return prepared_request(body, model, [prompt], max_tokens, logprobs, grammar=grammar or demanded, form=form)
 
 
@@ -72,6 +76,13 @@ def _form(model: LoadedModel, body: ChatCompletionBody, prompt: str, *, guided: 
         begun=prompt.rstrip().endswith(_THINK),
         single=body.parallel_tool_calls is False,
     )
+
+
+def _tags_of_calls(model: LoadedModel, body: ChatCompletionBody) -> tuple[str, str] | None:
+    """What stands around calls, where an answer may be calls instead of the form that `response_format` asks for."""
+    format_ = _format(model)
+    asked = isinstance(body.response_format, ResponseFormat)
+    return format_.tags if body.offered and asked and format_ is not None else None
 
 
 def _format(model: LoadedModel) -> Format | None:

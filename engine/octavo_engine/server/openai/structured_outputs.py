@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from octavo_engine.output_parsing.formats.forced import call_schema
+from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.refused import NotYet
 from octavo_engine.server.openai.structural_tags import Form, Structure, older_form
@@ -180,6 +182,32 @@ def grammar_of(body: StructuredFields) -> str | None:
         check_grammar(grammar)
     except GrammarError as error:
         raise APIError(400, f"{param}: {error}", param=param, code="invalid_grammar") from None
+    return grammar
+
+
+def or_calls_grammar(body: StructuredFields, tools: Sequence[Tool], tags: tuple[str, str], *, several: bool) -> str:
+    """The form that `response_format` asks for, or calls of these tools between these texts, as OpenAI's API has it.
+
+    APIError 400 if a tool's schema cannot be followed.
+    """
+    form = body.response_format
+    named = form.json_schema if isinstance(form, ResponseFormat) else None
+    schema = {"type": "object"} if named is None else named.schema_
+    line: dict[str, Any] = {"type": "regex", "pattern": "\\n?"}
+    call = {"type": "sequence", "elements": [line, {"type": "json_schema", "json_schema": call_schema(tools)}, line]}
+    calls = {
+        "type": "tags_with_separator",
+        "tags": [{"begin": tags[0], "content": call, "end": tags[1]}],
+        "separator": "\n",
+        "at_least_one": True,
+        "stop_after_first": not several,
+    }
+    either = {"type": "or", "elements": [{"type": "json_schema", "json_schema": schema}, calls]}
+    try:
+        grammar = structural_tag_grammar(either)
+        check_grammar(grammar)
+    except GrammarError as error:
+        raise APIError(400, f"tools: {error}", param="tools", code="invalid_grammar") from None
     return grammar
 
 
