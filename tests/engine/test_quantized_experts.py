@@ -97,7 +97,11 @@ def test_logits_are_those_of_the_numbers_that_a_checkpoint_stands_for(family: st
     more |= {"num_local_experts": 4} if family == "Mixtral" else {}
     packed, exact = save_pair(tmp_path, name, family, **more)
     decoder = load(packed)
-    torch.testing.assert_close(logits_of(decoder), logits_of(load(exact)), rtol=1e-5, atol=1e-5)
+    expected = logits_of(load(exact))
+    torch.testing.assert_close(logits_of(decoder), expected, rtol=1e-4, atol=1e-4)
+    for linear in linears(decoder):
+        linear.weights.coded = None  # kernels for CPUs add in another order than the unquantized weights' product
+    torch.testing.assert_close(logits_of(decoder), expected, rtol=1e-5, atol=1e-5)
     assert all(mixture.gate_up.dtype == mixture.down.dtype == torch.float32 for mixture in decoder.mixtures())
     assert {linear.weight.dtype for linear in linears(decoder)} & {torch.uint8, torch.float8_e4m3fn, torch.int8}
     loaded = load(packed, dtype=torch.bfloat16)
