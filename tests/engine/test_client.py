@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import pytest_asyncio
+from history import Record, losses
 
 from octavo_engine.config import EngineConfig
 from octavo_engine.core.request import Request
@@ -121,6 +123,61 @@ async def test_a_stream_that_has_ended_does_not_hear_of_a_dead_engine() -> None:
     outputs.put(RequestOutput("a", (5,), finish_reason="length"))
     outputs.fail(EngineDeadError("too late"))
     assert [output.token_ids async for output in outputs] == [(5,)]
+
+
+async def recorded(client: EngineClient, name: str, record: Record, leave_after: int | None) -> None:
+    """Ask for an answer of `record.wanted` tokens, and go away after `leave_after` of them, if that is a number."""
+    outputs = OutputStream([name])
+    async with client.generate([request(name, max_tokens=record.wanted)], outputs):
+        if leave_after == 0:  # while it is queued, or its prompt is computed
+            record.left = True
+            return
+        try:
+            async for output in outputs:
+                record.tokens += output.token_ids
+                if output.finish_reason is not None:
+                    record.ends.append(output.finish_reason)
+                elif leave_after is not None and len(record.tokens) >= leave_after:
+                    record.left = True
+                    return
+        except EngineDeadError:
+            record.ends.append("engine died")
+
+
+@SHARED
+async def test_nothing_is_lost_when_a_third_of_500_clients_leave_at_any_moment(client: EngineClient) -> None:
+    """More than can run at once, so that some leave while they wait and others while they run."""
+    chance = random.Random(9)
+    [*whole] = [token for output in await collect(client, request("whole", 60)) for token in output.token_ids]
+    records = {f"r{number}": Record(chance.randint(1, 60)) for number in range(500)}
+    leaving = {name: chance.randrange(60) if chance.random() < 0.33 else None for name in records}
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(recorded(client, name, record, leaving[name]) for name, record in records.items()))
+    assert losses(records, whole) == []
+    assert 50 < sum(record.left for record in records.values()) < 250
+    await until_idle(client)
+    assert not client._streams
+
+
+async def test_nothing_is_lost_when_the_engine_is_killed(doomed: EngineClient) -> None:
+    """Of 64 streams each ends once, in full or with the engine's death, and soon."""
+    [*whole] = [token for output in await collect(doomed, request("whole", 400)) for token in output.token_ids]
+    records = {f"r{number}": Record(400 if number % 4 else 2) for number in range(64)}
+    streams = [asyncio.create_task(recorded(doomed, name, record, None)) for name, record in records.items()]
+    async with asyncio.timeout(PATIENCE):
+        while not any(record.ends for record in records.values()):
+            await asyncio.sleep(0.01)
+        doomed._kill()
+        await asyncio.gather(*streams)
+    assert losses(records, whole) == []
+    assert {record.ends[0] for record in records.values()} == {"length", "engine died"}
+
+
+def test_the_checker_sees_what_is_lost() -> None:
+    right, left, died = Record(2, [1, 2], ["length"]), Record(3, [1], [], left=True), Record(3, [1], ["engine died"])
+    assert losses({"right": right, "left": left, "died": died}, [1, 2, 3]) == []
+    for tokens, ends in (([1, 2], []), ([1], ["length"]), ([1, 2], ["length", "length"]), ([2, 2], ["length"])):
+        assert len(losses({"right": right, "wrong": Record(2, tokens, ends)}, [1, 2, 3])) == 1
 
 
 @SHARED

@@ -1,0 +1,41 @@
+"""What clients saw of their requests, and whether anything was lost: it imports nothing of the engine.
+
+After etcd's robustness tests and Jepsen: who records is not who judges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Record:
+    """One request, as its client knows it."""
+
+    wanted: int
+    """Tokens."""
+    tokens: list[int] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    """Finish reasons and errors, in the order in which they came."""
+    left: bool = False
+    """Whether the client went away before an end."""
+
+
+def losses(records: dict[str, Record], expected: list[int]) -> list[str]:
+    """What is wrong, one sentence each: a client that stayed has one end, and with `length` all that it asked for.
+
+    `expected`: the tokens of a greedy answer without any fault, at least as long as the longest.
+    """
+    found = []
+    for name, record in records.items():
+        if record.tokens != expected[: len(record.tokens)]:
+            found.append(f"{name} has other tokens than without a fault")
+        if record.left:
+            if record.ends:
+                found.append(f"{name} went away, and has the ends {record.ends}")
+            continue
+        if len(record.ends) != 1:
+            found.append(f"{name} has {len(record.ends)} ends: {record.ends}")
+        elif record.ends == ["length"] and len(record.tokens) != record.wanted:
+            found.append(f"{name} has {len(record.tokens)} of {record.wanted} tokens, and no error")
+    return found
