@@ -1,4 +1,4 @@
-"""`octavo-engine serve smollm2` as users start it, as a process of its own."""
+"""`octavo-engine serve` as users start it, with smollm2 or another model, as a process of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ import openai
 class RealServer:
     """A server process; its log is kept for a failing test to show."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, model: str = "smollm2", *options: str) -> None:
+        """`options` in the place of those that smollm2 is served with."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
@@ -26,9 +27,9 @@ class RealServer:
         self.http = httpx2.Client(base_url=self.url, timeout=120)
         self.openai = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
         self.log = log
-        command = [sys.executable, "-m", "octavo_engine.cli", "serve", "smollm2", "--device", "cpu"]
+        command = [sys.executable, "-m", "octavo_engine.cli", "serve", model, "--device", "cpu"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"]
-        command += ["--max-model-len", "1024", "--num-kv-blocks", "512", "--max-num-seqs", "16"]
+        command += options or ("--max-model-len", "1024", "--num-kv-blocks", "512", "--max-num-seqs", "16")
         command += ["--batch-storage", str(log.parent / "batches")]
         # One thread: with more, a test machine that is busy otherwise makes the model's threads wait for one another.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_DISPLAY_ENV": "verbose"}

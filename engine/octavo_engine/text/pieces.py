@@ -43,6 +43,15 @@ def _words(piece: str) -> bytes:
     return f" {piece}".encode()
 
 
+def _word_pieces(prefix: str) -> Spelling:
+    """Pieces that begin with `prefix` go on with a word (BERT's `##ing`)."""
+
+    def spelled(piece: str) -> bytes:
+        return _words(piece) if not piece.startswith(prefix) else piece.removeprefix(prefix).encode()
+
+    return spelled
+
+
 def _decoder_kinds(decoder: dict[str, object] | None) -> set[str]:
     if decoder is None:
         return set()
@@ -53,13 +62,16 @@ def _decoder_kinds(decoder: dict[str, object] | None) -> set[str]:
 
 def spelling_of(backend: Tokenizer) -> Spelling:
     """How pieces of the vocabulary are spelled; ValueError names a decoder that is none of the known ones."""
-    kinds = _decoder_kinds(json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else None)
+    decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else None
+    kinds = _decoder_kinds(decoder)
     if "ByteLevel" in kinds:
         return _byte_level
     if kinds & {"ByteFallback", "Metaspace", "Replace"}:
         return _sentencepiece
+    if decoder is not None and kinds == {"WordPiece"}:
+        return _word_pieces(str(decoder["prefix"]))
     if not kinds:  # such tokenizers are decoded with a space between tokens
         return _words
     raise ValueError(
-        f"its decoder is of type {' + '.join(sorted(kinds))}; known are ByteLevel, ByteFallback, Metaspace"
+        f"its decoder is of type {' + '.join(sorted(kinds))}; known are ByteLevel, ByteFallback, Metaspace, WordPiece"
     )
