@@ -66,6 +66,8 @@ class ApiServer:
             await asyncio.sleep(0.01)
 
     async def plurals(self, api_version: str) -> frozenset[str]:
+        if self.forbidden and api_version == LLMSERVICE.api_version:
+            raise ApiError(404, "", "the request has been made before all known HTTP paths have been installed")
         return frozenset(kind.plural for kind in self._kinds if kind.api_version == api_version)
 
     async def probe(self, kind: Kind, namespace: str) -> None:

@@ -168,7 +168,7 @@ async def _serve(process: _Process) -> None:
         config = replace(config, operator_namespace=options.lease[0])
     try:
         await _first_of(*changes, *(_parts(process, kinds, config) if process.namespaces.readable else ()))
-    except WatchesHangError:
+    except (WatchesHangError, WatchesOutdatedError):
         raise
     except Exception:
         await check_crd(cluster, looks=4)  # what discovery says may be a moment older than the 404 of a watch
