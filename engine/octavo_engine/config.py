@@ -16,7 +16,7 @@ from typing import Any
 from octavo_engine.attention.registry import BACKENDS
 from octavo_engine.core.eviction import POLICIES
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.model.quantization.registry import ONLINE_SCHEMES
+from octavo_engine.model.quantization.registry import GGUF, ONLINE_SCHEMES
 from octavo_engine.output_parsing.formats import FORMATS
 from octavo_engine.sizes import parse_size
 from octavo_engine.speculative.settings import SpeculativeSettings, parse_speculative
@@ -152,8 +152,9 @@ class EngineConfig:
         None,
         "str",
         "fp8, int8 and int4 quantize the linear layers' weights while they are loaded; a checkpoint that is quantized "
-        "already needs no flag, and takes its own scheme's name alone",
-        choices=(*ONLINE_SCHEMES, "awq", "gptq"),
+        "already needs no flag, and takes its own scheme's name alone; gguf keeps the blocks of a .gguf file in memory "
+        "as they are, which are dequantized while loading else",
+        choices=(*ONLINE_SCHEMES, "awq", "gptq", GGUF),
     )
     enforce_eager: bool = setting(
         False,

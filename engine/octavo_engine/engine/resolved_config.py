@@ -13,8 +13,9 @@ from octavo_engine.core.settings import LongContext
 from octavo_engine.errors import ConfigurationError
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.collectives import Collectives
-from octavo_engine.model.configuration import quantized_online, read_spec
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.gguf_blocks import quantized
 from octavo_engine.model.quantization.e4m3 import FP8, multiplies_fp8
 from octavo_engine.model.shard import Shard
 from octavo_engine.model.source import ModelFiles
@@ -86,12 +87,12 @@ def _resolve(
     fp8_products: bool,
     measure: bool = False,
 ) -> ResolvedConfig:
-    spec = quantized_online(read_spec(files), config.quantization)
+    spec = quantized(files, read_spec(files), config.quantization)
+    dtype = choose_dtype(config.dtype, spec, device)
     if config.enable_lora and spec.head is None:
         raise ConfigurationError(
             f"--enable-lora: {spec.architecture} does not generate, and serves no adapters; omit it"
         )
-    dtype = choose_dtype(config.dtype, spec, device)
     kv_dtype = choose_kv_dtype(config.kv_cache_dtype, dtype)
     blueprint = make_blueprint(spec, dtype, shard, fp8_products=fp8_products)
     check_alignment(spec, shard.size)

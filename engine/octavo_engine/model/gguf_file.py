@@ -232,14 +232,19 @@ def row_pieces(tensor: GGUFTensor, begin: int = 0, end: int | None = None) -> It
         yield first, min(end, first + step)
 
 
+def row_bytes(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
+    """Rows [first, last) of `tensor` as they lie in the file, uint8 [last - first, bytes]; a vector is one row."""
+    size = tensor.num_bytes // (tensor.shape[0] if len(tensor.shape) > 1 else 1)
+    raw: np.ndarray[Any, Any] = np.asarray(data[tensor.start + first * size : tensor.start + last * size])
+    return raw.reshape(last - first, size)
+
+
 def dequantize_rows(data: np.memmap[Any, Any], tensor: GGUFTensor, first: int, last: int) -> np.ndarray[Any, Any]:
     """Rows [first, last) of `tensor` as float32 [last - first, ...]; a vector is one row."""
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
-    row_bytes = tensor.num_bytes // rows
-    raw = np.asarray(data[tensor.start + first * row_bytes : tensor.start + last * row_bytes])
+    raw = row_bytes(data, tensor, first, last)
     try:
         # One long row: the package would otherwise go through the rows in groups of 16, many times slower.
         values = dequantize(raw.reshape(1, -1), GGMLQuantizationType[tensor.type_name])

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from octavo_engine.model.checkpoint import CheckpointTensor, Piece
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece
 from octavo_engine.model.checkpoint_source import Meter
 from octavo_engine.model.families import FAMILIES
-from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, read_gguf, row_pieces
+from octavo_engine.model.gguf_file import GGUFTensor, dequantize_rows, read_gguf, row_bytes, row_pieces
 from octavo_engine.model.source import Progress
 from octavo_engine.model.spec import ModelSpec
 
@@ -65,13 +66,15 @@ class GGUFSource:
 def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterator[Callable[[], int]]:
     """What fills the pieces of one tensor; each gives the bytes that it stands for."""
     rows = sum(piece.part[0].stop - piece.part[0].start for piece in tensor.pieces)
+    kept = stored.type_name in tensor.types and stored.type_name not in FLOATS
     for piece in tensor.pieces:
         if len(stored.shape) == 1:  # a vector is one row of the file
             count = stored.num_bytes * (piece.part[0].stop - piece.part[0].start) // rows
             yield partial(_fill_vector, data, stored, piece, count)
             continue
         for first, last in row_pieces(stored, piece.part[0].start, piece.part[0].stop):
-            yield partial(_fill_rows, data, stored, piece, first, last, stored.num_bytes * (last - first) // rows)
+            count = stored.num_bytes * (last - first) // rows
+            yield partial(_fill_blocks if kept else _fill_rows, data, stored, piece, first, last, count)
 
 
 def _fill_vector(data: _Memory, stored: GGUFTensor, piece: Piece, num_bytes: int) -> int:
@@ -91,4 +94,23 @@ def _fill_rows(
     """Rows [first, last) of the file's, which no other job writes: an order of rows is a bijection."""
     values = torch.from_numpy(dequantize_rows(data, stored, first, last))
     piece.put(values[(slice(None), *piece.part[1:])], first - piece.part[0].start)
+    return num_bytes
+
+
+def _fill_blocks(
+    data: _Memory,
+    stored: GGUFTensor,
+    piece: Piece,
+    first: int,
+    last: int,
+    num_bytes: int,
+) -> int:
+    """The same as blocks lie in the file, uint8 [rows, bytes]; ModelLoadError if a method does not take them."""
+    raw = torch.from_numpy(row_bytes(data, stored, first, last).copy())
+    columns = piece.part[1]
+    ends = (end // stored.block_elements * stored.block_bytes for end in (columns.start, columns.stop))
+    try:
+        piece.put(raw[:, slice(*ends)], first - piece.part[0].start)
+    except ValueError as error:
+        raise ModelLoadError(f"tensor {stored.name!r} {error}") from None
     return num_bytes

@@ -12,6 +12,7 @@
 #define MAX_TOKENS (REGISTERS == 32 ? 8 : 4)
 #define CHUNK (8 * LANES) /* codes of 4 bits in a register */
 #define BLOCK 4096        /* columns whose scales are in float32 at a time */
+#define SUPER 256         /* columns that share the scale of their scales */
 #define PARALLEL_FROM 8192
 
 enum path { FLOATS = 0 /* in float32 */, PAIRS = 1 /* codes are exact in bfloat16, and so are their products */ };
@@ -63,12 +64,17 @@ INLINE floats whole(const uint8_t *from, long left, int flip) {
 INLINE float scale_at(const void *from, long index, enum scales kind) {
     if (kind == SCALE_FLOAT32) return ((const float *)from)[index];
     if (kind == SCALE_BFLOAT16) return wide(((const uint16_t *)from)[index]);
+    if (kind == SCALE_INT8) return ((const int8_t *)from)[index];
     return ((const _Float16 *)from)[index];
 }
 
 /* `count` scales from `index` on; LANES at a time where those are in memory. */
 INLINE void widen_scales(const void *from, long index, long count, float *to, enum scales kind) {
     long i = 0;
+    if (kind == SCALE_INT8) {
+        for (; i < count; i++) to[i] = ((const int8_t *)from)[index + i];
+        return;
+    }
 #if defined(__AVX512F__)
     for (; i < count; i += LANES) {
         long left = count - i < LANES ? count - i : LANES;
@@ -93,6 +99,15 @@ INLINE void widen_scales(const void *from, long index, long count, float *to, en
     for (; i < count; i++) to[i] = scale_at(from, index + i, kind);
 }
 
+/* Scales of 8 bits, one for each `grain` columns, times those of blocks of SUPER. */
+INLINE void multiply_supers(float *scale, long count, long grain, const _Float16 *super) {
+    long each = SUPER / grain;
+    for (long i = 0; i < count; i += each) {
+        float one = super[i / each];
+        for (long j = i; j < i + each && j < count; j++) scale[j] *= one;
+    }
+}
+
 /* Scales of a row by grains, from the one of column `first` on, and what is added to each grain's numbers. Both have room
    for LANES more than `count`. */
 INLINE void scales_of(const struct codes *w, long row, long first, long count, long grain, float *scale, float *minimum,
@@ -106,6 +121,11 @@ INLINE void scales_of(const struct codes *w, long row, long first, long count, l
             scale[i] = scale_at(w->scale, at + (first + i * grain) / w->group, w->scales);
             if (w->minimum) minimum[i] = scale_at(w->minimum, at + (first + i * grain) / w->group, w->scales);
         }
+    if (w->scales == SCALE_INT8) {
+        long super = row * ((w->inner + SUPER - 1) / SUPER) + first / SUPER;
+        multiply_supers(scale, count, grain, w->super_scale + super);
+        if (w->minimum) multiply_supers(minimum, count, grain, w->super_minimum + super);
+    }
     if (has_minimum && !w->minimum)
         for (long i = 0; i < count; i++) {
             float zero = w->zero ? w->zero[at + (first + i * grain) / w->group] : 0;
@@ -113,6 +133,23 @@ INLINE void scales_of(const struct codes *w, long row, long first, long count, l
         }
     *(floats_at *)(scale + count) = (floats){0};
     if (has_minimum) *(floats_at *)(minimum + count) = (floats){0};
+}
+
+/* The same, compiled once for each grain rather than for each loop that needs them. */
+#define SCALES(NAME, GRAIN)                                                                                            \
+    static __attribute__((noinline)) void NAME(const struct codes *w, long row, long first, long count, float *scale,  \
+                                               float *minimum, int has_minimum) {                                      \
+        scales_of(w, row, first, count, GRAIN, scale, minimum, has_minimum);                                           \
+    }
+SCALES(scales_by_32, 32)
+SCALES(scales_by_16, 16)
+SCALES(scales_by_row, w->inner)
+
+INLINE void scales_by(const struct codes *w, long row, long first, long count, long grain, float *scale, float *minimum,
+                      int has_minimum) {
+    if (grain == 32) scales_by_32(w, row, first, count, scale, minimum, has_minimum);
+    else if (grain == 16) scales_by_16(w, row, first, count, scale, minimum, has_minimum);
+    else scales_by_row(w, row, 0, 1, scale, minimum, has_minimum);
 }
 
 INLINE int has_minimum(const struct codes *w) { return w->minimum || w->zero || w->offset != 0; }
@@ -191,10 +228,10 @@ INLINE void row_of(const struct few *a, long row, long token, int tokens, float 
     float scale[BLOCK / 16 + LANES], minimum[BLOCK / 16 + LANES];
     int shifted = has_minimum(w);
     for (int t = 0; t < tokens; t++) sums[t] = extra[t] = (floats){0};
-    if (!grain) scales_of(w, row, 0, 1, w->inner, scale, minimum, shifted);
+    if (!grain) scales_by(w, row, 0, 1, 0, scale, minimum, shifted);
     for (long k = 0; k < w->inner; k += BLOCK) {
         long end = w->inner - k < BLOCK ? w->inner : k + BLOCK, count = grain ? (end - k + grain - 1) / grain : 1;
-        if (grain) scales_of(w, row, k, count, grain, scale, minimum, shifted);
+        if (grain) scales_by(w, row, k, count, grain, scale, minimum, shifted);
         if (bits == 4) dots_of_4(a, codes, scale, k, end, token, tokens, sums, path);
         else dots_of_8(a, codes, scale, k, end, token, tokens, sums, grain, path);
         if (!shifted || (!grain && k)) continue;
@@ -351,16 +388,15 @@ void coded_linear(const struct coded *weight, const void *x, const void *bias, c
 
 /* The numbers of the rows [row, row + count) into y [count][inner], computed in float32. */
 void decode_rows(const struct codes *w, long row, long count, void *y, int dtype) {
-    long grain = w->group >= w->inner ? w->inner : w->group % 32 ? 16 : 32; /* group 16 has a grain of its own */
-    int shifted = has_minimum(w);
+    long grain = w->group >= w->inner ? w->inner : w->group % 32 ? 16 : 32;
+    int shifted = has_minimum(w), by_row = w->group >= w->inner;
     for (long r = 0; r < count; r++)
         for (long k = 0; k < w->inner; k += BLOCK) {
             float scale[BLOCK / 16 + LANES], minimum[BLOCK / 16 + LANES];
             long end = w->inner - k < BLOCK ? w->inner : k + BLOCK;
-            scales_of(w, row + r, grain == w->inner ? 0 : k, grain == w->inner ? 1 : (end - k + grain - 1) / grain, grain,
-                      scale, minimum, shifted);
+            scales_by(w, row + r, k, (end - k + grain - 1) / grain, by_row ? 0 : grain, scale, minimum, shifted);
             for (long i = k; i < end; i += LANES) {
-                long g = grain == w->inner ? 0 : (i - k) / grain, left = end - i;
+                long g = by_row ? 0 : (i - k) / grain, left = end - i;
                 floats value;
                 if (w->bits == 8) value = whole(w->codes + (row + r) * w->inner + i, left, w->flip);
                 else {

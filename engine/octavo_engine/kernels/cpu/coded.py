@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-_SCALES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+_SCALES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 _GRAINS = {4: 32, 8: 16}
 """Groups of so many columns, or of a multiple, are what the kernels sum before they scale, by the bits of a code."""
 _SIGN = 128
@@ -23,7 +23,7 @@ class CodedPart:
     codes: Tensor
     """[rows, columns * bits / 8] uint8, or int8: of 4 bits the first one is in the lower half of a byte."""
     scale: Tensor
-    """[rows, groups] float32, bfloat16 or float16."""
+    """[rows, groups] float32, bfloat16 or float16; or int8, to be multiplied with `super_scale`."""
     bits: int
     columns: int
     group: int | None
@@ -33,6 +33,10 @@ class CodedPart:
     zero: Tensor | None = None
     """[rows, groups] uint8."""
     offset: float = 0.0
+    super_scale: Tensor | None = None
+    """[rows, columns / 256] float16: what scales of 8 bits are multiplied with."""
+    super_minimum: Tensor | None = None
+    """The same for minima."""
 
     @property
     def known_to_kernels(self) -> bool:
@@ -43,7 +47,7 @@ class CodedPart:
 
 class _Codes(ctypes.Structure):
     _fields_ = (
-        *((name, _POINTER) for name in ("codes", "scale", "minimum", "zero")),
+        *((name, _POINTER) for name in ("codes", "scale", "minimum", "zero", "super_scale", "super_minimum")),
         *((name, _LONG) for name in ("rows", "inner", "groups", "group")),
         ("offset", _FLOAT),
         *((name, _INT) for name in ("bits", "flip", "scales")),
@@ -91,7 +95,8 @@ class CodedWeight:
 
 
 def _codes(part: CodedPart) -> _Codes:
-    pointers = (None if each is None else each.data_ptr() for each in (part.codes, part.scale, part.minimum, part.zero))
+    tensors = part.codes, part.scale, part.minimum, part.zero, part.super_scale, part.super_minimum
+    pointers = (None if each is None else each.data_ptr() for each in tensors)
     sizes = len(part.codes), part.columns, part.scale.shape[1], part.group or part.columns
     # Codes of 8 bits are converted as signed ones: others become so, and their zero with them.
     flip = _SIGN if part.bits == 8 and part.codes.dtype == torch.uint8 else 0

@@ -8,7 +8,7 @@ void linear(const uint16_t *x, const uint16_t *weight, const uint16_t *bias, con
             uint32_t *packed, long tokens, long inner, long rows, int epilogue, int threads);
 
 /* How scales are stored. */
-enum scales { SCALE_FLOAT32 = 0, SCALE_BFLOAT16 = 1, SCALE_FLOAT16 = 2 };
+enum scales { SCALE_FLOAT32 = 0, SCALE_BFLOAT16 = 1, SCALE_FLOAT16 = 2, SCALE_INT8 = 3 };
 
 /* Rows of a weight as whole numbers: (code - zero - offset) * scale + minimum, where `group` columns of a row share scale,
    zero and minimum. */
@@ -16,6 +16,7 @@ struct codes {
     const uint8_t *codes;        /* [rows][inner * bits / 8]; of 4 bits the first one is in the lower half of a byte */
     const void *scale, *minimum; /* [rows][groups]; minimum may be null */
     const uint8_t *zero;         /* [rows][groups] or null */
+    const _Float16 *super_scale, *super_minimum; /* [rows][inner / 256]: what int8 scales and minima are multiplied with */
     long rows, inner, groups, group; /* group: a multiple of 16 (of 32, if codes have 4 bits), or a row */
     float offset;
     int bits, flip, scales; /* flip: of codes of 8 bits, the bits that make them signed ones, 0 or 128 */

@@ -60,6 +60,7 @@ class Linear(nn.Module):
         self.scale, self.input_scale = self.weights.scale, self.weights.input_scale
         self.zero, self.minimum = self.weights.zero, self.weights.minimum
         self.row_scale = self.weights.row_scale
+        self.super_scale, self.super_minimum = self.weights.super_scale, self.weights.super_minimum
         self.column_groups = self.weights.column_groups
 
     @property

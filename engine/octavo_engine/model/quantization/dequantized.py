@@ -65,14 +65,8 @@ class DequantizedProjection:
         numbers = self._method.dequantized(weights, self._target.dtype)
         order = slice(0, len(numbers)) if self._order is None else self._order.to(self._target.device)
         write(self._target, order, numbers)
-        for part in (
-            weights.weight,
-            weights.scale,
-            weights.zero,
-            weights.minimum,
-            weights.row_scale,
-            weights.column_groups,
-        ):
+        others = (weights.zero, weights.minimum, weights.row_scale, weights.super_scale, weights.super_minimum)
+        for part in (weights.weight, weights.scale, weights.column_groups, *others):
             if part is not None:  # the loader's list of pieces still refers to it
                 part.untyped_storage().resize_(0)
 

@@ -32,6 +32,10 @@ class Weights:
     """What is added to its numbers after that, in the shape of `scale`."""
     row_scale: nn.Parameter | None = None
     """What each row is multiplied with, or divided by, besides, float32 [out, 1]."""
+    super_scale: nn.Parameter | None = None
+    """What scales are multiplied with, where those are whole numbers; its shape is the method's choice."""
+    super_minimum: nn.Parameter | None = None
+    """The same for minima."""
     column_groups: nn.Parameter | None = None
     """Which column of `scale` each column of the weight has, int32 [parts, in]; None: consecutive ones share one."""
     parts: tuple[int, ...] = ()

@@ -1,0 +1,287 @@
+"""GGUF's blocks kept quantized in memory: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K.
+
+Codes, scales and minima lie apart, so that all formats are multiplied alike; the numbers are exactly the file's. Codes
+of 5 and 6 bits take a byte each. In the K formats 256 columns share two numbers in float16, with which the scales and
+minima of 6 or 8 bits of each 32 or 16 columns are multiplied. Layouts are those of ggml's ggml-common.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, write
+from octavo_engine.model.quantization.grouped import pack, unpack
+from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
+from octavo_engine.model.quantization.unquantized import parameter
+
+_K = 256
+"""Columns of a block of the K formats."""
+_PIECE = 1 << 20
+"""Numbers that are taken apart at once: each takes up to 8 bytes meanwhile."""
+_PIECE_BYTES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What some blocks consist of: `codes` [..., columns of a block] uint8 or int8, all others [..., groups or 1]."""
+
+    codes: Tensor
+    scale: Tensor
+    minimum: Tensor | None = None
+    super_scale: Tensor | None = None
+    super_minimum: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """One of ggml's types."""
+
+    columns: int
+    num_bytes: int
+    bits: int
+    """Of a code in memory: 4 or 8."""
+    group: int
+    split: Callable[[Tensor], Blocks]
+    """Bytes [..., num_bytes] to what they hold."""
+    offset: float = 0.0
+    has_minimum: bool = False
+
+    @property
+    def has_supers(self) -> bool:
+        """Whether scales are whole numbers that blocks have a scale for."""
+        return self.columns == _K
+
+
+def _by(numbers: Tensor, size: int) -> Tensor:
+    """The last dimension in parts of `size`, which share the memory if they can."""
+    return numbers.reshape(*numbers.shape[:-1], -1, size)
+
+
+def _halves(raw: Tensor) -> Tensor:
+    """Two bytes each as float16."""
+    return raw.contiguous().view(torch.float16)
+
+
+def _nibbles(raw: Tensor) -> Tensor:
+    """[..., n] to [..., 2 * n]: all lower halves before all upper ones."""
+    return torch.cat((raw & 15, raw >> 4), dim=-1)
+
+
+def _fifth_bits(raw: Tensor) -> Tensor:
+    """[..., 4] to [..., 32]: 16 where a bit is set."""
+    return (raw.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)).bitwise_and_(1).flatten(-2) << 4
+
+
+def _q4_0(raw: Tensor) -> Blocks:
+    return Blocks(_nibbles(raw[..., 2:]), _halves(raw[..., :2]))
+
+
+def _q4_1(raw: Tensor) -> Blocks:
+    return Blocks(_nibbles(raw[..., 4:]), _halves(raw[..., :2]), _halves(raw[..., 2:4]))
+
+
+def _q5_0(raw: Tensor) -> Blocks:
+    codes = (_nibbles(raw[..., 6:]) | _fifth_bits(raw[..., 2:6])).to(torch.int8) - 16
+    return Blocks(codes, _halves(raw[..., :2]))
+
+
+def _q5_1(raw: Tensor) -> Blocks:
+    codes = (_nibbles(raw[..., 8:]) | _fifth_bits(raw[..., 4:8])).to(torch.int8)
+    return Blocks(codes, _halves(raw[..., :2]), _halves(raw[..., 2:4]))
+
+
+def _q8_0(raw: Tensor) -> Blocks:
+    return Blocks(raw[..., 2:].contiguous().view(torch.int8), _halves(raw[..., :2]))
+
+
+def _six_bits(raw: Tensor) -> tuple[Tensor, Tensor]:
+    """Eight scales and eight minima, int8, of 12 bytes."""
+    first, second, third = raw[..., :4], raw[..., 4:8], raw[..., 8:]
+    scale = torch.cat((first & 63, (third & 15) | (first >> 6) << 4), dim=-1)
+    minimum = torch.cat((second & 63, third >> 4 | (second >> 6) << 4), dim=-1)
+    return scale.to(torch.int8), minimum.to(torch.int8)
+
+
+def _halves_of_64(raw: Tensor) -> Tensor:
+    """[..., 128] to codes [..., 256]: each 32 bytes hold 32 numbers in their lower halves, then 32 in the upper."""
+    return _nibbles(_by(raw, 32)).flatten(-2)
+
+
+def _q4_k(raw: Tensor) -> Blocks:
+    scale, minimum = _six_bits(raw[..., 4:16])
+    return Blocks(_halves_of_64(raw[..., 16:]), scale, -minimum, _halves(raw[..., :2]), _halves(raw[..., 2:4]))
+
+
+def _q5_k(raw: Tensor) -> Blocks:
+    scale, minimum = _six_bits(raw[..., 4:16])
+    shifts = torch.arange(8, dtype=torch.uint8).unsqueeze(-1)
+    high = (raw[..., 16:48].unsqueeze(-2) >> shifts).bitwise_and_(1).flatten(-2) << 4
+    codes = (_halves_of_64(raw[..., 48:]) | high).to(torch.int8)
+    return Blocks(codes, scale, -minimum, _halves(raw[..., :2]), _halves(raw[..., 2:4]))
+
+
+def _q6_k(raw: Tensor) -> Blocks:
+    low = _nibbles(_by(raw[..., :128], 64))
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8).unsqueeze(-1)
+    high = (_by(raw[..., 128:192], 32).unsqueeze(-2) >> shifts).bitwise_and_(3).flatten(-2) << 4
+    codes = (low | high).flatten(-2).to(torch.int8) - 32
+    return Blocks(codes, raw[..., 192:208].contiguous().view(torch.int8), None, _halves(raw[..., 208:]))
+
+
+FORMATS = {
+    "Q4_0": BlockFormat(32, 18, 4, 32, _q4_0, offset=8.0),
+    "Q4_1": BlockFormat(32, 20, 4, 32, _q4_1, has_minimum=True),
+    "Q5_0": BlockFormat(32, 22, 8, 32, _q5_0),
+    "Q5_1": BlockFormat(32, 24, 8, 32, _q5_1, has_minimum=True),
+    "Q8_0": BlockFormat(32, 34, 8, 32, _q8_0),
+    "Q4_K": BlockFormat(_K, 144, 4, 32, _q4_k, has_minimum=True),
+    "Q5_K": BlockFormat(_K, 176, 8, 32, _q5_k, has_minimum=True),
+    "Q6_K": BlockFormat(_K, 210, 8, 16, _q6_k),
+}
+"""By ggml's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFBlocks:
+    """The method of linear layers whose projections are all of one type."""
+
+    type_name: str
+    row_alignment: int = 1
+
+    @property
+    def name(self) -> str:
+        """For the plan's table and log lines."""
+        return f"gguf {self.type_name}"
+
+    @property
+    def format(self) -> BlockFormat:
+        """How its blocks are laid out."""
+        return FORMATS[self.type_name]
+
+    @property
+    def column_alignment(self) -> int:
+        """Ranks have complete blocks."""
+        return self.format.columns
+
+    def create(
+        self,
+        shape: LinearShape,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        fp8_products: bool,  # noqa: ARG002
+    ) -> Weights:
+        """Codes [out, bytes]; scales and minima [out, groups] float16, or int8 and for each block a float16 more."""
+        rows, columns, form = shape.rows, shape.columns.size, self.format
+        groups, kind = -(-columns // form.group), torch.int8 if form.has_supers else torch.float16
+        codes = torch.uint8 if form.bits == 4 else torch.int8
+
+        def numbers(count: int, kind: torch.dtype, *, there: bool) -> nn.Parameter | None:
+            return parameter(rows, count, dtype=kind, device=device) if there else None
+
+        blocks = -(-columns // form.columns)
+        weights = Weights(
+            parameter(rows, columns * form.bits // 8, dtype=codes, device=device),
+            numbers(groups, kind, there=True),
+            minimum=numbers(groups, kind, there=form.has_minimum),
+            super_scale=numbers(blocks, torch.float16, there=form.has_supers),
+            super_minimum=numbers(blocks, torch.float16, there=form.has_supers and form.has_minimum),
+            parts=shape.parts,
+            dtype=dtype,
+        )
+        part = CodedPart(
+            codes=weights.weight,
+            scale=cast("Tensor", weights.scale),
+            bits=form.bits,
+            columns=columns,
+            group=form.group,
+            minimum=weights.minimum,
+            super_scale=weights.super_scale,
+            super_minimum=weights.super_minimum,
+            offset=form.offset,
+        )
+        weights.coded = CodedWeight([part])
+        return weights
+
+    def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
+        """One, in blocks of this type alone."""
+        rows, stored, columns = projection.rows, projection.stored_rows, projection.columns
+        others = (weights.scale, weights.minimum, weights.super_scale, weights.super_minimum)
+        targets = tuple(None if each is None else each[rows] for each in others)
+        fill = partial(_take_apart, self.format, targets)
+        piece = Piece(weights.weight[rows], (stored.slice, columns.slice), fill, projection.order)
+        shape = stored.total, columns.total
+        name = f"{projection.name}.weight"
+        yield CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=(self.type_name,))
+
+    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
+        """None."""
+        return None
+
+    def apply(
+        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
+    ) -> Tensor:
+        """By the dequantized weight."""
+        x = cast("Tensor", x)
+        return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
+
+    def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
+        """The numbers [out, in], computed in float32 and rounded to `dtype` once."""
+        form, rows = self.format, len(weights.weight)
+        columns = weights.weight.shape[1] * 8 // form.bits
+        result = torch.empty(rows, columns, dtype=dtype, device=weights.weight.device)
+        step = max(1, _PIECE // columns)
+        for first in range(0, rows, step):
+            piece = slice(first, first + step)
+            codes = unpack(weights.weight[piece], form.bits).float().sub_(form.offset)
+            grouped = _by(codes, form.group)
+            grouped.mul_(_wide(weights.scale, weights.super_scale, piece))
+            if form.has_minimum:
+                grouped.add_(_wide(weights.minimum, weights.super_minimum, piece))
+            result[piece] = codes
+        return result
+
+    def scratch_bytes(self, weights: Weights) -> int:
+        """The weight in the type that is computed in, and a piece of it in float32."""
+        rows, columns = len(weights.weight), weights.weight.shape[1] * 8 // self.format.bits
+        piece = min(rows, max(1, _PIECE // columns)) * columns
+        return rows * columns * weights.dtype.itemsize + piece * _PIECE_BYTES
+
+
+def _wide(numbers: Tensor | None, supers: Tensor | None, rows: slice) -> Tensor:
+    """Scales or minima of some rows, float32 [rows, groups, 1]."""
+    found = cast("Tensor", numbers)[rows].float()
+    if supers is not None:
+        _by(found, found.shape[1] // supers.shape[1]).mul_(supers[rows].float().unsqueeze(-1))
+    return found.unsqueeze(-1)
+
+
+def _take_apart(
+    form: BlockFormat, targets: tuple[Tensor | None, ...], weight: Tensor, rows: Rows, values: Tensor
+) -> None:
+    """Blocks' bytes `values` [n, bytes] into these rows of `weight` and `targets`: scales, minima, and their scales."""
+    step = max(1, _PIECE // values.shape[1])
+    for first in range(0, len(values), step):
+        raw = _by(values[first : first + step], form.num_bytes)
+        place = rows[first : first + step] if isinstance(rows, Tensor) else _from(rows.start + first, len(raw))
+        blocks = form.split(raw)
+        write(weight, place, pack(blocks.codes.flatten(1), form.bits))
+        others = (blocks.scale, blocks.minimum, blocks.super_scale, blocks.super_minimum)
+        for target, found in zip(targets, others, strict=True):
+            if target is None or found is None:
+                continue
+            if found.is_floating_point() and not bool(found.isfinite().all()):
+                raise ValueError("has scales that are not finite")
+            write(target, place, found.flatten(1))
+
+
+def _from(first: int, count: int) -> slice:
+    return slice(first, first + count)
