@@ -17,6 +17,7 @@ from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.choose_compute import Path, kernel_compute, torch_compute
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.quantization.selection import Quantization
 from octavo_engine.model.spec import (
     AttentionSpec,
     HeadSpec,
@@ -81,7 +82,7 @@ def make_decoder(dtype: torch.dtype, quantization: FP8Scheme | None = None, **ch
         layers=(layer, layer),
         norm=norm,
         head=HeadSpec(tied=True),
-        quantization=quantization,
+        quantization=None if quantization is None else Quantization(quantization),
     )
     decoder = Decoder(spec, dtype=dtype, device=torch.device("cpu"))
     for parameter in decoder.parameters():

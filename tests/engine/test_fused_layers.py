@@ -26,6 +26,7 @@ from octavo_engine.model.layers.products import PackedWeights, weights_can_be_pa
 from octavo_engine.model.layers.run_layers import one_by_one
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.quantization.selection import Quantization
 from octavo_engine.model.spec import (
     AttentionSpec,
     LayerNorms,
@@ -185,7 +186,7 @@ def test_layers_leave_the_kernels_by_a_value_that_these_do_not_know():
     ):
         assert not kernels_know(with_layer(spec, **change)), change
     assert not kernels_know(replace(spec, layers=(replace(spec.layers[0], feed_forward=moe),)))
-    assert not kernels_know(replace(spec, quantization=FP8Scheme("channel")))
+    assert not kernels_know(replace(spec, quantization=Quantization(FP8Scheme("channel"))))
     mixer = spec.layers[0].mixer
     fields = {field.name: getattr(mixer, field.name) for field in dataclasses.fields(mixer)}
     assert not kernels_know(replace(spec, layers=(replace(spec.layers[0], mixer=LaterAttention(**fields)),)))

@@ -27,6 +27,7 @@ from octavo_engine.model.layers.residual import ResidualStream, summed
 from octavo_engine.model.layers.triton_compute import triton_compute
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.quantization.fp8 import FP8Scheme
+from octavo_engine.model.quantization.selection import Quantization
 from octavo_engine.model.spec import (
     AttentionSpec,
     HeadSpec,
@@ -195,8 +196,9 @@ def _unfused() -> Compute:
 
 def _same_logits_in_fp8(spec: ModelSpec, device: torch.device) -> None:
     """To the same bits, fused or not, where nothing is compiled; near to float32 of the same numbers."""
-    scheme, dtype = spec.quantization, half_precision(device)
-    assert scheme is not None
+    assert spec.quantization is not None
+    scheme, dtype = spec.quantization.default, half_precision(device)
+    assert isinstance(scheme, FP8Scheme)
     given = torch.tensor([_INPUT_SCALE], device=device) if scheme.activation == "static" else None
     scaling = Scaling(128 if scheme.granularity == "block" else None, given)
     expected = _logits(_decoder(spec, partial(_rounding, scaling), device), TorchAttention(), device)
@@ -249,7 +251,7 @@ _SCHEMES = {
 }
 CHECKS = [Check(name, partial(_same_logits, spec)) for name, spec in _SPECS.items()]
 CHECKS += [
-    Check(f"fp8_{name}", partial(_same_logits_in_fp8, replace(_FULL_BLOCKS, quantization=scheme)))
+    Check(f"fp8_{name}", partial(_same_logits_in_fp8, replace(_FULL_BLOCKS, quantization=Quantization(scheme))))
     for name, scheme in _SCHEMES.items()
 ]
 BUILDS: list[Build] = []
