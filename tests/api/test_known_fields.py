@@ -99,10 +99,17 @@ def test_tokens_and_words_that_are_allowed_or_not(server: Served) -> None:
     assert (held.status_code, held.json()["error"]["param"]) == (400, "allowed_token_ids")
 
 
-def test_a_stream_that_counts_as_it_goes_is_refused(server: Served) -> None:
-    answer = post(server, CHAT, stream=True, stream_options={"continuous_usage_stats": True})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "stream_options.continuous_usage_stats"
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_a_stream_counts_as_it_goes_where_that_is_asked_for(server: Served, path: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    lines = post(server, path, stream=True, stream_options=options).text.split("\n\n")
+    usages = [json.loads(line.removeprefix("data: "))["usage"] for line in lines if line.startswith("data: {")]
+    assert len(usages) > 2
+    assert {usage["prompt_tokens"] for usage in usages} == {usages[-1]["prompt_tokens"]}
+    counts = [usage["completion_tokens"] for usage in usages]
+    assert counts == sorted(counts) and counts[0] < counts[-1]
+    del options["include_usage"]
+    assert '"usage"' not in post(server, path, stream=True, stream_options=options).text
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])

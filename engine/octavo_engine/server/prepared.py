@@ -70,6 +70,8 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     stream: bool
     include_usage: bool
+    continuous_usage: bool
+    """Whether each chunk of a stream with `include_usage` says the usage so far."""
     timeout: float | None
     """Seconds."""
     priority: int | None

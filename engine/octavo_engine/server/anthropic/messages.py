@@ -56,11 +56,11 @@ class MessageWriter:
             usage=MessageUsage(asked.prompt_tokens, 0, 0),
         )
 
-    def opening(self, index: int) -> list[bytes]:  # noqa: ARG002  (there is one answer)
+    def opening(self, index: int, usage: Usage) -> list[bytes]:  # noqa: ARG002  (there is one answer)
         """The message without its content."""
         return [_event(MessageStart(self._message))]
 
-    def events(self, piece: Piece) -> list[bytes]:
+    def events(self, piece: Piece, usage: Usage) -> list[bytes]:  # noqa: ARG002  (the last event says it)
         """What a piece adds to the blocks."""
         last = piece.finish_reason is not None
         found = [_event(_block_event(event)) for event in self._answer.push(piece.text, last=last)]

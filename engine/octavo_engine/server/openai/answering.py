@@ -44,10 +44,10 @@ class WholeWriter(Protocol):
 class Writer(WholeWriter, Protocol):
     """Writes one request's answer in an endpoint's own shape: as server-sent events, or as one JSON body."""
 
-    def opening(self, index: int) -> list[bytes]:
-        """The events that come before a sequence's first piece."""
+    def opening(self, index: int, usage: Usage) -> list[bytes]:
+        """The events that come before a sequence's first piece. `usage` is that of the request so far."""
 
-    def events(self, piece: Piece) -> list[bytes]:
+    def events(self, piece: Piece, usage: Usage) -> list[bytes]:
         """The events of a piece: what it adds, then, by itself, how the sequence ended."""
 
     def closing(self, usage: Usage) -> list[bytes]:
@@ -174,11 +174,12 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
     opened: set[int] = set()
     try:
         async for piece in generation:
+            usage = usage_of(generation)
             if piece.index not in opened:
                 opened.add(piece.index)
-                for each in writer.opening(piece.index):
+                for each in writer.opening(piece.index, usage):
                     yield each
-            for each in await off_the_loop_if_large([piece], writer.events, piece):
+            for each in await off_the_loop_if_large([piece], writer.events, piece, usage):
                 yield each
     except APIError as error:
         yield writer.failure(error)

@@ -38,11 +38,11 @@ class ChatWriter:
         self._answers = [ChatAnswer(asked.form) for _ in range(asked.sequences)]
         self._frame = Frame(name, asked, "chatcmpl", "chat.completion.chunk" if asked.stream else "chat.completion")
 
-    def opening(self, index: int) -> list[bytes]:
+    def opening(self, index: int, usage: Usage) -> list[bytes]:
         """The chunk that names the role."""
-        return [self._frame.chunk(ChatChunkChoice(index, Delta(role="assistant", content="")))]
+        return [self._frame.chunk(ChatChunkChoice(index, Delta(role="assistant", content="")), usage)]
 
-    def events(self, piece: Piece) -> list[bytes]:
+    def events(self, piece: Piece, usage: Usage) -> list[bytes]:
         """The deltas, and how it ended in a chunk of its own. Log probabilities come with the first of a piece."""
         answer = self._answers[piece.index]
         deltas = answer.push(piece.text, last=piece.finish_reason is not None)
@@ -50,7 +50,7 @@ class ChatWriter:
             deltas = [Delta(content="")]
         found, logprobs = [], self._of(piece)
         for delta in deltas:
-            found.append(self._frame.chunk(ChatChunkChoice(piece.index, delta, logprobs)))
+            found.append(self._frame.chunk(ChatChunkChoice(piece.index, delta, logprobs), usage))
             logprobs = None
         if piece.finish_reason is not None:
             end = ChatChunkChoice(
@@ -59,7 +59,7 @@ class ChatWriter:
                 finish_reason=answer.finish_reason(piece.finish_reason),
                 stop_reason=piece.stop_reason,
             )
-            found.append(self._frame.chunk(end))
+            found.append(self._frame.chunk(end, usage))
         return found
 
     def closing(self, usage: Usage) -> list[bytes]:

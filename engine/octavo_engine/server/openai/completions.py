@@ -30,22 +30,22 @@ class TextWriter:
         self._offsets = [len(echo) for echo in asked.echoes for _ in range(self._n)]
         self._frame = Frame(name, asked, "cmpl", "text_completion")
 
-    def opening(self, index: int) -> list[bytes]:
+    def opening(self, index: int, usage: Usage) -> list[bytes]:
         """The prompt, if it is wanted back; with log probabilities it comes with the first piece, which has them."""
         echo = self._echoes[index // self._n]
-        return [self._frame.chunk(TextChoice(index, echo))] if echo and not self._asked.scores_echo else []
+        return [self._frame.chunk(TextChoice(index, echo), usage)] if echo and not self._asked.scores_echo else []
 
-    def events(self, piece: Piece) -> list[bytes]:
+    def events(self, piece: Piece, usage: Usage) -> list[bytes]:
         """The text, and how it ended in a chunk of its own."""
         found = []
         if piece.prompt_logprobs is not None and self._asked.scores_echo:
             echo = self._echoes[piece.index // self._n]
-            found.append(self._frame.chunk(TextChoice(piece.index, echo, self._of_prompt(piece))))
+            found.append(self._frame.chunk(TextChoice(piece.index, echo, self._of_prompt(piece)), usage))
         if piece.text or piece.logprobs:
-            found.append(self._frame.chunk(TextChoice(piece.index, piece.text, self._of(piece))))
+            found.append(self._frame.chunk(TextChoice(piece.index, piece.text, self._of(piece)), usage))
         if piece.finish_reason is not None:
             end = TextChoice(piece.index, "", finish_reason=piece.finish_reason, stop_reason=piece.stop_reason)
-            found.append(self._frame.chunk(end))
+            found.append(self._frame.chunk(end, usage))
         return found
 
     def closing(self, usage: Usage) -> list[bytes]:

@@ -23,7 +23,7 @@ class Frame:
 
     def __init__(self, name: str, asked: PreparedRequest, prefix: str, kind: str) -> None:
         """`name` is the model's own, for a client that names none."""
-        self._with_usage = asked.include_usage
+        self._with_usage, self._counts = asked.include_usage, asked.include_usage and asked.continuous_usage
         self._empty = Completion(
             id=f"{prefix}-{uuid.uuid4().hex}",
             object=kind,
@@ -33,8 +33,10 @@ class Frame:
             usage=None if asked.include_usage else UNSET,
         )
 
-    def chunk(self, choice: Choice) -> bytes:
-        """The event of what a chunk adds to one answer."""
+    def chunk(self, choice: Choice, usage: Usage) -> bytes:
+        """The event of what a chunk adds to one answer, with the usage so far if each chunk is to have it."""
+        if self._counts:
+            return event(self.full([choice], usage))
         return event(encode(msgspec.structs.replace(self._empty, choices=[choice])))
 
     def closing(self, usage: Usage) -> list[bytes]:

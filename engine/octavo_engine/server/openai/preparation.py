@@ -69,6 +69,7 @@ def prepared_request(
         model=body.model,
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        continuous_usage=bool(body.stream_options and body.stream_options.continuous_usage_stats),
         timeout=body.timeout,
         priority=body.priority,
         cache_salt=body.cache_salt or "",

@@ -66,7 +66,7 @@ class StreamOptions(Body):
     """How a stream is to be sent."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: OnlyFalse = None
+    continuous_usage_stats: bool | None = None
 
 
 class RefusedFields(Body):

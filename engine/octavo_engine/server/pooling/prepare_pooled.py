@@ -168,6 +168,7 @@ def _request(
         model=body.model,
         stream=False,
         include_usage=False,
+        continuous_usage=False,
         timeout=body.timeout,
         priority=body.priority,
         cache_salt=body.cache_salt or "",

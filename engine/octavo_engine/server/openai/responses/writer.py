@@ -64,12 +64,12 @@ class ResponseWriter:
             id=f"resp_{self._name}", created_at=int(time.time()), model=asked.model or name, output=[]
         )
 
-    def opening(self, index: int) -> list[bytes]:  # noqa: ARG002  (there is one answer)
+    def opening(self, index: int, usage: Usage) -> list[bytes]:  # noqa: ARG002  (there is one answer)
         """The response without its output."""
         kinds = ("response.created", "response.in_progress")
         return [self._event(ResponseEvent(type=kind, response=self._body())) for kind in kinds]
 
-    def events(self, piece: Piece) -> list[bytes]:
+    def events(self, piece: Piece, usage: Usage) -> list[bytes]:  # noqa: ARG002  (the last event says it)
         """What a piece adds to the items."""
         return [self._event(event) for event in self._take(piece)]
 
