@@ -35,7 +35,7 @@ from tests.cluster.client import Client, CommandError
 from tests.cluster.cluster import Cluster, running_cluster
 from tests.cluster.layout import HOME
 from tests.cluster.octavo import install_crd
-from tests.cluster.test_operator_kills import difference
+from tests.cluster.reapplied import reapplied
 from tests.cluster.test_unhappy_cluster import READY_AT_ONCE
 from tests.operator.bad_llmservices import VALID, merged
 
@@ -248,7 +248,7 @@ def wrong(client: Client) -> list[str]:
             found.append(f"{metadata['name']} has the status {json.dumps(status)[:300]}")
         for manifest in render(parse(service), RenderConfig(IMAGE)):
             expected.add((manifest["kind"], manifest["metadata"]["name"]))
-            found += difference(client, manifest)
+            found += reapplied(client, manifest)
     return found + [f"{kind} {name} is left over" for kind, name in set(objects(client)) - expected]
 
 

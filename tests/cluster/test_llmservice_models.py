@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fcntl
 import hashlib
 import io
@@ -22,7 +21,6 @@ import yaml
 from octavo_engine.model.source import resolve_model
 from octavo_operator.api.names import selector
 from octavo_operator.cli import main
-from octavo_operator.reconcile.ownership import APPLIED
 from octavo_operator.render.volumes import NODE_FOLDER
 from tests.engine import fake_hub
 from tests.engine.adapters import write_adapter
@@ -33,6 +31,7 @@ from .build import VERSITYGW, ensure_built
 from .client import RESTRICTED_CONTAINER, RESTRICTED_POD, Client
 from .images import USER
 from .octavo import ONLY_ON_OURS, SAMPLES, condition, installed_operator, sdk, wait_for_condition
+from .reapplied import reapplied
 
 pytestmark = ONLY_ON_OURS  # the S3 server's program and files are this machine's
 
@@ -481,27 +480,9 @@ def rendered(file: Path, operator_namespace: str) -> list[dict[str, Any]]:
 
 def same_as_live(client: Client, manifest: dict[str, Any]) -> None:
     """Applying it as the operator would change nothing at all: no field more, none less, none other."""
-    kind, name = manifest["kind"].lower(), manifest["metadata"]["name"]
-    query = {"fieldManager": "octavo-operator", "dryRun": "All", "fieldValidation": "Strict"}
-    headers = {"Content-Type": "application/apply-patch+yaml"}
-
-    def differences() -> list[str]:
-        live, path = client.get(kind, name), client.path(kind, name)
-        # The operator also writes the digest of what it applied.
-        note = {APPLIED: live["metadata"]["annotations"][APPLIED]}
-        noted = merged(manifest, {"metadata": {"annotations": note}})
-        applied = client.http.patch(path, params=query, headers=headers, content=json.dumps(noted))
-        texts = (yaml.safe_dump(bare(each)).splitlines() for each in (live, applied.raise_for_status().json()))
-        return list(difflib.unified_diff(*texts, "in the cluster", "rendered", lineterm=""))
 
     def describe() -> str:
-        return "\n".join([f"{kind} {name} is what `render` says:", *differences()])
+        name = manifest["metadata"]["name"]
+        return "\n".join([f"{manifest['kind']} {name} is what `render` says:", *reapplied(client, manifest)])
 
-    client.wait_until(lambda: not differences(), 30, describe, every=1)
-
-
-def bare(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Without what the cluster itself writes meanwhile."""
-    moving = ("managedFields", "resourceVersion")
-    metadata = {key: value for key, value in manifest["metadata"].items() if key not in moving}
-    return {**{key: value for key, value in manifest.items() if key != "status"}, "metadata": metadata}
+    client.wait_until(lambda: not reapplied(client, manifest), 30, describe, every=1)

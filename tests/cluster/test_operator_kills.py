@@ -21,12 +21,12 @@ import yaml
 
 from octavo_operator.api.conditions import ConditionType
 from octavo_operator.api.resource import parse
-from octavo_operator.reconcile.kinds import BY_NAME
 from octavo_operator.render import RenderConfig, render
 from tests.operator.bad_llmservices import VALID, merged
 
 from .client import Client
 from .octavo import SAMPLES, install_crd, wait_for_condition
+from .reapplied import reapplied
 
 KILLS = 20
 NAMES = [f"model-{number}" for number in range(6)]
@@ -137,7 +137,7 @@ def wrong(client: Client) -> list[str]:
         found += untold(service)
         for manifest in render(parse(service), RenderConfig(IMAGE)):
             expected.add((manifest["kind"], manifest["metadata"]["name"]))
-            found += difference(client, manifest)
+            found += reapplied(client, manifest)
     there = {
         (child["kind"], child["metadata"]["name"])
         for kind in (*CHILDREN, "persistentvolumeclaim")
@@ -152,17 +152,3 @@ def untold(service: dict[str, Any]) -> list[str]:
         ConditionType
     )
     return [] if told else [f"{metadata['name']} has the status {json.dumps(status)}"]
-
-
-def difference(client: Client, manifest: dict[str, Any]) -> list[str]:
-    """Whether applying `manifest` once more, as the operator would, changed anything (nothing is written)."""
-    name = manifest["metadata"]["name"]
-    path = BY_NAME[manifest["kind"]].path(client.namespace, name)
-    live = client.http.get(path)
-    if live.status_code == 404:
-        return [f"{manifest['kind']} {name} is missing"]
-    query = {"fieldManager": "octavo-operator", "force": "true", "dryRun": "All"}
-    headers = {"Content-Type": "application/apply-patch+yaml"}
-    tried = client.http.patch(path, params=query, headers=headers, content=json.dumps(manifest)).json()
-    same = tried.get("metadata", {}).get("resourceVersion") == live.json()["metadata"]["resourceVersion"]
-    return [] if same else [f"{manifest['kind']} {name} is not as it should be: {json.dumps(tried)[:500]}"]
