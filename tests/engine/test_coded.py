@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,13 @@ def test_products_are_those_of_the_numbers(kernels: CPUKernels, case: str, dtype
         if dtype == BF16:
             tiled = kernels.coded_linear(x, weight, bias, addend, tiles=True)
             assert bool(((tiled.double() - wanted).abs() <= (wanted.abs() + size) * rounding + 1e-6).all())
+
+
+def test_unsigned_codes_of_8_bits_with_a_minimum_are_left_to_pytorch() -> None:
+    (part, _) = coded("int8").parts
+    assert CodedWeight([replace(part, codes=part.codes.view(torch.uint8))]).known_to_kernels
+    unsigned = replace(part, codes=part.codes.view(torch.uint8), minimum=part.scale)
+    assert not CodedWeight([unsigned]).known_to_kernels
 
 
 def test_a_token_does_not_depend_on_its_company(kernels: CPUKernels) -> None:  # noqa: F811

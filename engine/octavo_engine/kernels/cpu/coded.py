@@ -40,9 +40,11 @@ class CodedPart:
 
     @property
     def known_to_kernels(self) -> bool:
-        """Whether the kernels multiply codes and groups of such sizes."""
+        """Whether the kernels multiply codes and groups of such sizes and types."""
         whole = self.group is None or self.group >= self.columns or self.group % _GRAINS[self.bits] == 0
-        return whole and self.columns % 2 == 0 and self.scale.dtype in _SCALES
+        # Kernels take unsigned codes of 8 bits for signed ones by a larger offset, which a minimum takes the place of.
+        shifted = self.bits == 8 and self.codes.dtype == torch.uint8 and self.minimum is not None
+        return whole and self.columns % 2 == 0 and self.scale.dtype in _SCALES and not shifted
 
 
 class _Codes(ctypes.Structure):
