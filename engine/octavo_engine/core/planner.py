@@ -70,12 +70,11 @@ class Planner:
         """One token for every request that decodes. For most that is all: this loop is the host's cost of a step."""
         decoding, to_look_at = builder.decoding, []
         for state in self.running.decoding:
-            computed = state.computed
-            if computed >= state.capacity:
+            if state.computed >= state.capacity:
                 to_look_at.append(state)
                 continue
             decoding.append(state)
-            state.computed = computed + 1
+            state.computed += 1
             state.in_flight += 1
         builder.budget -= len(decoding)
         for_drafts = max(0, builder.budget - len(to_look_at)) // 2  # prompts have the other half
