@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from octavo_operator.api.names import GROUP
 from octavo_operator.reconcile.kinds import BY_NAME
 from octavo_operator.reconcile.ownership import APPLIED
 from tests.operator.bad_llmservices import merged
@@ -28,9 +29,10 @@ def reapplied(client: Client, manifest: dict[str, Any]) -> list[str]:
     if found.status_code == 404:
         return [f"{manifest['kind']} {manifest['metadata']['name']} is missing"]
     live = found.raise_for_status().json()
-    # The operator also writes the digest of what it applied.
-    digest = live["metadata"].get("annotations", {}).get(APPLIED, "")
-    noted = merged(manifest, {"metadata": {"annotations": {APPLIED: digest}}})
+    # The operator also writes the digest of what it applied, and when it had refused pods tried again.
+    written = live["metadata"].get("annotations", {})
+    notes = {name: written[name] for name in (APPLIED, f"{GROUP}/tried") if name in written}
+    noted = merged(manifest, {"metadata": {"annotations": notes}})
     tried = client.http.patch(path, params=_QUERY, headers=_HEADERS, content=json.dumps(noted))
     texts = (yaml.safe_dump(_bare(each)).splitlines() for each in (live, tried.raise_for_status().json()))
     return list(difflib.unified_diff(*texts, "in the cluster", "rendered", lineterm=""))
