@@ -111,6 +111,13 @@ def added(token_id: int, content: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def ignoring(expression: str) -> Make:
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    group = {"targets": ["Linear"], "format": "float-quantized", "weights": weights}
+    config = {"quant_method": "compressed-tensors", "config_groups": {"g": group}, "ignore": [f"re:{expression}"]}
+    return edited("config.json", quantization_config=config)
+
+
 HOSTILE: dict[str, tuple[Make, tuple[str, ...]]] = {
     "an architecture of a million letters": (
         edited("config.json", architectures=["Llama" * 200_000]), ("is not supported", "nearest"),
@@ -158,6 +165,11 @@ HOSTILE: dict[str, tuple[Make, tuple[str, ...]]] = {
         header(b'{"%s":{"dtype":"Q","shape":[1],"data_offsets":[0,4]}}' % (b"a" * 10_000_000), b"0000"),
         ("tensor", " ..."),
     ),
+    "an expression with repeats in repeats": (ignoring("([a-z_.0-9]+)+!"), ("([a-z_.0-9]+)+!", "could take too long")),
+    "an expression with repeated alternatives": (ignoring("(?:..|...)*!"), ("could take too long",)),
+    "an expression with many repeats": (ignoring(".*" * 12 + "!"), ("could take too long",)),
+    "an expression with many optional letters": (ignoring(".?" * 300 + "!"), ("could take too long",)),
+    "an expression that repeats nothing": (ignoring("(?:(?:(?=.)){10000}){100000}!"), ("could take too long",)),
     "an index that leads out": (indexed("../other.safetensors"), ("'../other.safetensors'", "beside the index")),
     "an index with a name that no file can have": (indexed("x" * 5_000 + ".safetensors"), ("beside the index",)),
     "an index with a zero byte": (indexed("a\0.safetensors"), (r"'a\x00.safetensors'",)),

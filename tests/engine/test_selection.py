@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from octavo_engine.model import footprint
 from octavo_engine.model.alignment import check_alignment
 from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization import selection
 from octavo_engine.model.quantization.dequantized import Dequantized
 from octavo_engine.model.quantization.select import read_quantization
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
@@ -277,6 +279,93 @@ def test_lists_of_what_is_left_out(names: list[str], left_out: str, quantized: s
     assert found.method(quantized) is not UNQUANTIZED
 
 
+PUBLISHED = (
+    r".*lm_head", r".*self_attn.*", r"^(?!.*vision).*q_proj$", r".*mlp.(gate|up|gate_up|down)_proj.*",
+    r".*\.experts\.\d+\..*", r"model.layers.(1|2|3).mlp.*", r".*\.layers\.\d+\..*\.experts\.\d+\.(gate|up|down)_proj",
+)  # fmt: skip
+
+
+def test_expressions_of_published_checkpoints_are_read_however_many_there_are() -> None:
+    """In compressed-tensors' list, in GPTQ's overrides, and one for each of 6,144 experts."""
+    read({**_mixed()[0], "ignore": [f"re:{expression}" for expression in PUBLISHED]})
+    each = {rf"-:.*\.{layer}\.mlp\.{expert}\.(up|down)": {} for layer in range(48) for expert in range(128)}
+    config = {**FORMATS["gptq"][1], "dynamic": {**{f"-:{name}": {} for name in PUBLISHED}, **each}}
+    assert read(config).method("model.layers.47.mlp.127.up") is UNQUANTIZED
+
+
+def test_many_quantized_layers_cost_no_comparison_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """48 layers of 128 experts: all components of a name are put together once, not for each of 18,432 rules."""
+    computed = Counter[str]()
+
+    def counted(name: str) -> Iterable[str]:
+        computed[name] += 1
+        return runs(name)
+
+    runs = selection._runs
+    monkeypatch.setattr(selection, "_runs", counted)
+    names = [
+        f"{LAYER}.{layer}.mlp.experts.{expert}.{part}_proj"
+        for layer in range(48) for expert in range(128) for part in ("gate", "up", "down")
+    ]  # fmt: skip
+    layers = {name: {"quant_algo": ("FP8", "NVFP4")[index % 2]} for index, name in enumerate(names)}
+    found = read({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
+    assert [found.method(name).name for name in names] == ["fp8", "nvfp4"] * (len(names) // 2)
+    assert found.method("model.layers.48.mlp.experts.0.up_proj") is UNQUANTIZED
+    assert set(computed.values()) == {1}
+
+
+def test_the_first_of_the_quantized_layers_that_hold_a_module_decides() -> None:
+    layers = {
+        "a.0.mlp": {"quant_algo": "FP8"},
+        "a.1.mlp.up": {"quant_algo": "NVFP4"},
+        "a.0.mlp.up": {"quant_algo": "NVFP4"},
+    }
+    layers["a.1.mlp"] = {"quant_algo": "FP8"}
+    found = read({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
+    names = ["a.0.mlp.up", "a.1.mlp.up", "a.1.mlp.down"]
+    assert [found.method(name).name for name in names] == ["fp8", "nvfp4", "fp8"]
+
+
+@pytest.mark.parametrize("name", ["gptq", "w4a16"])
+def test_a_packed_head_is_read_although_config_json_ties_it(name: str, tmp_path: Path) -> None:
+    quantize, config = FORMATS[name]
+    config = {**config, "lm_head": True, "ignore": []}
+    packed, exact = save_chosen(tmp_path, config, lambda _: quantize(config))
+    values = json.loads((packed / "config.json").read_text())
+    (packed / "config.json").write_text(json.dumps({**values, "tie_word_embeddings": True}))
+    torch.testing.assert_close(logits_of(load(packed)), logits_of(load(exact)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kv_cache", "scale"),
+    [
+        ({}, 0.5),
+        ({"kv_cache_quant_algo": "FP8"}, 0.5),
+        ({"kv_cache_quant_algo": "NVFP4"}, 1.0),
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}, 0.5),
+        ({"kv_cache_scheme": {"num_bits": 4, "type": "float", "dynamic": False}}, 1.0),
+    ],
+)
+def test_scales_of_a_kv_cache_in_4_bits_are_not_those_of_one_in_fp8(
+    kv_cache: dict[str, Any], scale: float, tmp_path: Path
+) -> None:
+    packed, _ = save_chosen(tmp_path, {**FORMATS["nvfp4_modelopt"][1], **kv_cache, "ignore": ["*"]}, lambda _: None)
+    path = packed / "model.safetensors"
+    scales = {f"{LAYER}.{layer}.{KEY}.k_scale": torch.tensor(0.5) for layer in (0, 1)}
+    save_file({**load_file(path), **scales}, path)
+    assert load(packed).kv_scales() == {0: (scale, 1.0), 1: (scale, 1.0)}
+
+
+def test_a_subnormal_scale_of_a_whole_weight_is_refused(tmp_path: Path) -> None:
+    config = FORMATS["nvfp4"][1]
+    quantize = nvfp4(config)
+    packed, _ = save_chosen(tmp_path, config, lambda name: None if name == "lm_head" else quantize)
+    path = packed / "model.safetensors"
+    save_file({**load_file(path), f"{LAYER}.1.{UP}.weight_global_scale": torch.tensor([1e-40])}, path)
+    with pytest.raises(ModelLoadError, match=r"up_proj.weight_global_scale.* 1 scales that are no positive numbers"):
+        load(packed)
+
+
 def _changed(**changes: Any) -> dict[str, Any]:
     return {**_mixed()[0], **changes}
 
@@ -296,6 +385,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no list": (_changed(ignore="lm_head"), "ignore 'lm_head' is no list of names"),
     "no expression": (_changed(ignore=["re:("]), r"'\(' is no regular expression"),
     "long expression": (_changed(ignore=["re:" + "a" * 2000]), "a pattern of 2000 characters"),
+    "two hundred expressions": (_changed(ignore=[f"re:.*a.*b.*c.*{i}" for i in range(200)]),
+        "'.*a.*b.*c.*[0-9]+' could take too long, by itself or after the patterns before it"),
     "rotated": ({**FORMATS["gptq"][1], "rotation": "hadamard"}, "gptq with rotation"),
     "modelopt's groups": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 32}, "group_size 32; 16"),
     "modelopt's layers": (

@@ -13,24 +13,27 @@ log = logging.getLogger(__name__)
 
 _PART = 16 << 20
 """Bytes that are compared at a time."""
+_PACKED = ("weight_packed", "qweight")
+"""What schemes call the codes of a weight instead of `weight`."""
 
 
 def with_stored_head(spec: ModelSpec, directory: Path) -> ModelSpec:
     """`spec` untied, if the files in `directory` have a head whose numbers are not the embedding's.
 
     As transformers does, which ties them only where both are alike or one is missing. A head that is a copy costs
-    reading both. ModelLoadError if a file is broken.
+    reading both; a packed one is no copy. ModelLoadError if a file is broken.
     """
     if spec.head is None or not spec.head.tied or not has_weights(directory):
         return spec
     head, embedding = f"{spec.names.head}.weight", f"{spec.names.embedding}.weight"
+    packed = {f"{spec.names.head}.{end}" for end in _PACKED}
     found = {
         own: (header.path, tensor)
         for header in read_headers(directory)
         for name, tensor in header.tensors.items()
-        if (own := spec.stored_names.own(name)) in {head, embedding}
+        if (own := spec.stored_names.own(name)) in {head, embedding} | packed
     }
-    if len(found) < 2 or _alike(*found[head], *found[embedding]):
+    if packed.isdisjoint(found) and (len(found) < 2 or _alike(*found[head], *found[embedding])):
         return spec
     log.warning("%s: %s differs from %s: they are not tied, whatever config.json says", directory, head, embedding)
     return replace(spec, head=replace(spec.head, tied=False))

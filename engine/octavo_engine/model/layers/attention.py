@@ -241,6 +241,9 @@ class Attention(nn.Module):
                 setattr(self, attribute, scale)
 
             for name in (f"{prefix}.{role}_scale", f"{prefix}.{role}_proj.{role}_scale"):
+                if not (self.options.quantization is None or self.options.quantization.kv_in_fp8):
+                    yield ignored(name)
+                    continue
                 piece = Piece(torch.empty(0), fill=note)
                 yield CheckpointTensor(name=name, shape=(), pieces=(piece,), optional=True, squeezed=True)
 

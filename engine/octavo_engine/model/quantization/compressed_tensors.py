@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.expressions import expressions
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.scheme import unsupported
-from octavo_engine.model.quantization.selection import Quantization, Rule, expression, names_in
+from octavo_engine.model.quantization.selection import Quantization, Rule, names_in
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 _LINEAR = "Linear"
@@ -28,9 +29,11 @@ def read_compressed_tensors(config: Fields, formats: Mapping[str, ReadGroup]) ->
     _check_sparsity(config)
     _check_transforms(config)
     by_target = {target: _read_group(config, group, formats) for group in _groups(config) for target in _targets(group)}
-    named = [target for target in by_target if target != _LINEAR]
-    rules = [_rule(config, [target], by_target[target]) for target in sorted(named, key=_precedence)]
-    ignored = _rule(config, names_in(config, "ignore"), UNQUANTIZED)
+    names, patterns = _parted(config, sorted(target for target in by_target if target != _LINEAR))
+    rules = [Rule(method=by_target[name], names=frozenset((name,))) for name in names]
+    rules += [Rule(method=by_target[target], patterns=(pattern,)) for target, pattern in patterns.items()]
+    names, patterns = _parted(config, names_in(config, "ignore"))
+    ignored = Rule(names=frozenset(names), patterns=tuple(patterns.values()))
     found = Quantization(by_target.get(_LINEAR, UNQUANTIZED), (ignored, *rules), head=True)
     if not found.name:
         raise unsupported(config, "compressed-tensors without a group that has weights and targets")
@@ -71,15 +74,12 @@ def _read_group(config: Fields, group: Fields, formats: Mapping[str, ReadGroup])
     return formats[name](group, weights)
 
 
-def _rule(config: Fields, targets: list[str], method: LinearMethod) -> Rule:
-    expressions = [target.removeprefix(_EXPRESSION) for target in targets if target.startswith(_EXPRESSION)]
-    names = frozenset(target for target in targets if not target.startswith(_EXPRESSION))
-    return Rule(method=method, names=names, patterns=tuple(expression(config, text) for text in expressions))
-
-
-def _precedence(target: str) -> tuple[bool, str]:
-    """Names before expressions, as the library sorts them."""
-    return _EXPRESSION in target, target
+def _parted(config: Fields, targets: list[str]) -> tuple[list[str], dict[str, re.Pattern[str]]]:
+    """Names, which count first, and expressions, each in the order they are given in."""
+    names = [target for target in targets if not target.startswith(_EXPRESSION)]
+    texts = list(dict.fromkeys(target for target in targets if target.startswith(_EXPRESSION)))
+    patterns = expressions(config, (text.removeprefix(_EXPRESSION) for text in texts))
+    return names, dict(zip(texts, patterns, strict=True))
 
 
 def _check_sparsity(config: Fields) -> None:

@@ -172,8 +172,8 @@ def _write_powers(target: Tensor, rows: Rows, values: Tensor) -> None:
 
 
 def _repeat(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
-    """A weight's one scale for each of its rows."""
-    check_scales(values)
+    """A weight's one scale for each of its rows; dividing by a subnormal one gives infinity."""
+    check_scales(values, torch.finfo(torch.float32).tiny)
     target.fill_(values.item())
 
 

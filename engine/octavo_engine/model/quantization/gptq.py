@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.expressions import expressions
 from octavo_engine.model.quantization.grouped import Grouped
 from octavo_engine.model.quantization.linear_method import Projection, Weights
 from octavo_engine.model.quantization.packed import (
@@ -22,7 +23,7 @@ from octavo_engine.model.quantization.packed import (
     zeros_by_rows,
 )
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
-from octavo_engine.model.quantization.selection import Quantization, Rule, expression, left_out, names_in
+from octavo_engine.model.quantization.selection import Quantization, Rule, left_out, names_in
 
 GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024)
 
@@ -43,13 +44,14 @@ def _tensors(method: Grouped, weights: Weights, projection: Projection) -> Itera
 def _gptq(config: Fields) -> Quantization:
     """GPTQModel's `dynamic` has other values for modules whose names begin as a pattern says; `-:` before a pattern
     means that they are not quantized."""
-    dynamic, rules = config.mapping("dynamic"), list[Rule]()
-    for name in dynamic.values if dynamic is not None else ():
+    dynamic, rules = config.mapping("dynamic") or replace(config, values={}), list[Rule]()
+    patterns = expressions(config, (name.removeprefix("-:").removeprefix("+:") for name in dynamic.values))
+    for name, pattern in zip(dynamic.values, patterns, strict=True):
         if name.startswith("-:"):
-            rules.append(Rule(patterns=(expression(config, name.removeprefix("-:")),)))
-        elif dynamic is not None and (values := dynamic.mapping(name)) is not None:
+            rules.append(Rule(patterns=(pattern,)))
+        elif (values := dynamic.mapping(name)) is not None:
             method = _method(replace(config, values={**config.values, **values.values}))
-            rules.append(Rule(method=method, patterns=(expression(config, name.removeprefix("+:")),)))
+            rules.append(Rule(method=method, patterns=(pattern,)))
     rules.append(left_out(config, names_in(config, "modules_to_not_convert")))
     return Quantization(_method(config), tuple(rules), head=config.boolean("lm_head", False))
 

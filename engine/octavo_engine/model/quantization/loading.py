@@ -33,9 +33,9 @@ def write_scales(target: Tensor, rows: Rows, values: Tensor) -> None:
     write(target, rows, values)
 
 
-def check_scales(values: Tensor) -> None:
-    """Raises ValueError unless all scales are positive and finite: with others, answers would be wrong."""
-    wrong = ~((values > 0) & values.isfinite())
+def check_scales(values: Tensor, least: float = 0) -> None:
+    """Raises ValueError unless all scales are above `least` and finite: with others, answers would be wrong."""
+    wrong = ~((values > least) & values.isfinite())
     if wrong.any():
         raise ValueError(f"has {int(wrong.sum())} scales that are no positive numbers, such as {values[wrong][0]:g}")
 

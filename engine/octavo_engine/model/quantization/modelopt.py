@@ -28,11 +28,14 @@ def _read(config: Fields) -> Quantization:
     lists = [name for field in ("exclude_modules", "ignore") for name in names_in(config, field)]
     excluded = left_out_by_wildcards(config, lists)
     algorithm = config.text("quant_algo", default="?")
+    kv_in_fp8 = config.text("kv_cache_quant_algo", default="FP8") == "FP8"
+    if (scheme := config.mapping("kv_cache_scheme")) is not None:
+        kv_in_fp8 &= scheme.integer("num_bits", 0, 64, default=8) == 8
     if algorithm != "MIXED_PRECISION":
-        return Quantization(_method(config, algorithm), (excluded,), head=True)
+        return Quantization(_method(config, algorithm), (excluded,), head=True, kv_in_fp8=kv_in_fp8)
     layers = config.mapping("quantized_layers")
     rules = [_rule(layers, name) for name in layers.values] if layers is not None else []
-    return Quantization(UNQUANTIZED, (excluded, *rules), head=True)
+    return Quantization(UNQUANTIZED, (excluded, *rules), head=True, kv_in_fp8=kv_in_fp8)
 
 
 def _rule(layers: Fields, name: str) -> Rule:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import methodcaller
 
-from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.fields import Fields
+from octavo_engine.model.quantization.expressions import expressions
 from octavo_engine.model.quantization.linear_method import LinearMethod
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 _PLAIN = re.compile(r"[\w.-]+")
 """A name, or some of its components, rather than a pattern."""
-_LONGEST_PATTERN = 1000
-"""Characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +30,6 @@ class Rule:
     patterns: tuple[re.Pattern[str], ...] = ()
     """That names begin with."""
 
-    def matches(self, name: str) -> bool:
-        """Whether it is one of the modules."""
-        if name in self.names or (self.ends and name.endswith(self.ends)):
-            return True
-        if self.parts and not self.parts.isdisjoint(_runs(name)):
-            return True
-        return any(pattern.match(name) for pattern in self.patterns)
-
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
@@ -49,7 +40,24 @@ class Quantization:
     rules: tuple[Rule, ...] = ()
     head: bool = False
     """Whether all this holds for the model's head too; else it is not quantized."""
+    kv_in_fp8: bool = True
+    """Whether scales that a checkpoint has for a KV cache are those of one in FP8."""
+    _by_name: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """The first rule for each of the whole names: a checkpoint may have a rule for each of 20,000 modules."""
+    _by_part: dict[str, int] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _tests: list[tuple[int, Callable[[str], object]]] = field(
+        default_factory=list, init=False, compare=False, repr=False
+    )
+    """What rules say other than that, in their order."""
     _found: dict[tuple[str, ...], LinearMethod] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for index, rule in enumerate(self.rules):
+            self._by_name.update((name, index) for name in rule.names if name not in self._by_name)
+            self._by_part.update((part, index) for part in rule.parts if part not in self._by_part)
+            if rule.ends:
+                self._tests.append((index, methodcaller("endswith", rule.ends)))
+            self._tests.extend((index, pattern.match) for pattern in rule.patterns)
 
     @property
     def name(self) -> str:
@@ -60,28 +68,39 @@ class Quantization:
     def method(self, *names: str) -> LinearMethod:
         """That of the module that has these names, in this program and in files."""
         if names not in self._found:
-            found = (rule.method for rule in self.rules if any(map(rule.matches, names)))
-            self._found[names] = next(found, self.default)
+            first = min((index for name in names for index in self._matches(name)), default=None)
+            self._found[names] = self.default if first is None else self.rules[first].method
         return self._found[names]
+
+    def _matches(self, name: str) -> Iterator[int]:
+        """Rules that match a name; the first one is among them."""
+        if name in self._by_name:
+            yield self._by_name[name]
+        if self._by_part:
+            yield from (self._by_part[run] for run in _runs(name) if run in self._by_part)
+        for index, test in self._tests:
+            if test(name):
+                yield index
+                return
 
 
 def left_out(config: Fields, names: Iterable[str]) -> Rule:
     """Modules that are not quantized, in a list as Hugging Face's quantizers read it: beginnings, ends or components of
     names, or regular expressions for beginnings."""
-    plain, patterns = list[str](), list[re.Pattern[str]]()
+    plain, texts = list[str](), list[str]()
     for name in names:
         if _PLAIN.fullmatch(name):
             plain.append(name)
         else:
-            patterns.append(expression(config, rf"(?:{name})(?:(?<=\.)|(?=\.|$))"))
-    return Rule(parts=frozenset(plain), ends=tuple(plain), patterns=tuple(patterns))
+            texts.append(rf"(?:{name})(?:(?<=\.)|(?=\.|$))")
+    return Rule(parts=frozenset(plain), ends=tuple(plain), patterns=expressions(config, texts))
 
 
 def left_out_by_wildcards(config: Fields, names: Iterable[str]) -> Rule:
     """The same in a list as modelopt writes it: names of modules and of what holds them, `*` for anything."""
     plain = [name for name in names if "*" not in name and "?" not in name]
-    patterns = [expression(config, fnmatch.translate(name)) for name in names if "*" in name or "?" in name]
-    return Rule(parts=frozenset(plain), patterns=tuple(patterns))
+    texts = [fnmatch.translate(name) for name in names if "*" in name or "?" in name]
+    return Rule(parts=frozenset(plain), patterns=expressions(config, texts))
 
 
 def names_in(config: Fields, name: str) -> list[str]:
@@ -92,16 +111,6 @@ def names_in(config: Fields, name: str) -> list[str]:
     if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
         raise config.wrong(name, values, "is no list of names")
     return values
-
-
-def expression(config: Fields, text: str) -> re.Pattern[str]:
-    """A checkpoint's regular expression; ModelLoadError if it is none."""
-    if len(text) > _LONGEST_PATTERN:
-        raise ModelLoadError(f"{config.origin}: a pattern of {len(text)} characters, more than {_LONGEST_PATTERN}")
-    try:
-        return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ModelLoadError(f"{config.origin}: {text!r} is no regular expression ({error})") from None
 
 
 def _runs(name: str) -> Iterable[str]:

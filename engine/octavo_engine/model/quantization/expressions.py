@@ -1,0 +1,81 @@
+"""Regular expressions of a checkpoint, refused where one could take long: Python's `re` goes back over each choice.
+
+How many ways an expression has to match a name is the product of the choices that follow one another in it: how often
+something is repeated, and which alternative it is. Repeats in repeats have a power of them. Groups that are not entered
+again (atomic ones, what looks ahead or behind) only add theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from re import _constants as ops  # type: ignore[attr-defined]  # Python has no public way to an expression's tree
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+from octavo_engine.errors import ModelLoadError
+from octavo_engine.model.fields import Fields
+
+_LONGEST = 1000
+"""Characters."""
+_MOST = 50_000
+"""Expressions of a list."""
+_REPEATS = 32
+"""As often as something without a bound is taken to be repeated: names have some 40 characters."""
+_MOST_WAYS = 40_000_000
+"""Of all expressions of a list: five repeats without a bound in one, or a thousand expressions with three.
+
+Five take some milliseconds for a name, and each further one ten times as long.
+"""
+_REPEATED = (ops.MAX_REPEAT, ops.MIN_REPEAT, ops.POSSESSIVE_REPEAT)
+
+
+def expressions(config: Fields, texts: Iterable[str]) -> tuple[re.Pattern[str], ...]:
+    """Those of one list; ModelLoadError if one is none, or if matching a name could take long."""
+    texts, found, left = list(texts), list[re.Pattern[str]](), _MOST_WAYS
+    if len(texts) > _MOST:
+        raise ModelLoadError(f"{config.origin}: {len(texts)} patterns in a list, more than {_MOST}")
+    for text in texts:
+        if len(text) > _LONGEST:
+            raise ModelLoadError(f"{config.origin}: a pattern of {len(text)} characters, more than {_LONGEST}")
+        try:
+            left -= _ways(_parser.parse(text))
+            if left >= 0:
+                found.append(re.compile(text))
+        except (re.error, RecursionError, OverflowError) as error:
+            raise ModelLoadError(f"{config.origin}: {text!r} is no regular expression ({error})") from None
+        if left < 0:
+            raise ModelLoadError(
+                f"{config.origin}: to match a name with {text!r} could take too long, by itself or after the patterns "
+                "before it; write fewer *, +, ? and |, and none that is inside of another's repeated group"
+            )
+    return tuple(found)
+
+
+def _ways(items: Sequence[tuple[Any, Any]]) -> int:
+    """Of what stands one after another in an expression; not much more than _MOST_WAYS if it is more."""
+    ways = 1
+    for kind, value in reversed(items):
+        if kind in (ops.ASSERT, ops.ASSERT_NOT):
+            ways += _ways(value[1])
+        elif kind is ops.ATOMIC_GROUP:
+            ways += _ways(value)
+        elif kind in _REPEATED:
+            ways *= _repeated(*value)
+        elif kind is ops.SUBPATTERN:
+            ways *= _ways(value[-1])
+        elif kind is ops.BRANCH:
+            ways *= sum(map(_ways, value[1]))
+        elif kind is ops.GROUPREF_EXISTS:
+            ways *= sum(_ways(item) for item in value[1:] if item is not None)
+        ways = min(ways, _MOST_WAYS + 1)
+    return ways
+
+
+def _repeated(least: int, most: int, item: Sequence[tuple[Any, Any]]) -> int:
+    ways, most = _ways(item), min(most, max(least, _REPEATS))
+    if ways == 1:
+        return max(least, most - least + 1)
+    if most > _MOST_WAYS.bit_length():
+        return _MOST_WAYS + 1
+    return sum(ways**count for count in range(least, most + 1))
