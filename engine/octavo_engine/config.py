@@ -125,7 +125,12 @@ class EngineConfig:
         maximum=65_536,
     )
     max_num_batched_tokens: int = setting(
-        2048, "int", "most tokens in one step; longer prompts are cut into chunks", minimum=1, maximum=1_048_576
+        2048,
+        "int",
+        "most tokens in one step; longer prompts are cut into chunks, or refused by encoders, which read whole prompts "
+        "in one step",
+        minimum=1,
+        maximum=1_048_576,
     )
     block_size: int = setting(16, "int", "tokens in one block of the KV cache", choices=(16, 32, 64, 128))
     gpu_memory_utilization: float = setting(

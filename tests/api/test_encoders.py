@@ -138,6 +138,33 @@ def test_an_encoder_says_what_it_does_not_do(embedding: tuple[RealServer, Any, A
     assert classes.status_code == 400 and "no classes" in classes.json()["error"]["message"]
 
 
+def test_many_characters_may_be_few_tokens(embedding: tuple[RealServer, Any, Any]) -> None:
+    """Spaces are none, and a word of any length is one [UNK]: nothing is cut or refused by characters."""
+    server, model, tokenizer = embedding
+    for text in (f"fox{' ' * 2000}crow", f"{'x' * 2000} cheese"):
+        for more in ({}, {"truncate_prompt_tokens": -1}, {"truncate_prompt_tokens": 4}):
+            answer = server.http.post("/v1/embeddings", json={"input": text, **more}).json()
+            assert answer["data"][0]["embedding"] == pytest.approx(mean_vector(model, tokenizer, text), abs=1e-4)
+            assert answer["usage"]["prompt_tokens"] == 4
+    cut = server.http.post("/v1/embeddings", json={"input": f"fox{' ' * 2000}crow", "truncate_prompt_tokens": 3}).json()
+    assert cut["data"][0]["embedding"] == pytest.approx(mean_vector(model, tokenizer, "fox"), abs=1e-4)
+    for more in ({}, {"truncate_prompt_tokens": -1}):
+        refused = server.http.post("/v1/embeddings", json={"input": f"fox{' ' * (1 << 20)}", **more})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert "at most 1048576 are read" in refused.json()["error"]["message"]
+
+
+def test_a_pair_of_many_characters_is_whole(cross_encoder: tuple[RealServer, Any, Any]) -> None:
+    server, model, tokenizer = cross_encoder
+    first, second = f"crow{' ' * 2000}fox", f"a{' ' * 2000}cheese"
+    with torch.inference_mode():
+        logit = model(**tokenizer(first, second, return_tensors="pt")).logits.item()
+    for more in ({}, {"truncate_prompt_tokens": -1}):
+        body = {"text_1": first, "text_2": second, "use_activation": False, **more}
+        answer = server.http.post("/v1/score", json=body).json()
+        assert answer["data"][0]["score"] == pytest.approx(logit, abs=1e-3)
+
+
 def test_pairs_are_ranked_by_a_cross_encoder(cross_encoder: tuple[RealServer, Any, Any]) -> None:
     """As transformers scores them, whose tokenizer marks the second text; the best come first."""
     server, model, tokenizer = cross_encoder

@@ -13,13 +13,17 @@ import annotated_types
 import openai
 import pytest
 from pydantic import AfterValidator, BaseModel, Field
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
 
 from octavo_engine.server.anthropic import protocol as anthropic_protocol
 from octavo_engine.server.auth import KeyFile
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai import fields, prepare_chat, prepare_completion, protocol
+from octavo_engine.server.openai.prompts import encode_text
 from octavo_engine.server.openai.responses import protocol as responses_protocol
+from octavo_engine.text.parts import TokenizerParts
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api import odd_worker
 from tests.api.scripted_engine import READY
@@ -235,10 +239,22 @@ def test_context_length_says_by_how_much(server: Served) -> None:
 
 
 def test_a_text_that_cannot_fit_is_refused_unread(server: Served) -> None:
-    answer = server.http.post(TEXT, json={"prompt": "x" * 200_000})
+    """By a limit of its own where the tokenizer drops some characters, as the demo model's does."""
+    answer = server.http.post(TEXT, json={"prompt": "x" * ((1 << 20) + 1)})
     error = check_shape(answer)
     assert error["code"] == "context_length_exceeded"
-    assert "200000 characters" in error["message"]
+    assert "1048577 characters is too long: with this model's tokenizer at most 1048576 are read" in error["message"]
+
+
+def test_characters_say_what_cannot_fit_where_no_byte_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Backend(models.BPE({letter: at for at, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    model = LoadedModel(READY, Tokenizer(TokenizerParts(backend)))
+    assert len(encode_text(model, "x" * 2000, False, "prompt", keep=512)) == 512
+    assert len(encode_text(model, "x" * 1024, False, "prompt")) == 1024, "two bytes spell a token at most"
+    monkeypatch.setattr(Tokenizer, "encode", None)  # such a text is not tokenized
+    with pytest.raises(APIError, match="a text of 1025 characters cannot fit into this model's context of 512 tokens"):
+        encode_text(model, "x" * 1025, False, "prompt")
 
 
 def test_request_id_is_echoed_when_it_is_one(server: Served) -> None:

@@ -148,6 +148,14 @@ def test_classes_in_vllms_shape(start: Any) -> None:
     assert probs == pytest.approx([math.exp(3) / total, 1 / total, 1 / total, math.exp(0.5) / total])
 
 
+def test_classes_are_bounded_in_number(start: Any) -> None:
+    server = as_classifier(start, *map(str, range(1 << 16)))
+    refused = server.http.post("/classify", json={"input": [[5]] * 33})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+    assert "33 lists of probabilities have 2162688 numbers" in refused.json()["error"]["message"]
+    assert "in 2 requests" in refused.json()["error"]["message"]
+
+
 def test_pairs_are_scored_together_by_a_model_with_one_class(start: Any) -> None:
     server = as_classifier(start, "only", activation="sigmoid")
     encode, score = server.tokenizer.encode, 1 / (1 + math.exp(-3.0))

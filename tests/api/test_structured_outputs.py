@@ -93,6 +93,16 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "response_format",
         "no tag begins with the trigger 'x'",
     ),
+    "too many triggers": (
+        {"response_format": {"type": "structural_tag", **OLDER, "triggers": [f"<{index}" for index in range(65)]}},
+        "response_format.triggers",
+        "at most 64",
+    ),
+    "a trigger twice": (
+        {"response_format": {"type": "structural_tag", **OLDER, "triggers": ["<", "<"]}},
+        "response_format",
+        "the trigger '<' is given twice",
+    ),
     "a tag whose schema is wrong": (
         {"response_format": {"type": "structural_tag", "format": {**TAG, "type": "tag", "content": BROKEN}}},
         "response_format",

@@ -105,6 +105,20 @@ def test_vectors_alone_and_in_a_crowd(family: str, tmp_path: Path) -> None:
         llm.close()
 
 
+def test_roberta_counts_no_position_for_padding(tmp_path: Path) -> None:
+    """Tokens of padding within prompts, alone and in a crowd."""
+    model, prompts = saved("RobertaModel", tmp_path), prompts_of(9, 4, 20)
+    prompts = [[1, *prompts[0]], [*prompts[1], 1, 1], [*prompts[2][:7], 1, *prompts[2][7:], 1, 5], prompts[2]]
+    with torch.inference_mode():
+        expected = torch.stack([model(torch.tensor([prompt])).last_hidden_state[0].mean(0) for prompt in prompts])
+    say_pooling(tmp_path, "mean_tokens")
+    llm = LLM(str(tmp_path), **SETTINGS)
+    for index, prompt in enumerate(prompts):
+        assert close_to(pooled(llm, [prompt]), expected[index : index + 1])
+    assert close_to(pooled(llm, prompts), expected)
+    llm.close()
+
+
 @pytest.mark.parametrize("family", CASES)
 @pytest.mark.parametrize("labels", [1, 3])
 def test_classes(family: str, labels: int, tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from octavo_engine.structured.grammar import GrammarError, check_grammar
+from octavo_engine.structured.grammar import GrammarError, check_grammar, choice_grammar, json_schema_grammar, literal
 from octavo_engine.structured.structural_tags import structural_tag_grammar
 
 JSON = {
@@ -90,6 +91,34 @@ def test_texts(form: dict[str, Any], text: str, allowed: bool, tokens: LLTokeniz
     assert allows(form, text, tokens) == allowed
 
 
+def test_any_character_may_stand_in_a_text() -> None:
+    """Control characters are written with escapes, and `::=` makes no GBNF of a grammar."""
+    tokens = LLTokenizer("byte")
+    words = "".join(map(chr, [*range(32), 127, 0x85, 0x2028])) + '"\\ ::='
+    assert allows({"type": "const_string", "value": words}, words, tokens)
+    assert allows(tag(f"<{words}", {"type": "any_text"}, f"{words}>"), f"<{words} text {words}>", tokens)
+    assert allows({**triggered(), "triggers": ["\x7f"], "tags": [tag("\x7fa", WORD, "b")]}, 'x \x7fasay "b', tokens)
+    choices = choice_grammar([words])
+    check_grammar(choices)
+    assert LLMatcher(tokens, choices).try_consume_tokens(tokens.tokenize_str(words)) == len(tokens.tokenize_str(words))
+
+
+def test_triggers_share_the_rule_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is checked once, however many triggers lead to it; what grows beyond the limit ends at once."""
+    checked, written = Mock(wraps=json_schema_grammar), Mock(wraps=literal)
+    monkeypatch.setattr("octavo_engine.structured.structural_tags.json_schema_grammar", checked)
+    monkeypatch.setattr("octavo_engine.structured.structural_tags.literal", written)
+    tags = [tag("<call=f>", JSON, "</call>")]
+    several = {**triggered(), "triggers": ["<", "<c", "<call"], "tags": tags}
+    assert structural_tag_grammar(several).count("%json") == 1 == checked.call_count
+    written.reset_mock()
+    triggers = ["<" + "c" * index for index in range(64)]
+    tags = [tag("<" + "c" * 64, JSON, f"{index}" * 200) for index in range(128)]
+    with pytest.raises(GrammarError, match="more than 262144 characters"):
+        structural_tag_grammar({**triggered(), "triggers": triggers, "tags": tags})
+    assert written.call_count < 64 * 128, "as many as all tags of all triggers have"
+
+
 @pytest.mark.parametrize(
     ("form", "says"),
     [
@@ -98,6 +127,8 @@ def test_texts(form: dict[str, Any], text: str, allowed: bool, tokens: LLTokeniz
         (tag("<x>", {"type": "any_text"}, ""), "needs an end"),
         ({**triggered(), "triggers": ["<call=f"]}, "begins with none of the triggers"),
         ({**triggered(), "triggers": ["<call=", "x"]}, "no tag begins with the trigger 'x'"),
+        ({**triggered(), "triggers": ["<call=", "<call="]}, "'<call=' is given twice"),
+        ({"type": "const_string", "value": "\ud800"}, "half of a surrogate pair"),
         ({"type": "regex", "pattern": "(a"}, "regex"),
     ],
 )

@@ -4,17 +4,19 @@ import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from octavo_engine.errors import ModelLoadError
 from octavo_engine.model.gguf_file import GGUFFile, read_gguf
 from octavo_engine.model.source import ModelFiles
 from octavo_engine.text import gguf_tokenizer
+from octavo_engine.text.parts import TokenizerParts
 from octavo_engine.text.tokenizer import Tokenizer, load_tokenizer
 from tests.text.probes import DIGITS, PROBES
 
@@ -53,6 +55,38 @@ def test_special_tokens_of_the_demo_model(smollm2: Tokenizer) -> None:
     assert smollm2.is_special(2)
     assert smollm2.decode(smollm2.encode("Hi<|im_end|>")) == "Hi"
     assert smollm2.token_text(2) == "<|im_end|>"
+
+
+def test_what_a_token_can_stand_for(smollm2: Tokenizer) -> None:
+    """Byte-level BPE has a limit; no other has, nor one that drops whitespace, words or bytes."""
+    assert smollm2.most_characters is None and smollm2.encode("\x04" * 50) == []
+    assert smollm2.encode_beginning("a b c", 2) == smollm2.encode("a b c")[:2]
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = {letter: index for index, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}
+
+    def most(steps: Any, model: Any = None, normalizer: Any = None, added: Any = ()) -> int | None:
+        backend = Backend(model or models.BPE(letters, []))
+        backend.pre_tokenizer, backend.decoder = steps, decoders.ByteLevel()
+        if normalizer is not None:
+            backend.normalizer = normalizer
+        backend.add_tokens(list(added))
+        return Tokenizer(TokenizerParts(backend)).most_characters
+
+    digits = pre_tokenizers.Sequence([pre_tokenizers.Digits(), level])
+    assert most(level) == most(digits) == most(level, normalizer=normalizers.NFC()) == 2
+    assert most(level, added=[AddedToken("<mask>")]) == 6
+    removed = pre_tokenizers.Split(" ", behavior="removed")
+    few = {letter: index for letter, index in letters.items() if letter != "a"}
+    for found in (
+        most(pre_tokenizers.Whitespace()),
+        most(pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), level])),
+        most(pre_tokenizers.Sequence([removed, level])),
+        most(level, normalizer=normalizers.Strip()),
+        most(level, added=[AddedToken("<mask>", lstrip=True)]),
+        most(level, models.BPE({letter: index for index, letter in enumerate(few)}, [])),
+        most(level, models.WordPiece({**letters, "[UNK]": 256}, unk_token="[UNK]")),
+    ):
+        assert found is None
 
 
 def test_ids_beyond_the_vocabulary_are_nothing(smollm2: Tokenizer) -> None:

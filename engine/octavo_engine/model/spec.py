@@ -707,6 +707,9 @@ class PositionSpec:
     """Whether rows are computed, sines before cosines (arXiv 1706.03762), instead of stored."""
     zero_row: int | None = None
     """Of computed ones, that of padding, which is zero (fairseq)."""
+    uncounted: int | None = None
+    """This token is no position: it has the row of its own number (RoBERTa's padding). Of encoders alone, whose steps
+    have whole prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

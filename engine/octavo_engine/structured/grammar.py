@@ -60,7 +60,22 @@ def regex_grammar(regex: str) -> str:
 
 def choice_grammar(choices: Sequence[str]) -> str:
     """One of the given texts."""
-    return lark_grammar("start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices))
+    return written_grammar("start: " + " | ".join(map(literal, choices)))
+
+
+def literal(text: str) -> str:
+    """A text as a string of Lark, with escapes as in JSON, and for DEL too; GrammarError for what is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise GrammarError(f"{text[:100]!r} holds half of a surrogate pair, which is no character") from None
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
+
+
+def written_grammar(text: str) -> str:
+    """What was written here in llguidance's variant of Lark's notation: `::=` in its strings makes it no GBNF."""
+    _check_length(text)
+    return LLMatcher.grammar_from_lark(text)
 
 
 def lark_grammar(text: str) -> str:

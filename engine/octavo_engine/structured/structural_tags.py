@@ -12,7 +12,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from octavo_engine.structured.grammar import WHITESPACE, GrammarError, json_schema_grammar, lark_grammar, regex_grammar
+from octavo_engine.structured.grammar import (
+    MAX_CHARACTERS,
+    WHITESPACE,
+    GrammarError,
+    json_schema_grammar,
+    literal,
+    regex_grammar,
+    written_grammar,
+)
 
 _TEXT = r"/(.|\n)*/"
 
@@ -21,7 +29,7 @@ def structural_tag_grammar(form: Mapping[str, Any]) -> str:
     """The grammar of a `format`; GrammarError names a part that is not supported where it stands."""
     rules = _Rules()
     start = rules.of(form, last=True)
-    return lark_grammar("\n".join([f"start: {start}", *rules.lines]))
+    return written_grammar("\n".join([f"start: {start}", *rules.lines]))
 
 
 class _Rules:
@@ -29,6 +37,9 @@ class _Rules:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self._characters = 0
+        self._names: dict[str, str] = {}
+        """Of the rules of schemas and regular expressions, which several triggers may lead to."""
 
     def of(self, form: Mapping[str, Any], *, last: bool) -> str:
         """A part as an expression; `last` where nothing follows it, so that a text may be endless."""
@@ -39,7 +50,7 @@ class _Rules:
             return self._several(form, last)
         make: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
             "any_text": lambda _: _TEXT,
-            "const_string": lambda part: _literal(part["value"]),
+            "const_string": lambda part: literal(part["value"]),
             "json_schema": self._json,
             "regex": self._regex,
             "tag": self._tag,
@@ -56,35 +67,45 @@ class _Rules:
 
     def _json(self, form: Mapping[str, Any]) -> str:
         schema = {} if form["json_schema"] is True else form["json_schema"]
-        json_schema_grammar(schema)  # says what is wrong with it
-        return self._named(f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}")
+        rule = f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
+        return self._once(rule, lambda: json_schema_grammar(schema))
 
     def _regex(self, form: Mapping[str, Any]) -> str:
-        regex_grammar(form["pattern"])
-        return self._named(_between_slashes(form["pattern"]))
+        return self._once(_between_slashes(form["pattern"]), lambda: regex_grammar(form["pattern"]))
+
+    def _once(self, expression: str, check: Callable[[], object]) -> str:
+        """The one rule of an expression; the check says what is wrong with it."""
+        if expression not in self._names:
+            check()
+            self._names[expression] = self._named(expression)
+        return self._names[expression]
 
     def _named(self, expression: str, attributes: str = "") -> str:
         name = f"part_{len(self.lines)}"
         self.lines.append(f"{name}{attributes}: {expression}")
+        self._characters += len(self.lines[-1])
+        if self._characters > MAX_CHARACTERS:
+            raise GrammarError(f"structural_tag: its grammar has more than {MAX_CHARACTERS} characters")
         return name
 
     def _tag(self, tag: Mapping[str, Any], skipped: int = 0) -> str:
         """A tag without its first `skipped` characters, which have been written."""
         ends = [tag["end"]] if isinstance(tag["end"], str) else tag["end"]
-        end = " | ".join(map(_literal, ends))
+        end = " | ".join(map(literal, ends))
         if tag["content"]["type"] != "any_text":
             content = self.of(tag["content"], last=False)
-            return f"{_literal(tag['begin'][skipped:])} {content} ({end})"
+            return f"{literal(tag['begin'][skipped:])} {content} ({end})"
         if not all(ends):
             raise GrammarError("structural_tag: a tag with any_text needs an end that is not empty")
-        return f"{_literal(tag['begin'][skipped:])} {self._named(f'{_TEXT} ({end})', '[lazy]')}"
+        return f"{literal(tag['begin'][skipped:])} {self._named(f'{_TEXT} ({end})', '[lazy]')}"
 
     def _separated(self, form: Mapping[str, Any]) -> str:
         tag = self._named(" | ".join(self._tag(each) for each in form["tags"]))
-        more = "" if form["stop_after_first"] else f" ({_literal(form['separator'])} {tag})*"
+        more = "" if form["stop_after_first"] else f" ({literal(form['separator'])} {tag})*"
         return f"({tag}{more})" if form["at_least_one"] else f"({tag}{more})?"
 
     def _triggered(self, form: Mapping[str, Any]) -> str:
+        _check_distinct(form["triggers"])
         tag = self._named(" | ".join(self._after(trigger, form["tags"]) for trigger in form["triggers"]))
         _check_triggers(form)
         first = self._named(" | ".join(self._tag(each) for each in form["tags"])) if form["at_least_one"] else ""
@@ -97,8 +118,14 @@ class _Rules:
         rests = [self._tag(each, len(trigger)) for each in tags if each["begin"].startswith(trigger)]
         if not rests:
             raise GrammarError(f"structural_tag: no tag begins with the trigger {trigger!r}")
-        text = self._named(f"{_TEXT} {_literal(trigger)}", "[lazy]")
-        return f"{text} ({' | '.join(rests)})"
+        text = self._named(f"{_TEXT} {literal(trigger)}", "[lazy]")
+        return self._named(f"{text} ({' | '.join(rests)})")
+
+
+def _check_distinct(triggers: Sequence[str]) -> None:
+    for index, trigger in enumerate(triggers):
+        if trigger in triggers[:index]:
+            raise GrammarError(f"structural_tag: the trigger {trigger!r} is given twice")
 
 
 def _check_triggers(form: Mapping[str, Any]) -> None:
@@ -112,7 +139,3 @@ def _between_slashes(pattern: str) -> str:
     escapes = {"/": r"\/", "\n": r"\n"}
     escaped = re.sub(r"\\.|/|\n", lambda found: escapes.get(found[0], found[0]), pattern, flags=re.DOTALL)
     return f"/{escaped}/"
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

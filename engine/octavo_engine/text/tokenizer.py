@@ -13,6 +13,7 @@ from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.hf_files import read_directory
 from octavo_engine.text.parts import TokenizerParts, library_errors
 from octavo_engine.text.pieces import spelling_of
+from octavo_engine.text.token_reach import most_characters
 
 MAX_VOCABULARY = 1 << 20
 """Tokens, four times as many as large vocabularies have. Each id has its place in what guides answers."""
@@ -51,12 +52,14 @@ class Tokenizer:
             self.chat_template = ChatTemplate(parts.chat_template, parts.special_tokens)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1
         """One more than the largest token id."""
-        self.longest_token = max((len(piece.encode()) for piece in vocabulary), default=1)
-        """Most bytes that one token can stand for: bounds the work on a text that cannot fit anyway."""
+        longest = max((len(piece.encode()) for piece in vocabulary), default=1)
+        self.most_characters = most_characters(self._backend, vocabulary)
+        """Most characters that one token can stand for: bounds the work on a text that cannot fit anyway. None: some
+        stand for any number."""
         if self.vocab_size > MAX_VOCABULARY:
             raise ValueError(f"its largest token id is {self.vocab_size - 1}, and ids are below {MAX_VOCABULARY}")
-        if self.longest_token > MAX_TOKEN_BYTES:
-            raise ValueError(f"it has a token of {self.longest_token} bytes, and at most {MAX_TOKEN_BYTES} are allowed")
+        if longest > MAX_TOKEN_BYTES:
+            raise ValueError(f"it has a token of {longest} bytes, and at most {MAX_TOKEN_BYTES} are allowed")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written in it are taken as such.
@@ -64,6 +67,19 @@ class Tokenizer:
         Releases the interpreter lock while it works (`encode` of the library does not, `encode_batch` does).
         """
         return self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def encode_beginning(self, text: str, keep: int, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; of more than `keep`, without its last ones, and with all that the tokenizer adds.
+
+        ValueError if those leave no room. Releases the interpreter lock while it works.
+        """
+        found = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        ids = found.ids
+        own = [place for place, text_of in enumerate(found.sequence_ids) if text_of == 0]
+        if (added := len(ids) - len(own)) >= keep:
+            raise ValueError(f"beside the {added} tokens that the tokenizer adds")
+        dropped = frozenset(own[keep - added :])
+        return [token for place, token in enumerate(ids) if place not in dropped]
 
     def encode_pair(self, first: str, second: str, keep: int | None = None) -> TextPair:
         """Token ids of two texts as the tokenizer joins them; of more than `keep`, without the last of the second.

@@ -83,7 +83,7 @@ def _read(kind: _Kind, architecture: str, fields: Fields) -> ModelSpec:
         head=None,
         classifier=_classifier(kind, fields) if _classifies(architecture) else None,
         embedding_norm=norm,
-        positions=PositionSpec(offset=first),
+        positions=PositionSpec(offset=first, uncounted=first - 1 if first else None),
         token_types=fields.integer("type_vocab_size", 0, 1 << 16),
         names=replace(kind.names, classifier_dense=kind.head[0], classifier=kind.head[1]),
         stored_names=_stored_names(kind, architecture),

@@ -64,7 +64,7 @@ class Input(nn.Module):
         if self.projection is not None:
             x = self.projection(x)
         if self.positions is not None:
-            x = x + self.positions(positions)
+            x = x + self.positions(positions, token_ids)
         if self.types is not None:
             pair = second_text is not None and len(self.types) > 1
             x = x + (self.types[cast("Tensor", second_text).long()] if pair else self.types[0])

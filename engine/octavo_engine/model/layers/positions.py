@@ -32,8 +32,10 @@ class PositionTable(nn.Module):
         else:
             self.weight = parameter(rows, spec.hidden_size, dtype=options.dtype, device=options.device)
 
-    def forward(self, positions: Tensor) -> Tensor:
-        """[T] int64 to [T, hidden]."""
+    def forward(self, positions: Tensor, token_ids: Tensor) -> Tensor:
+        """[T] int64 and [T] to [T, hidden]."""
+        if self.spec.uncounted is not None:
+            positions = _counted(positions, token_ids != self.spec.uncounted, self.spec.uncounted - self.spec.offset)
         return F.embedding(positions + self.spec.offset, self.weight)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
@@ -42,6 +44,14 @@ class PositionTable(nn.Module):
             yield ignored(f"{name}.weights")
         else:
             yield plain(f"{name}.weight", self.weight, unsharded(len(self.weight)))
+
+
+def _counted(positions: Tensor, counts: Tensor, otherwise: int) -> Tensor:
+    """Positions [T] of whole prompts among the tokens that count, [T] bool; `otherwise` for those that do not."""
+    ends = counts.cumsum(0)
+    first = (torch.arange(len(positions), device=positions.device) - positions).clamp(min=0)  # no prompt in trial steps
+    before = (ends - counts.long())[first]
+    return torch.where(counts, ends - before - 1, otherwise)
 
 
 def sinusoids(rows: int, size: int) -> Tensor:

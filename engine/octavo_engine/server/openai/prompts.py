@@ -13,6 +13,11 @@ from octavo_engine.server.openai.protocol import GenerationBody, Message, Templa
 from octavo_engine.server.openai.tools import call_for_template, described
 from octavo_engine.text.chat_template import ChatTemplateError
 
+MAX_CHARACTERS = 1 << 20
+"""Of a text whose number of tokens is not known before it is tokenized."""
+_CHARACTERS_PER_TOKEN = 16
+"""Three times as many as a token of usual text has: such a text is longer where the context is that long."""
+
 
 def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
     """APIError 400 for an empty prompt or for ids beyond the width of the logits."""
@@ -37,23 +42,30 @@ def encode_text(
 
     A text that cannot fit whatever its tokens is refused, or cut, before it is tokenized.
     """
-    if keep is not None and keep <= model.ready.max_model_len:
-        text = text[-keep * model.tokenizer.longest_token :]
+    if keep is not None and (reach := characters_of(model, keep)) is not None:
+        text = text[-reach:]
     check_text(model, text, param)
     ids = model.tokenizer.encode(text, add_special_tokens)
     return ids if keep is None else ids[-keep:]
 
 
+def characters_of(model: LoadedModel, keep: int) -> int | None:
+    """Characters of which any `keep` tokens are a part; None if there may be more, or if so many tokens cannot fit."""
+    most = model.tokenizer.most_characters
+    return None if most is None or keep > model.ready.max_model_len else keep * most
+
+
 def check_text(model: LoadedModel, text: str, param: str) -> None:
-    """APIError 400 for a text that cannot fit whatever its tokens are, or that is no text."""
+    """APIError 400 for a text that cannot fit whatever its tokens are, that is too long to count them, or no text."""
     longest = model.ready.max_model_len
-    if len(text) > longest * model.tokenizer.longest_token:
-        raise APIError(
-            400,
-            f"a text of {len(text)} characters cannot fit into this model's context of {longest} tokens",
-            param=param,
-            code="context_length_exceeded",
-        )
+    message = None
+    if (reach := characters_of(model, longest)) is not None:
+        if len(text) > reach:
+            message = f"a text of {len(text)} characters cannot fit into this model's context of {longest} tokens"
+    elif len(text) > (most := max(MAX_CHARACTERS, longest * _CHARACTERS_PER_TOKEN)):
+        message = f"a text of {len(text)} characters is too long: with this model's tokenizer at most {most} are read"
+    if message is not None:
+        raise APIError(400, message, param=param, code="context_length_exceeded")
     try:
         text.encode()
     except UnicodeEncodeError:

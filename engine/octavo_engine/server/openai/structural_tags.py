@@ -11,6 +11,7 @@ from octavo_engine.structured.grammar import MAX_CHARACTERS
 
 _MAX_DEPTH = 8
 _MAX_PARTS = 128
+_MAX_TRIGGERS = 64
 _KINDS = (
     "const_string",
     "json_schema",
@@ -79,6 +80,9 @@ class Tag(_Part):
     end: Words | Annotated[list[Words], Field(min_length=1, max_length=_MAX_PARTS)]
 
 
+Triggers = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1, max_length=_MAX_TRIGGERS)
+]
 Tags = Annotated[list[Tag], Field(min_length=1, max_length=_MAX_PARTS)]
 
 
@@ -86,7 +90,7 @@ class TriggeredTags(_Part):
     """Any text, in which a trigger begins one of the tags."""
 
     type: Literal["triggered_tags"]
-    triggers: Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1, max_length=64)]
+    triggers: Triggers
     tags: Tags
     at_least_one: bool = False
     stop_after_first: bool = False

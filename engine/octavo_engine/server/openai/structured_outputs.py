@@ -13,7 +13,7 @@ from octavo_engine.output_parsing.formats.forced import call_schema
 from octavo_engine.output_parsing.formats.tool import Tool
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.refused import NotYet
-from octavo_engine.server.openai.structural_tags import Form, Structure, older_form
+from octavo_engine.server.openai.structural_tags import Form, Structure, Triggers, older_form
 from octavo_engine.structured.grammar import (
     MAX_CHARACTERS,
     GrammarError,
@@ -88,7 +88,7 @@ class StructuralTag(_Strict):
     type: Literal["structural_tag"] = "structural_tag"
     format: Form | None = None
     structures: Annotated[list[Structure], Field(min_length=1, max_length=128)] | None = None
-    triggers: Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1)] | None = None
+    triggers: Triggers | None = None
 
     @model_validator(mode="after")
     def _one_form(self) -> StructuralTag:

@@ -13,13 +13,13 @@ from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
 from octavo_engine.server.openai.preparation import answer_length
-from octavo_engine.server.openai.prompts import check_prompt, check_text, encode_text
+from octavo_engine.server.openai.prompts import characters_of, check_prompt, check_text, encode_text
 from octavo_engine.server.pooling.protocol import ClassifyBody, EmbeddingBody, PooledBody, RerankBody, ScoreBody
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest, TextOptions
 from octavo_engine.text.tokenizer import TextPair
 
 MAX_NUMBERS = 1 << 21
-"""Numbers in all vectors of one answer."""
+"""Numbers in all vectors, or probabilities of all classes, of one answer."""
 
 
 def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
@@ -33,16 +33,21 @@ def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
     if dimensions is not None and body.normalize is False:
         message = "normalize: vectors that are cut to dimensions have length 1; leave one of the two out"
         raise APIError(400, message, param="normalize")
-    numbers = len(body.input) * (dimensions or info.size)
-    if numbers > MAX_NUMBERS:
-        message = (
-            f"input: {len(body.input)} vectors have {numbers} numbers, more than {MAX_NUMBERS} in one answer; send the "
-            f"inputs in {-(-numbers // MAX_NUMBERS)} requests"
-        )
-        raise APIError(400, message, param="input")
+    _check_numbers(len(body.input), dimensions or info.size, "vectors")
     normalize = dimensions is not None or (info.normalize if body.normalize is None else body.normalize)
     options = PooledOptions(dimensions=dimensions, normalize=normalize, base64=body.encoding_format == "base64")
     return _prepared(model, body, body.input, "input", options)
+
+
+def _check_numbers(inputs: int, each: int, called: str) -> None:
+    """APIError 400 if an answer would be too large; `each` are the numbers for one input."""
+    numbers = inputs * each
+    if numbers > MAX_NUMBERS:
+        message = (
+            f"input: {inputs} {called} have {numbers} numbers, more than {MAX_NUMBERS} in one answer; send the "
+            f"inputs in {-(-inputs // max(1, MAX_NUMBERS // each))} requests"
+        )
+        raise APIError(400, message, param="input")
 
 
 def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
@@ -52,6 +57,7 @@ def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
     if info is None:
         message = "this model has no classes: it is no ...ForSequenceClassification"
         raise APIError(400, message, param="model", code="unsupported_parameter")
+    _check_numbers(len(body.input), len(info.labels), "lists of probabilities")
     options = PooledOptions(activation=_activation(info, body.use_activation), labels=info.labels)
     return _prepared(model, body, body.input, "input", options)
 
@@ -128,13 +134,10 @@ def _encode_pair(model: LoadedModel, body: PooledBody, first: str, second: str, 
         raise APIError(400, message, param="add_special_tokens", code="unsupported_parameter")
     longest = model.ready.max_model_len
     keep = longest if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
-    characters = longest * model.tokenizer.longest_token
     check_text(model, first, param)
-    if keep is None:
-        check_text(model, second, param)
-    else:
-        second = second[:characters]
-        check_text(model, second, param)
+    if keep is not None:
+        second = second[: characters_of(model, keep)]
+    check_text(model, second, param)
     try:
         pair = model.tokenizer.encode_pair(first, second, keep)
     except ValueError as error:
@@ -183,15 +186,10 @@ def _encode(model: LoadedModel, body: PooledBody, text: str | list[int], param: 
     special = body.add_special_tokens is not False
     if keep is None:
         return check_prompt(encode_text(model, text, special, param), model.ready, param)
-    short = text[: min(keep, model.ready.max_model_len) * model.tokenizer.longest_token]
-    plain = encode_text(model, short, False, param)
-    added = model.tokenizer.encode("", special)
-    if len(added) >= keep:
-        message = f"truncate_prompt_tokens: {keep} leaves no room beside the {len(added)} that the tokenizer adds"
-        raise APIError(400, message, param="truncate_prompt_tokens")
-    if len(plain) + len(added) <= keep and len(short) == len(text):
-        return check_prompt(encode_text(model, text, special, param), model.ready, param)
-    complete = encode_text(model, short, special, param)
-    before = next((at for at in range(len(added) + 1) if complete[at : at + len(plain)] == plain), 0)
-    kept = [*complete[:before], *plain[: keep - len(added)], *complete[before + len(plain) :]]
-    return check_prompt(kept, model.ready, param)
+    short = text[: characters_of(model, keep)]
+    check_text(model, short, param)
+    try:
+        return check_prompt(model.tokenizer.encode_beginning(short, keep, special), model.ready, param)
+    except ValueError as error:
+        message = f"truncate_prompt_tokens: {keep} leaves no room {error}"
+        raise APIError(400, message, param="truncate_prompt_tokens") from None
