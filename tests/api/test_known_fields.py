@@ -137,6 +137,12 @@ def test_a_prompt_is_cut_to_what_the_context_has_room_for(server: Served) -> Non
     assert [len(request.prompt_token_ids) for request in server.engine.requests[3:]] == [412]
 
 
+def test_a_prompt_whose_last_tokens_stand_too_far_back_is_refused(server: Served) -> None:
+    """The demo's tokenizer drops these characters, so that the tokens to keep may stand before any number of them."""
+    answer = post(server, TEXT, prompt="Hi" + "\x04" * (1 << 20), truncate_prompt_tokens=-1)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 @pytest.mark.parametrize("value", [0, -2, 1.5, "3", True])
 def test_a_prompt_is_not_cut_to_nonsense(server: Served, value: Any) -> None:
     answer = post(server, TEXT, truncate_prompt_tokens=value)

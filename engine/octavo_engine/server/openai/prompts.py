@@ -40,13 +40,18 @@ def encode_text(
 ) -> list[int]:
     """Token ids: all of them, or the last `keep`.
 
-    A text that cannot fit whatever its tokens is refused, or cut, before it is tokenized.
+    A text that cannot fit whatever its tokens are is refused, or cut, before it is tokenized.
     """
-    if keep is not None and (reach := characters_of(model, keep)) is not None:
-        text = text[-reach:]
+    whole = len(text)
+    if keep is not None and keep <= model.ready.max_model_len:
+        text = text[-(characters_of(model, keep) or _most_read(model)) :]
     check_text(model, text, param)
     ids = model.tokenizer.encode(text, add_special_tokens)
-    return ids if keep is None else ids[-keep:]
+    if keep is None:
+        return ids
+    if len(ids) < keep and len(text) < whole:  # what was cut away may have had tokens that are to be kept
+        raise _too_long(model, whole, param)
+    return ids[-keep:]
 
 
 def characters_of(model: LoadedModel, keep: int) -> int | None:
@@ -57,19 +62,27 @@ def characters_of(model: LoadedModel, keep: int) -> int | None:
 
 def check_text(model: LoadedModel, text: str, param: str) -> None:
     """APIError 400 for a text that cannot fit whatever its tokens are, that is too long to count them, or no text."""
-    longest = model.ready.max_model_len
-    message = None
-    if (reach := characters_of(model, longest)) is not None:
-        if len(text) > reach:
-            message = f"a text of {len(text)} characters cannot fit into this model's context of {longest} tokens"
-    elif len(text) > (most := max(MAX_CHARACTERS, longest * _CHARACTERS_PER_TOKEN)):
-        message = f"a text of {len(text)} characters is too long: with this model's tokenizer at most {most} are read"
-    if message is not None:
-        raise APIError(400, message, param=param, code="context_length_exceeded")
+    reach = characters_of(model, model.ready.max_model_len)
+    if len(text) > (_most_read(model) if reach is None else reach):
+        raise _too_long(model, len(text), param)
     try:
         text.encode()
     except UnicodeEncodeError:
         raise APIError(400, f"{param}: half of a surrogate pair is no character", param=param) from None
+
+
+def _most_read(model: LoadedModel) -> int:
+    """Most characters of a text whose number of tokens is not known before it is tokenized."""
+    return max(MAX_CHARACTERS, model.ready.max_model_len * _CHARACTERS_PER_TOKEN)
+
+
+def _too_long(model: LoadedModel, length: int, param: str) -> APIError:
+    longest = model.ready.max_model_len
+    message = f"a text of {length} characters cannot fit into this model's context of {longest} tokens"
+    if model.tokenizer.most_characters is None:
+        most = _most_read(model)
+        message = f"a text of {length} characters is too long: with this model's tokenizer at most {most} are read"
+    return APIError(400, message, param=param, code="context_length_exceeded")
 
 
 def render_chat(model: LoadedModel, chat: Sequence[Message], options: TemplateOptions) -> str:
