@@ -1,0 +1,81 @@
+"""What a model is, as data: a list of layers and what stands before and after them.
+
+Planning, sharding, KV groups and fast paths read these alone. What a new family cannot express gets a new value here,
+never a question after the family's name.
+"""
+
+from octavo_engine.model.spec.attention import (
+    ALiBiSpec,
+    AttentionSpec,
+    LatentAttentionSpec,
+    OutputGateSpec,
+    QueryScaling,
+)
+from octavo_engine.model.spec.feed_forward import (
+    ExpertGroups,
+    FeedForward,
+    MLPSpec,
+    MoESpec,
+    RouterSpec,
+    SharedExpertSpec,
+)
+from octavo_engine.model.spec.head import ClassifierSpec, HeadSpec, HeadTransformSpec
+from octavo_engine.model.spec.layer import (
+    AlternatingUpdatesSpec,
+    LaurelSpec,
+    LayerNorms,
+    LayerSpec,
+    PerLayerInputSpec,
+    SharedBlockSpec,
+)
+from octavo_engine.model.spec.mixer import AttentionMixer, Mixer, ParallelMixersSpec, StateMixer
+from octavo_engine.model.spec.model import ModelSpec, PositionSpec
+from octavo_engine.model.spec.norms import GatedNormSpec, NormSpec, QKNormSpec
+from octavo_engine.model.spec.rope import RopeSpec
+from octavo_engine.model.spec.state_mixers import (
+    GatedDeltaNetSpec,
+    KimiDeltaAttentionSpec,
+    LightningAttentionSpec,
+    Mamba2Spec,
+    MambaSpec,
+    ShortConvSpec,
+)
+
+__all__ = [
+    "ALiBiSpec",
+    "AlternatingUpdatesSpec",
+    "AttentionMixer",
+    "AttentionSpec",
+    "ClassifierSpec",
+    "ExpertGroups",
+    "FeedForward",
+    "GatedDeltaNetSpec",
+    "GatedNormSpec",
+    "HeadSpec",
+    "HeadTransformSpec",
+    "KimiDeltaAttentionSpec",
+    "LatentAttentionSpec",
+    "LaurelSpec",
+    "LayerNorms",
+    "LayerSpec",
+    "LightningAttentionSpec",
+    "MLPSpec",
+    "Mamba2Spec",
+    "MambaSpec",
+    "Mixer",
+    "MoESpec",
+    "ModelSpec",
+    "NormSpec",
+    "OutputGateSpec",
+    "ParallelMixersSpec",
+    "PerLayerInputSpec",
+    "PositionSpec",
+    "QKNormSpec",
+    "QueryScaling",
+    "RopeSpec",
+    "RouterSpec",
+    "SharedBlockSpec",
+    "SharedExpertSpec",
+    "ShortConvSpec",
+    "StateMixer",
+]

@@ -1,0 +1,163 @@
+"""Mixers that attend: to keys and values of all tokens before, or to one latent of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo_engine.attention.backend import KVGroupSpec
+from octavo_engine.model.spec.norms import NormSpec, QKNormSpec
+from octavo_engine.model.spec.rope import RopeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class QueryScaling:
+    """Queries grow with their position p: times 1 + `beta` * ln(1 + floor((p + `shift`) / `period`)) (Llama 4)."""
+
+    beta: float
+    period: int
+    """In tokens."""
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ALiBiSpec:
+    """Attention with linear biases (arXiv 2108.12409): a head's scores grow with a key's position times its slope."""
+
+    max_bias: float = 8.0
+    """The slopes of n heads are 2 ** (-max_bias * i / n), i = 1 ... n; of other numbers than powers of two, every
+    second one of the next power's follows."""
+    factor: float = 1.0
+    """What is added is multiplied with it first."""
+    rounded: bool = False
+    """Whether slopes, positions and their products are rounded to bfloat16 first (Falcon)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGateSpec:
+    """What heads give is multiplied with an activation of one more projection of their input (arXiv 2505.06708)."""
+
+    activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    per_head: bool = False
+    """Whether each head has one number instead of one for each of its dimensions."""
+    with_query: bool = False
+    """Whether the query's projection has its rows too, each head's behind those of its query (Qwen3-Next)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """Grouped-query attention (arXiv 2305.13245)."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    """Scores are query times key times this."""
+    rope: RopeSpec | None
+    """None: query and key are not rotated."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: QKNormSpec | None = None
+    clip: float | None = None
+    """Query, key and value are clamped to [-clip, clip], after query and key are normalised (OLMo, OLMoE)."""
+    query_scaling: QueryScaling | None = None
+    value_norm: NormSpec | None = None
+    """Each head of the value is normalised by itself."""
+    output_norm: NormSpec | None = None
+    """A root mean square over what all heads give, before the last projection (BitNet)."""
+    output_gate: OutputGateSpec | None = None
+    adapter_rank: int | None = None
+    """Whether query, key and value have a product of two weights beside their own, and of which rank (Zamba2)."""
+    value_dim: int | None = None
+    """The size of each head's value, where it is smaller than `head_dim`; it is cached with zeros behind it."""
+    value_scale: float = 1.0
+    """What values are multiplied with before they are cached (MiMo V2)."""
+    value_is_key: bool = False
+    """Whether the value is the key as it is before it is normalised and rotated."""
+    kv_of_layer: int | None = None
+    """The earlier layer whose cached keys and values are read; None: the layer has its own."""
+    causal: bool = True
+    """Whether a query sees no tokens behind its own. If it does, nothing is cached: prompts are computed whole."""
+    window: int | None = None
+    """Tokens that a query sees, its own included; None: all. Where it is not causal, so many to each side."""
+    chunked: bool = False
+    """Whether windows lie side by side: a query sees its own chunk of so many tokens up to itself (Llama 4)."""
+    softcap: float | None = None
+    """Scores become softcap * tanh(score / softcap)."""
+    sinks: bool = False
+    """Whether each query head has one logit more in the softmax, without a value."""
+    alibi: ALiBiSpec | None = None
+    """What is added to scaled scores for the distance of a key."""
+
+    @property
+    def rope_size(self) -> int:
+        """What is rotated of a head, or would be: all of it, or its first part."""
+        return self.head_dim
+
+    @property
+    def kv_group(self) -> KVGroupSpec | None:
+        """What it keeps in the KV cache, without layers; None: nothing, as it reads another layer's, or the prompt."""
+        if self.kv_of_layer is not None or not self.causal:
+            return None
+        kind = "full" if self.window is None else "sliding"
+        return KVGroupSpec(kind, (), self.num_kv_heads, self.head_dim, self.window, chunked=self.chunked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttentionSpec:
+    """Multi-head latent attention (arXiv 2405.04434): all heads' keys and values are projected from one latent.
+
+    To a KV cache it is attention with one KV head, whose value is a part of its key.
+    """
+
+    num_heads: int
+    query_rank: int | None
+    """Size of the latent that queries are projected from; None: they are projected from the hidden state."""
+    latent: int
+    """Size of the latent that keys and values are projected from, which is cached."""
+    plain_dim: int
+    """Of a head's query and key, what is not rotated."""
+    rotary_dim: int
+    """Of a head's query and key, what is rotated; the key's is the same for all heads, and is cached."""
+    value_dim: int
+    scale: float
+    """Scores are query times key times this."""
+    rope: RopeSpec | None
+    norm: NormSpec
+    """Of both latents."""
+    bias: bool = False
+    """Of the projections to latents and of the output."""
+    latent_scales: tuple[float, float] = (1.0, 1.0)
+    """What the normalised latents of queries and of keys and values are multiplied with (LongCat)."""
+    query_scaling: QueryScaling | None = None
+    head_gate: bool = False
+    """Whether each head's result is multiplied with the sigmoid of one more projection to a number (Ling 3)."""
+
+    @property
+    def key_dim(self) -> int:
+        """Size of a head's query and key."""
+        return self.plain_dim + self.rotary_dim
+
+    @property
+    def num_kv_heads(self) -> int:
+        """All heads read one."""
+        return 1
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers that are cached for a token."""
+        return self.latent + self.rotary_dim
+
+    @property
+    def rope_size(self) -> int:
+        """What is rotated of a head, or would be."""
+        return self.rotary_dim
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps in the KV cache, without layers."""
+        return KVGroupSpec("full", (), 1, self.head_dim, latent=self.latent)
+
+    @property
+    def kv_of_layer(self) -> None:
+        """Each layer has a cache of its own."""

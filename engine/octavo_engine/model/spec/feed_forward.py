@@ -1,0 +1,125 @@
+"""Feed-forwards: dense ones, and mixtures of experts with their routers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo_engine.model.quantization.mxfp4 import MXFP4
+from octavo_engine.model.spec.norms import NormSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MLPSpec:
+    """A dense feed-forward: down(act(gate(x)) * up(x)) (arXiv 2002.05202), or down(act(up(x))) without a gate."""
+
+    intermediate_size: int
+    activation: str = "silu"
+    """By the name in `layers/activations.py`, or `xielu`, which has parameters of its own."""
+    inner_norm: NormSpec | None = None
+    """A root mean square over the intermediate size, before the last projection (BitNet)."""
+    gated: bool = True
+    bias: bool = False
+    """Of gate and up."""
+    output_bias: bool = False
+    gate_scale: float = 1.0
+    """What the gate is multiplied with before the activation (Falcon-H1)."""
+    output_scale: float = 1.0
+    """What the result is multiplied with."""
+    adapter_rank: int | None = None
+    """Whether gate and up have a product of two weights beside their own, and of which rank (Zamba2)."""
+    sparsity: float = 0.0
+    """The share of each token's gates that is about to be zero (arXiv 2506.06644): what is left of a gate is how far it
+    is above that quantile of the normal distribution with the gates' mean and deviation; 0: all gates as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertGroups:
+    """Experts are chosen among those of the best groups alone (node-limited routing, arXiv 2405.04434)."""
+
+    count: int
+    """Of neighbouring experts, all of one size."""
+    kept: int
+    """Groups that experts may be chosen from."""
+    best: int
+    """A group's score is the sum of so many of its best experts' scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSpec:
+    """How experts are chosen for a token, and what their results are multiplied with."""
+
+    scores: Literal["softmax", "sigmoid", "softmax of chosen", "sigmoid of chosen", "sparsemixer"] = "softmax of chosen"
+    """Of logits: a softmax or a sigmoid in float32 of all of them, or of the chosen ones; or SparseMixer's
+    (arXiv 2409.12136), which chooses two experts one after the other."""
+    bias: bool = False
+    correction_bias: bool = False
+    """Whether numbers are added to scores for the choice alone (arXiv 2408.15664)."""
+    groups: ExpertGroups | None = None
+    renormalize: bool = False
+    """Whether the chosen experts' scores are divided by their sum."""
+    sum_floor: float = 0.0
+    """The sum is at least this."""
+    sum_offset: float = 0.0
+    """What is added to the sum."""
+    scale: float = 1.0
+    """What weights are multiplied with at the end."""
+    softcap: float | None = None
+    """Logits become softcap * tanh(logit / softcap)."""
+    in_float32: bool = False
+    """Whether logits are computed in float32, whatever the model's type."""
+    input_norm: NormSpec | None = None
+    """Of what it reads, before that is multiplied with `input_scale` (Gemma 4)."""
+    input_scale: float = 1.0
+    expert_scales: bool = False
+    """Whether each expert's weights are multiplied with a number of its own at the end (Gemma 4)."""
+    jitter: float = 0.0
+    """SparseMixer's: scores that are lower than the best by twice this share do not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedExpertSpec:
+    """A feed-forward beside the experts that every token goes through."""
+
+    mlp: MLPSpec
+    gated: bool = False
+    """Whether its result is multiplied with the sigmoid of one more projection to a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoESpec:
+    """A mixture of experts (arXiv 1701.06538): feed-forwards, of which a router chooses `top_k` for a token."""
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int
+    """Of one expert."""
+    router: RouterSpec
+    shared: SharedExpertSpec | None = None
+    zero_experts: int = 0
+    """Experts behind the others that give what they read (LongCat)."""
+    bias: bool = False
+    """Whether experts' projections have biases."""
+    limit: float | None = None
+    """Gate and up are cut off there (`Experts.limit`); None: silu(gate) * up."""
+    alpha: float = 1.0
+    activation: str = "silu"
+    """By the name in `layers/activations.py`."""
+    gated: bool = True
+    """Whether experts have a gate, whose activation is multiplied with up; else it is up's (Nemotron-H)."""
+    latent: int | None = None
+    """The size that experts read and give, which hidden states are projected to and back; None: the hidden size."""
+    latent_bias: bool = False
+    """Of both projections."""
+    weighs_inputs: bool = False
+    """Whether routing weights multiply what experts read instead of what they give (Llama 4)."""
+    scale: float = 1.0
+    """What the sum of experts and shared expert is multiplied with."""
+    branch_norm: NormSpec | None = None
+    """Before and after the experts, and before and after the shared one, four norms with weights of their own; the
+    router reads what is not normalised, and the layer itself has no norm before them (Gemma 4)."""
+    quantization: MXFP4 | None = None
+    """How the tensors of all experts together are stored in the checkpoint; None: in floating point."""
+
+
+FeedForward = MLPSpec | MoESpec

@@ -1,0 +1,46 @@
+"""What makes logits of the last hidden states: of tokens, or of classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo_engine.model.spec.norms import NormSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadTransformSpec:
+    """A linear, an activation and a norm of the last hidden states before the head (BERT's)."""
+
+    bias: bool
+    activation: str
+    norm: NormSpec | None
+    """None: the linear and the activation alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSpec:
+    """What makes logits of the last hidden states: times `scale`, then softcap * tanh(logit / softcap)."""
+
+    tied: bool
+    """Whether its weight is the embedding's."""
+    scale: float = 1.0
+    softcap: float | None = None
+    bias: bool = False
+    """Added to the product, before it is scaled."""
+    transform: HeadTransformSpec | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierSpec:
+    """What makes logits of classes, or one score, of the vector that stands for a text or a pair of texts."""
+
+    labels: tuple[str, ...]
+    """The names of the classes, one for each logit."""
+    activation: Literal["softmax", "sigmoid", "identity"]
+    """What makes probabilities of logits."""
+    pooling: Literal["last", "cls", "mean"] = "last"
+    """Which hidden states the vector is made of: the last token's, the first one's, or the mean of all."""
+    bias: bool = False
+    transform: HeadTransformSpec | None = None
+    """Of the vector, before its product with the weight."""

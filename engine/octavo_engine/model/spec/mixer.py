@@ -1,0 +1,36 @@
+"""The closed union of mixers: what mixes a token with those before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo_engine.model.spec.attention import AttentionSpec, LatentAttentionSpec
+from octavo_engine.model.spec.state_mixers import (
+    GatedDeltaNetSpec,
+    KimiDeltaAttentionSpec,
+    LightningAttentionSpec,
+    Mamba2Spec,
+    MambaSpec,
+    ShortConvSpec,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelMixersSpec:
+    """Attention and a state space model of the same input, whose results are added (Falcon-H1, arXiv 2507.22448)."""
+
+    attention: AttentionSpec
+    state_mixer: Mamba2Spec
+    input_scales: tuple[float, float] = (1.0, 1.0)
+    """What the input of each is multiplied with first, attention's before the other's."""
+    output_scales: tuple[float, float] = (1.0, 1.0)
+    """The same of the results."""
+
+
+AttentionMixer = AttentionSpec | LatentAttentionSpec
+StateMixer = (
+    ShortConvSpec | Mamba2Spec | MambaSpec | GatedDeltaNetSpec | KimiDeltaAttentionSpec | LightningAttentionSpec
+)
+"""Those that keep a state of a sequence instead of its tokens."""
+Mixer = AttentionMixer | StateMixer | ParallelMixersSpec
+"""What mixes tokens with those before them."""

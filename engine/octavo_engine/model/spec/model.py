@@ -1,0 +1,119 @@
+"""The model: embedding, layers, final norm and head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from octavo_engine.attention.backend import KVGroupSpec
+from octavo_engine.model.names import LLAMA_NAMES, SAME_NAMES, StoredNames, TensorNames
+from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.spec.attention import AttentionSpec
+from octavo_engine.model.spec.feed_forward import MoESpec
+from octavo_engine.model.spec.head import ClassifierSpec, HeadSpec
+from octavo_engine.model.spec.layer import LayerSpec
+from octavo_engine.model.spec.mixer import AttentionMixer
+from octavo_engine.model.spec.norms import NormSpec
+from octavo_engine.model.spec.rope import RopeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PositionSpec:
+    """Vectors that are added to the embeddings of tokens, one for each position."""
+
+    offset: int = 0
+    """Position p has row p + offset of the table."""
+    sinusoidal: bool = False
+    """Whether rows are computed, sines before cosines (arXiv 1706.03762), instead of stored."""
+    zero_row: int | None = None
+    """Of computed ones, that of padding, which is zero (fairseq)."""
+    uncounted: int | None = None
+    """This token is no position: it has the row of its own number (RoBERTa's padding). Of encoders alone, whose steps
+    have whole prompts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Everything that decoder, loader, KV cache and plan need to know of a model besides its weights."""
+
+    architecture: str
+    """Its name in config.json, for messages."""
+    hidden_size: int
+    vocab_size: int
+    max_position: int
+    """Longest context in tokens that the model was made for."""
+    dtype: torch.dtype
+    """The checkpoint's own type: what `--dtype auto` means."""
+    eos_token_ids: tuple[int, ...]
+    layers: tuple[LayerSpec, ...]
+    norm: NormSpec | None
+    """After the last layer."""
+    head: HeadSpec | None
+    """None: the model does not generate, what it gives are hidden states."""
+    classifier: ClassifierSpec | None = None
+    """What such a model makes of them; None: vectors that stand for texts."""
+    embedding_scale: float = 1.0
+    embedding_size: int | None = None
+    """Of the vectors that stand for tokens, if it is not `hidden_size`: they are projected to that, and the last hidden
+    states back, without biases."""
+    embedding_norm: NormSpec | None = None
+    """Of what the first layer reads."""
+    positions: PositionSpec | None = None
+    """None: positions are the attention's business alone."""
+    token_types: int = 0
+    """Rows of a table of vectors for tokens of the first text of a pair and of the second; 0: there is none."""
+    names: TensorNames = LLAMA_NAMES
+    stored_names: StoredNames = SAME_NAMES
+    """Where the files hold a larger model, of which this is a part."""
+    quantization: Quantization | None = None
+    """How the weights of linear layers are stored; None: in the type that is computed in."""
+
+    @property
+    def num_layers(self) -> int:
+        """How many there are."""
+        return len(self.layers)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any feed-forward is a mixture of experts."""
+        return any(isinstance(part, MoESpec) for layer in self.layers for part in layer.feed_forwards)
+
+    @property
+    def attention_mixers(self) -> tuple[AttentionMixer, ...]:
+        """Those of the layers that attend."""
+        found = (layer.attention for layer in self.layers)
+        return tuple(mixer for mixer in found if mixer is not None)
+
+    @property
+    def causal(self) -> bool:
+        """Whether what is computed of a token does not change with those that follow."""
+        return all(not isinstance(mixer, AttentionSpec) or mixer.causal for mixer in self.attention_mixers)
+
+    @property
+    def ropes(self) -> tuple[RopeSpec, ...]:
+        """The different ones that layers have."""
+        found = dict.fromkeys(mixer.rope for mixer in self.attention_mixers)
+        return tuple(rope for rope in found if rope is not None)
+
+    @property
+    def kv_groups(self) -> tuple[KVGroupSpec, ...]:
+        """Layers whose caches live and die together: full attention first, then windows, then states.
+
+        Where no layer keeps anything there is one group without layers, whose blocks take no memory: the scheduler
+        counts the tokens of whole prompts as those of any other.
+        """
+        groups: dict[KVGroupSpec, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            for mixer in (layer.attention, layer.state_mixer):
+                if mixer is not None and (group := mixer.kv_group) is not None:
+                    groups.setdefault(group, []).append(index)
+        if not groups:
+            return (KVGroupSpec("full", (), 0, 0),)
+        ordered = sorted(groups.items(), key=lambda group: (bool(group[0].states), group[0].window is not None))
+        return tuple(replace(group, layers=tuple(layers)) for group, layers in ordered)
+
+    @property
+    def long_rope(self) -> RopeSpec | None:
+        """The RoPE that rotates long sequences otherwise; None: none does."""
+        return next((rope for rope in self.ropes if rope.kind == "longrope"), None)

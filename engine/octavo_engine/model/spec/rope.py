@@ -1,0 +1,46 @@
+"""How query and key are rotated by their position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary position embedding (arXiv 2104.09864): how fast each pair of dimensions rotates."""
+
+    theta: float
+    kind: str = "default"
+    """`default`, `linear` (all pairs `factor` slower), `llama3` and `yarn` (slow pairs are slower), `factors` (one
+    divisor for each pair), `longrope` (`factors` for short contexts, `long_factors` for long ones; arXiv 2402.13753),
+    `proportional` (the first `proportion` of a whole head's pairs, `factor` slower; the others do not rotate).
+    """
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+    factors: tuple[float, ...] = ()
+    """Divisors of the rotary_dim / 2 frequencies, as a GGUF file's `rope_freqs.weight` gives them."""
+    beta_fast: float = 32.0
+    """YaRN's: pairs that rotate more often than this within `original_max_position` stay as they are."""
+    beta_slow: float = 1.0
+    """Those that rotate less often are slower by `factor`."""
+    truncate: bool = True
+    """Whether the range between is widened to whole pairs."""
+    attention_factor: float = 1.0
+    """Cosines and sines are multiplied with it."""
+    long_factors: tuple[float, ...] = ()
+    """Of sequences that are longer than `original_max_position`."""
+    long_attention_factor: float = 1.0
+    """Of those sequences."""
+    recomputed: bool = False
+    """Whether a sequence that outgrows that length while it is generated is computed anew with them (Phi-3), or only
+    its further tokens are."""
+    rotary_dim: int | None = None
+    """Only the first so many dimensions of a head are rotated; None: all."""
+    proportion: float = 1.0
+    backwards: bool = False
+    """Whether pairs rotate by negative angles (NanoChat)."""
+    interleaved: bool = False
+    """Whether checkpoints hold the rows of query and key so that the two dimensions of a pair are neighbours. They are
+    permuted while they are loaded: what is computed has dimensions i and i + rotary_dim / 2 as a pair."""

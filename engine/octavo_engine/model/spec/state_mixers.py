@@ -1,0 +1,195 @@
+"""Mixers that keep a state of a sequence instead of its tokens: convolutions, state space models, linear attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from octavo_engine.attention.backend import KVGroupSpec, StateSpec
+from octavo_engine.model.spec.norms import GatedNormSpec, NormSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvSpec:
+    """A gated causal convolution of each channel over the last few tokens (LFM2, arXiv 2511.23404).
+
+    One projection gives b, c and x; the result is a projection of c * convolution(b * x).
+    """
+
+    channels: int
+    width: int
+    """Tokens that are seen, the own included."""
+    bias: bool = False
+    """Of both projections and of the convolution."""
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the inputs of the convolution that its next token sees."""
+        return KVGroupSpec("recurrent", (), 0, 0, states=(StateSpec((self.width - 1) * self.channels),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2Spec:
+    """A state space model in which a head's state fades at one rate (Mamba-2, arXiv 2405.21060).
+
+    One projection gives a gate, x, b, c and time steps; x, b and c go through a causal convolution. A head's state is
+    the sum of x times b, older ones scaled down; what is read of it by c is gated, normalised and projected.
+    """
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    """Of heads that share b and c."""
+    state: int
+    """The size of b and c: a head's state has `head_dim` * `state` numbers."""
+    width: int
+    """Tokens that the convolution sees, the own included."""
+    activation: str = "silu"
+    """After the convolution."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of the first projection."""
+    output_bias: bool = False
+    norm: GatedNormSpec | None
+    """None: the gate alone."""
+    least_step: float = 0.0
+    """Time steps are at least this."""
+    scales: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
+    """What gate, x, b, c and time steps are multiplied with as they are projected (Falcon-H1)."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Ranks share heads and their groups as they share the query heads and KV heads of attention."""
+        return self.num_groups
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        channels = self.num_heads * self.head_dim + 2 * self.num_groups * self.state
+        conv = StateSpec((self.width - 1) * channels)
+        state = StateSpec(self.num_heads * self.head_dim * self.state, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MambaSpec:
+    """A state space model in which each number of a channel's state fades at a rate of its own (arXiv 2312.00752).
+
+    One projection gives x and a gate; x goes through a causal convolution, and what that gives is projected to b, c and
+    a latent, of which a second projection makes the time steps of all channels.
+    """
+
+    channels: int
+    state: int
+    """The size of b and c, and of a channel's state."""
+    width: int
+    """Tokens that the convolution sees, the own included."""
+    step_rank: int
+    """The size of the latent of time steps."""
+    activation: str = "silu"
+    """After the convolution."""
+    conv_bias: bool = True
+    bias: bool = False
+    """Of the first projection and of the last."""
+    norm: NormSpec | None = None
+    """Of b, c and the latent."""
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        conv, state = StateSpec((self.width - 1) * self.channels), StateSpec(self.state * self.channels, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedDeltaNetSpec:
+    """Linear attention whose state is corrected towards each token's value by the gated delta rule (arXiv 2412.06464).
+
+    Query, key and value go through a causal convolution and an activation, query and key are divided by their lengths;
+    what is read of the state is normalised, multiplied with the silu of a gate, and projected.
+    """
+
+    num_heads: int
+    """Of values, each with a state of key_dim * value_dim numbers."""
+    num_kv_heads: int
+    """Of queries and keys; each serves as many heads in a row."""
+    key_dim: int
+    value_dim: int
+    width: int
+    """Tokens that the convolution sees, the own included."""
+    activation: str
+    """After the convolution."""
+    norm_eps: float
+    most_strength: float = 1.0
+    """What the sigmoid that says how much the state is corrected is multiplied with (2: negative eigenvalues)."""
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        channels = 2 * self.num_kv_heads * self.key_dim + self.num_heads * self.value_dim
+        conv = StateSpec((self.width - 1) * channels)
+        state = StateSpec(self.num_heads * self.key_dim * self.value_dim, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KimiDeltaAttentionSpec:
+    """The gated delta rule with a decay for each number of a key (Kimi Delta Attention, arXiv 2510.26692).
+
+    Query, key and value go through causal convolutions and an activation, query and key are divided by their lengths;
+    what is read of the state is normalised, multiplied with the sigmoid of a gate, and projected.
+    """
+
+    num_heads: int
+    """Each with a state of head_dim * head_dim numbers."""
+    head_dim: int
+    width: int
+    """Tokens that the convolutions see, the own included."""
+    activation: str
+    """After the convolutions."""
+    norm_eps: float
+    low_rank: bool = True
+    """Whether decays and gates are projected by way of a vector of `head_dim`."""
+    lower_bound: float | None = None
+    """What the logarithm of a decay is at least, times a sigmoid (Ling 3); None: minus a softplus, as in Mamba."""
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Every head has a key and a value of its own."""
+        return self.num_heads
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the convolutions' last inputs, and the state in float32."""
+        conv = StateSpec((self.width - 1) * 3 * self.num_heads * self.head_dim)
+        state = StateSpec(self.num_heads * self.head_dim**2, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LightningAttentionSpec:
+    """Linear attention in which a head's state fades at a constant rate (Lightning Attention, arXiv 2401.04658).
+
+    Query, key and value go through an activation; what is read of the state is normalised over all heads, multiplied
+    with the sigmoid of a gate, and projected.
+    """
+
+    num_heads: int
+    """Each with a state of head_dim * head_dim numbers."""
+    head_dim: int
+    slopes: tuple[float, ...]
+    """Of each of all ranks' heads: its state is multiplied with exp(-slope) for each token."""
+    activation: str
+    norm_eps: float
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Every head has a key and a value of its own."""
+        return self.num_heads
+
+    @property
+    def kv_group(self) -> KVGroupSpec:
+        """What it keeps of a sequence, without layers: the state in float32."""
+        state = StateSpec(self.num_heads * self.head_dim**2, torch.float32)
+        return KVGroupSpec("recurrent", (), 0, 0, states=(state,))
