@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain, write
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import FP8
 from octavo_engine.model.quantization.grouped import looked_up, unpack
-from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import check_scales
 from octavo_engine.model.quantization.mxfp4 import E2M1, E8M0
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.quantization.weight_only import WeightOnly
 
 _PIECE = 1 << 20
 """Numbers that are dequantized at once, or one row of them."""
@@ -51,7 +51,7 @@ class StoredNames:
 
 
 @dataclass(frozen=True, slots=True)
-class FP4:
+class FP4(WeightOnly):
     """e2m1 codes uint8 [out, in / 2], scales e4m3 or e8m0 [out, groups], and perhaps a float32 scale for each row."""
 
     name: str
@@ -108,17 +108,6 @@ class FP4:
             piece = Piece(weights.row_scale[rows], fill=_repeat)
             yield CheckpointTensor(name=f"{name}.{self.stored.whole}", shape=(), pieces=(piece,), squeezed=True)
         yield ignored(f"{name}.{self.stored.activations}")
-
-    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
-        """None."""
-        return None
-
-    def apply(
-        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
-    ) -> Tensor:
-        """By the dequantized weight."""
-        x = cast("Tensor", x)
-        return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
         """The numbers of a weight [out, in], computed in float32 and rounded to `dtype` once."""

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
-from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, write
 from octavo_engine.model.quantization.grouped import pack, unpack
-from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.quantization.weight_only import WeightOnly
 
 _K = 256
 """Columns of a block of the K formats."""
@@ -150,7 +150,7 @@ FORMATS = {
 
 
 @dataclass(frozen=True, slots=True)
-class GGUFBlocks:
+class GGUFBlocks(WeightOnly):
     """The method of linear layers whose projections are all of one type."""
 
     type_name: str
@@ -221,17 +221,6 @@ class GGUFBlocks:
         shape = stored.total, columns.total
         name = f"{projection.name}.weight"
         yield CheckpointTensor(name=name, shape=shape, pieces=(piece,), types=(self.type_name,))
-
-    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
-        """None."""
-        return None
-
-    def apply(
-        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
-    ) -> Tensor:
-        """By the dequantized weight."""
-        x = cast("Tensor", x)
-        return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
         """The numbers [out, in], computed in float32 and rounded to `dtype` once."""

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
-from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor
-from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.quantization.weight_only import WeightOnly
 
 _PIECE = 1 << 20
 """Numbers that are dequantized at once, or one row of them."""
@@ -35,7 +35,7 @@ StoredTensors = Callable[["Grouped", Weights, Projection], Iterator[CheckpointTe
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class Grouped(WeightOnly):
     """How codes, scales and zeros lie in memory, and how a checkpoint's tensors fill them."""
 
     name: str
@@ -123,17 +123,6 @@ class Grouped:
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
         """What the format's own function says."""
         yield from self.stored(self, weights, projection)
-
-    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
-        """None."""
-        return None
-
-    def apply(
-        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
-    ) -> Tensor:
-        """By the dequantized weight."""
-        x = cast("Tensor", x)
-        return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
 
     def scratch_bytes(self, weights: Weights) -> int:
         """The weight in the type that is computed in, and a piece of it in float32."""

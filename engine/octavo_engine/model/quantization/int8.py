@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.coded import CodedPart, CodedWeight
-from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, ignored, plain
 from octavo_engine.model.fields import Fields
-from octavo_engine.model.quantization.linear_method import LinearShape, Products, Projection, Weights
+from octavo_engine.model.quantization.linear_method import LinearShape, Projection, Weights
 from octavo_engine.model.quantization.loading import quantize_into, write_scales
 from octavo_engine.model.quantization.scheme import Scheme, unsupported
 from octavo_engine.model.quantization.unquantized import parameter
+from octavo_engine.model.quantization.weight_only import WeightOnly
 
 _LARGEST = 127
 
 
 @dataclass(frozen=True, slots=True)
-class INT8:
+class INT8(WeightOnly):
     """int8 values [out, in] times float32 scales [out, 1]."""
 
     online: bool
@@ -72,17 +72,6 @@ class INT8:
         yield replace(scales, squeezed=True, pieces=(replace(piece, fill=write_them),))
         if self.largest_is_stored:
             yield ignored(f"{projection.name}.weight_format")
-
-    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
-        """None."""
-        return None
-
-    def apply(
-        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
-    ) -> Tensor:
-        """By the dequantized weight."""
-        x = cast("Tensor", x)
-        return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
 
     def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
         """The numbers [out, in], computed in float32 and rounded to `dtype` once."""

@@ -1,0 +1,36 @@
+"""What all schemes share that quantize weights alone: activations stay in the type that is computed in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.model.quantization.linear_method import Products, Weights
+
+
+class WeightOnly(ABC):
+    """A linear method (`LinearMethod`) that multiplies with the dequantized weight.
+
+    It is the reference for kernels that read the stored weight itself (`Weights.coded`).
+    """
+
+    __slots__ = ()
+
+    def input_scaling(self, weights: Weights) -> Scaling | None:  # noqa: ARG002
+        """None: inputs are not quantized."""
+        return None
+
+    def apply(
+        self, weights: Weights, x: Tensor | Quantized, bias: Tensor | None, addend: Tensor | None, products: Products
+    ) -> Tensor:
+        """x [T, in] times the dequantized weight, transposed, plus bias [out] and addend [T, out]."""
+        x = cast("Tensor", x)
+        return products.linear(x, self.dequantized(weights, x.dtype), bias, addend)
+
+    @abstractmethod
+    def dequantized(self, weights: Weights, dtype: torch.dtype) -> Tensor:
+        """The numbers [out, in] that a weight stands for, computed in float32 and rounded to `dtype` once."""
