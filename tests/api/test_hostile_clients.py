@@ -31,7 +31,7 @@ from octavo_engine.server.openai.answering import off_the_loop_if_large
 from octavo_engine.server.openai.sse import EventStream
 from octavo_engine.server.refusal import RefusedError
 from octavo_engine.server.repeated_warnings import RepeatedWarnings, limit_warnings_of_connections
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.trace_context import trace_context
 from octavo_engine.server.whole_answer import WholeAnswer
 from tests.api import odd_worker
@@ -397,10 +397,12 @@ async def test_outputs_that_wait_for_a_reader_take_room_and_those_of_a_reader_th
 async def test_large_answers_are_written_in_a_thread() -> None:
     here = threading.get_ident()
     logprobs = (TokenLogprobs(1, -1.0, 1, ((1, -1.0),) * 20),)
-    assert await off_the_loop_if_large([Piece(0, "short", logprobs)], threading.get_ident) == here
+    assert await off_the_loop_if_large([SequenceOutput(0, "short", logprobs)], threading.get_ident) == here
     for large in (
-        Piece(0, "long" * 50_000), Piece(0, "", logprobs * 200), Piece(0, "", prompt_logprobs=logprobs * 200),
-    ):  # fmt: skip
+        SequenceOutput(0, "long" * 50_000),
+        SequenceOutput(0, "", logprobs * 200),
+        SequenceOutput(0, "", prompt_logprobs=logprobs * 200),
+    ):
         assert await off_the_loop_if_large([large], threading.get_ident) != here
 
 

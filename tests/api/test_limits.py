@@ -13,8 +13,8 @@ import pytest
 
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.server.auth import ANYONE, Key
-from octavo_engine.server.budget import Budget
 from octavo_engine.server.limits import Admission, AdmittedRequest, QueueLimits
+from octavo_engine.server.occupancy import Occupancy
 from octavo_engine.server.refusal import RefusedError
 from tests.api.scripted_engine import READY
 from tests.api.served import Served, write_keys
@@ -431,13 +431,13 @@ def test_a_request_that_ends_without_a_token_was_not_served(start: Callable[...,
 
 def test_what_was_never_served_says_nothing_of_the_drain_rate() -> None:
     now = 1000.0
-    budget = Budget(lambda: now)
-    budget.take(100)
+    occupancy = Occupancy(lambda: now)
+    occupancy.take(100)
     for _ in range(50):
         now += 1
-        budget.release(1, served=False)
-    assert budget.seconds_to_free(5) is None
+        occupancy.release(1, served=False)
+    assert occupancy.seconds_to_free(5) is None
     for _ in range(10):
         now += 1
-        budget.release(1)
-    assert budget.seconds_to_free(5) > 5
+        occupancy.release(1)
+    assert occupancy.seconds_to_free(5) > 5

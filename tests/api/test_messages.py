@@ -19,7 +19,7 @@ from octavo_engine.server.anthropic.messages import MessageWriter
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.structured.grammar import json_schema_grammar
 from octavo_engine.text.chat_template import ChatTemplate
 from octavo_engine.text.tokenizer import Tokenizer
@@ -180,12 +180,12 @@ def test_reasoning_is_a_block_of_its_own(tokenizer: Tokenizer) -> None:
     def writer() -> MessageWriter:
         return MessageWriter("m", msgspec.structs.replace(prepared, form=AnswerForm(reasons=True)), tokenizer)
 
-    whole = json.loads(writer().full([Piece(0, "<think>So so</think>\n\nYes.", finish_reason="stop")], usage))
+    whole = json.loads(writer().full([SequenceOutput(0, "<think>So so</think>\n\nYes.", finish_reason="stop")], usage))
     thinking = {"type": "thinking", "thinking": "So so", "signature": ""}
     assert whole["content"] == [thinking, {"type": "text", "text": "Yes."}]
     streaming = writer()
-    events = streaming.events(Piece(0, "<think>So"), usage) + streaming.events(
-        Piece(0, " so</think>Yes", finish_reason="stop"), usage
+    events = streaming.events(SequenceOutput(0, "<think>So"), usage) + streaming.events(
+        SequenceOutput(0, " so</think>Yes", finish_reason="stop"), usage
     )
     data = [json.loads(event.split(b"data: ")[1]) for event in events]
     assert [(each["type"], each["index"]) for each in data if each["type"] != "content_block_delta"] == [

@@ -17,7 +17,7 @@ from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
 from octavo_engine.server.openai.responses.prepare_response import prepare
 from octavo_engine.server.openai.responses.writer import ResponseWriter
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.structured.grammar import json_schema_grammar
 from octavo_engine.text.tokenizer import Tokenizer
 from tests.api.scripted_engine import READY
@@ -162,11 +162,11 @@ def test_reasoning_is_an_item_of_its_own(tokenizer: Tokenizer) -> None:
         return ResponseWriter("m", msgspec.structs.replace(prepared, form=AnswerForm(reasons=True)), tokenizer)
 
     usage = Usage(3, 4, 7, PromptTokensDetails(0))
-    whole = json.loads(writer().full([Piece(0, "<think>So so</think>\n\nYes.", finish_reason="stop")], usage))
+    whole = json.loads(writer().full([SequenceOutput(0, "<think>So so</think>\n\nYes.", finish_reason="stop")], usage))
     reasoning, message = whole["output"]
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "So so"}]
     assert message["content"][0]["text"] == "Yes."
-    events = writer().events(Piece(0, "<think>So</think>Yes.", finish_reason="stop"), usage)
+    events = writer().events(SequenceOutput(0, "<think>So</think>Yes.", finish_reason="stop"), usage)
     kinds = [json.loads(event.split(b"data: ")[1])["type"].removeprefix("response.") for event in events]
     assert kinds[:6] == [
         "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done",

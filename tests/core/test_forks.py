@@ -93,7 +93,7 @@ def test_forks_in_groups_of_every_kind(kinds: str, prompt: int, tokens: int) -> 
 def test_a_recurrent_state_is_forked_where_the_parent_stands() -> None:
     """The parent's state is after its whole prompt; a fork must compute the last token, for its logits.
 
-    So it shares no state, but it finds the checkpoint at the last block boundary.
+    So it shares no state, but it finds the snapshot at the last block boundary.
     """
     scheduler, device = make_engine(groups=GROUPS["recurrent"], blocks=32)
     requests = choices(scheduler, 20)
@@ -125,7 +125,7 @@ def test_forks_of_a_preempted_parent_wait_until_it_is_computed_again() -> None:
     step(scheduler, device)
     urgent = add(scheduler, "urgent", 40, max_tokens=2)
     step(scheduler, device)
-    assert (parent.status, fork.status) == (Status.PREEMPTED, Status.FORKING)
+    assert (parent.status, fork.status) == (Status.REQUEUED, Status.FORKING)
     finish(scheduler, device, [parent, fork, urgent])
     assert StatsReader(scheduler).read().preemptions >= 1
 
@@ -139,7 +139,7 @@ def test_a_parent_preempted_after_its_forks_began_takes_nothing_from_them() -> N
         request.preemptions = 3  # so that the parent is the only candidate
     urgent = add(scheduler, "urgent", 40, max_tokens=2, priority=-1)
     step(scheduler, device)
-    assert requests[0].status is Status.PREEMPTED
+    assert requests[0].status is Status.REQUEUED
     for request in requests[1:]:
         request.preemptions = 0
     finish(scheduler, device, [*requests, urgent])

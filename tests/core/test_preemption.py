@@ -94,7 +94,7 @@ def test_one_long_request_gives_way_though_it_holds_little_of_its_window() -> No
     urgent = add(scheduler, "urgent", 150, max_tokens=3)
     step(scheduler, device)
     assert urgent.status is Status.RUNNING
-    assert [request.status for request in slow].count(Status.PREEMPTED) == 1
+    assert [request.status for request in slow].count(Status.REQUEUED) == 1
     finish(scheduler, device, [*slow, urgent])
 
 
@@ -164,7 +164,7 @@ def test_the_recompute_tax_is_counted_to_the_token() -> None:
     step(scheduler, device)
     urgent = add(scheduler, "urgent", 5, max_tokens=1)
     step(scheduler, device)
-    assert (slow.status, slow.preemptions) == (Status.PREEMPTED, 1)
+    assert (slow.status, slow.preemptions) == (Status.REQUEUED, 1)
     finish(scheduler, device, [slow, urgent])
     stats = StatsReader(scheduler).read()
     assert (stats.preemptions, stats.recomputed_tokens) == (1, 32)
@@ -178,7 +178,7 @@ def test_what_the_prefix_cache_still_has_is_not_computed_again() -> None:
     assert slow.computed == 41
     urgent = add(scheduler, "urgent", 5, max_tokens=1)
     step(scheduler, device)
-    assert slow.status is Status.PREEMPTED
+    assert slow.status is Status.REQUEUED
     finish(scheduler, device, [slow, urgent])
     assert StatsReader(scheduler).read().recomputed_tokens == 41 - 32
     assert slow.cached_tokens == 0, "what is found again after a preemption is no hit of the client's"
@@ -211,7 +211,7 @@ def displaced(**rules: object) -> tuple[Scheduler, Device, RequestState, StepPla
     step(scheduler, device)
     add(scheduler, "urgent", 50, max_tokens=3)
     plan, _ = step(scheduler, device)
-    assert slow.status is Status.PREEMPTED
+    assert slow.status is Status.REQUEUED
     return scheduler, device, slow, plan
 
 
@@ -290,7 +290,7 @@ def test_a_preempted_request_waits_for_its_token_that_is_on_the_way() -> None:
     second = scheduler.plan(0.0)
     assert second is not None
     urgent_result = device.execute(second)
-    assert (slow.status, slow.in_flight) == (Status.PREEMPTED, 1)
+    assert (slow.status, slow.in_flight) == (Status.REQUEUED, 1)
     scheduler.abort("urgent")
     assert scheduler.plan(0.0) is None, "the seat is free, but its last token is not known yet"
     scheduler.update(first, result, 0.0)

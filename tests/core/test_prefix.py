@@ -34,7 +34,7 @@ def test_a_prefix_is_computed_once_and_its_hits_are_counted(kinds: str) -> None:
 @pytest.mark.parametrize("kinds", GROUPS)
 @pytest.mark.parametrize("shared", [15, 16, 31, 32, 47, 48])
 def test_a_hit_ends_at_the_last_block_boundary_that_is_shared(kinds: str, shared: int) -> None:
-    """Recurrent groups leave checkpoints where chunks end; with chunks of a block that is at every boundary."""
+    """Recurrent groups leave snapshots where chunks end; with chunks of a block that is at every boundary."""
     scheduler, device = make_engine(groups=GROUPS[kinds], blocks=32, tokens=16)
     add(scheduler, "a", [*SHARED, 1], max_tokens=3)
     run(scheduler, device=device)
@@ -137,7 +137,7 @@ def test_two_places_for_each_turn_of_a_conversation_are_enough_for_the_next() ->
 
 
 def test_groups_that_know_different_beginnings_agree_on_what_all_know() -> None:
-    """The full group knows 48 tokens, the recurrent one has checkpoints at 32 and 48, and 48 is taken from it."""
+    """The full group knows 48 tokens, the recurrent one has snapshots at 32 and 48, and 48 is taken from it."""
     groups = [KVGroup(32), KVGroup(32, "recurrent")]
     scheduler, device = make_engine(groups=groups, blocks=32, tokens=32)
     add(scheduler, "a", [*SHARED, 1], max_tokens=2)

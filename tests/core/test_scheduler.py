@@ -204,7 +204,7 @@ def test_blocks_and_wasted_slots_are_counted_exactly() -> None:
     """Twenty tokens in blocks of 16 leave 12 slots; a state has no slots; a sliding group keeps whole blocks."""
     scheduler, device = make_engine(groups=[KVGroup(8), KVGroup(8, "sliding", 20), KVGroup(8, "recurrent")], tokens=64)
     add(scheduler, "a", 20, max_tokens=9)
-    step(scheduler, device)  # up to the block boundary, where a recurrent group leaves a checkpoint
+    step(scheduler, device)  # up to the block boundary, where a recurrent group leaves a snapshot
     step(scheduler, device)
     stats = StatsReader(scheduler).read()
     assert stats.kv_blocks_total == 24

@@ -338,7 +338,7 @@ class SpeculatingHistories(Histories):
 
 
 def _state(request: RequestState) -> str:
-    swapped = request.status is Status.PREEMPTED and request.swapped is not None
+    swapped = request.status is Status.REQUEUED and request.swapped is not None
     return "swapped out" if swapped else request.status.value
 
 

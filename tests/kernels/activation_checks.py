@@ -17,7 +17,7 @@ from octavo_engine.kernels.activation import (
     fp8_warps,
 )
 from octavo_engine.kernels.fp8 import parts
-from octavo_engine.kernels.quantized import Scaling
+from octavo_engine.kernels.fp8_activations import Scaling
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import poisoned
 from tests.kernels.rounding import assert_quantized, assert_rounded_alike

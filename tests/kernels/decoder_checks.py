@@ -14,9 +14,9 @@ from octavo_engine.attention.backend import AttentionBackend, StepInputs
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.torch_reference import TorchAttention
 from octavo_engine.attention.triton import TritonAttention
+from octavo_engine.kernels.fp8_activations import Scaling
 from octavo_engine.kernels.norm import rms_norm
 from octavo_engine.kernels.norm_weights import NormWeights
-from octavo_engine.kernels.quantized import Scaling
 from octavo_engine.model import decoder as decoder_module
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.layers.compute import Compute

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from octavo_engine.kernels.activation import act_mul_fp8
 from octavo_engine.kernels.fp8 import parts, quantize, quantize_kernel
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.fp8_gemm import block_fp8_matmul, block_fp8_matmul_kernel
 from octavo_engine.kernels.norm import rms_norm_fp8
-from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.quantization.e4m3 import fp8_linear
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import poisoned

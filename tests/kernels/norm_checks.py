@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from octavo_engine.kernels.fp8_activations import Scaling
 from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8, rms_norm_kernel, row_shape
-from octavo_engine.kernels.quantized import Scaling
 from tests.kernels.check import Build, Check
 from tests.kernels.poison import poisoned
 from tests.kernels.rounding import assert_quantized, assert_rounded_alike

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 
 FP8 = torch.float8_e4m3fn
 _STEPS = {

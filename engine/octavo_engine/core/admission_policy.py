@@ -96,11 +96,11 @@ class AdmissionPolicy:
         """The running requests that give way to a waiting one: less important ones, or of a tenant over its share.
 
         The waiting one must stay within its own tenant's share, so that what was taken this way is not taken back. One
-        that was rejected asks for it now and then only.
+        for which a preemption has failed asks for it now and then only.
         """
         if not (self._settings.policy == "priority" or self.accounts.several):
             return []
-        if waiting.rejected and step % _TRY_EVERY:
+        if waiting.preemption_failed and step % _TRY_EVERY:
             return []
         requests = [state for state in running if self.preemptible(state)]
         held = dict.fromkeys((waiting.tenant, *(state.tenant for state in requests)), 0.0)

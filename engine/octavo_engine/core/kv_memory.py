@@ -95,7 +95,7 @@ class KVMemory:
         state.num_cached_blocks = hits
         if self.has_states:
             known = (max(each) for each, keeps_state in zip(lengths, self._keeps_state, strict=True) if not keeps_state)
-            state.checkpoints = usable * self.block_size, min(known, default=hits) * self.block_size
+            state.snapshots = usable * self.block_size, min(known, default=hits) * self.block_size
 
     def fork(self, parent: RequestState, child: RequestState, computed: int) -> bool:
         """Give `child`, whose tokens begin as `parent`'s, the blocks of the parent's first `computed` tokens.
@@ -171,10 +171,10 @@ class KVMemory:
         return changes
 
     def stop_before(self, state: RequestState, end: int) -> int:
-        """Where a chunk planned up to `end` should stop, so that recurrent groups leave checkpoints on their way."""
+        """Where a chunk planned up to `end` should stop, so that recurrent groups leave snapshots on their way."""
         if not self.prefix_caching or not self.has_states or state.reserved:
             return end
-        wanted = (tokens for tokens in state.checkpoints if state.computed < tokens)
+        wanted = (tokens for tokens in state.snapshots if state.computed < tokens)
         stop = min(end // self.block_size * self.block_size, *wanted, end)
         return stop if stop > state.computed else end
 
@@ -187,7 +187,7 @@ class KVMemory:
             return
         hashes = extend_hashes(state, full, self.block_size)
         for group, table in zip(self.groups, state.block_tables, strict=True):
-            wanted = state.computed in state.checkpoints
+            wanted = state.computed in state.snapshots
             group.cache_blocks(table, hashes, state.num_cached_blocks, state.computed, state.request, wanted=wanted)
         state.num_cached_blocks = full
 

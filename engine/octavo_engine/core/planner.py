@@ -166,7 +166,7 @@ class Planner:
             self.preempt(victim, builder)
         if victims and max(self._attach_cached_blocks(state, builder)) <= 0:
             return True
-        state.rejected = True
+        state.preemption_failed = True
         self.memory.free(state)
         return False
 
@@ -239,7 +239,7 @@ class Planner:
         """Take a running request's row and blocks and let it wait for them again."""
         state.computed_before = state.computed
         self.release(state)
-        state.status = Status.PREEMPTED
+        state.status = Status.REQUEUED
         self.policy.waiting.add(state, first=True)
 
     def release(self, state: RequestState) -> None:

@@ -13,14 +13,14 @@ from octavo_engine.core.step import RequestOutput
 class Status(Enum):
     """Where a request is.
 
-    FORKING requests wait for another's prompt to be computed; PREEMPTED ones wait again, ahead of their tenant's
-    requests that have never run.
+    FORKING requests wait for another's prompt to be computed. REQUEUED ones ran, lost their blocks (preempted, or to be
+    computed anew as a long sequence) and wait again, ahead of their tenant's requests that have never run.
     """
 
     FORKING = "forking"
     WAITING = "waiting"
     RUNNING = "running"
-    PREEMPTED = "preempted"
+    REQUEUED = "requeued"
     FINISHED = "finished"
 
 
@@ -64,8 +64,8 @@ class RequestState:
     """The tokens guessed to follow `token_ids`. With any, it is planned only while no token of it is in flight."""
     cached_tokens: int = 0  # of its prompt, from the prefix cache or a fork, when it was first admitted
     block_tables: list[list[int]] = field(default_factory=list)  # block ids of each KV group; empty while it holds none
-    checkpoints: tuple[int, ...] = ()
-    """Tokens after which a state is wanted by others: the end of the prompt, and where one that is known branched."""
+    snapshots: tuple[int, ...] = ()
+    """Tokens after which others want a snapshot of its states: its whole prompt, and where it left a known one."""
     reserved: list[int] = field(default_factory=list)  # blocks of each KV group kept for it; empty if none
     block_hashes: list[bytes] = field(default_factory=list)  # the prefix cache's chain over its full blocks, so far
     num_cached_blocks: int = 0  # full blocks of its tables that were offered to the prefix cache
@@ -76,7 +76,7 @@ class RequestState:
     computed_before: int = 0  # tokens that were computed before its last preemption
     skipped: int = 0  # requests that were admitted before it because its blocks were not there
     charged: int = 0  # tokens of its answer that its tenant has paid for
-    rejected: bool = False  # whether no running request gave way to it when it was first its turn
+    preemption_failed: bool = False  # whether no running request could be preempted for it when it was its turn
     blocks_wanted: list[int] = field(default_factory=list)  # of each KV group; with fewer, admitting it fails again
     stop_token: int | None = None
     scheduled_at: float | None = None  # when it first ran

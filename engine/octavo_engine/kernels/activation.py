@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo_engine.kernels.fp8 import PART, empty_quantized, parts, store_quantized
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 

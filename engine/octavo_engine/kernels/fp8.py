@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 
 FP8_MAX = tl.constexpr(448.0)
 _LEAST = tl.constexpr(1e-30)

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from octavo_engine.kernels.fp8 import empty_quantized, store_quantized
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 
 
 @triton.jit

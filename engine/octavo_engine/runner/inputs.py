@@ -16,7 +16,7 @@ from torch import Tensor
 
 from octavo_engine.attention.backend import StepInputs
 from octavo_engine.core.step import StepPlan
-from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.sampling_table import SampledRows
 from octavo_engine.runner.state_table import StateTable

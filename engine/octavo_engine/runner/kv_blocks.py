@@ -2,8 +2,8 @@
 
 One number says it for all: the blocks of full attention, which keeps every token. A group with a sliding window gets as
 many, so that requests shorter than the window find room for all their tokens, but no more than so many requests can
-come to use: each its window, all together one step's tokens. Layers that keep a state get a place for each of so many
-requests, and for checkpoints, where the prefix cache's hits can end, as many bytes as all blocks of full attention.
+come to use: each its window, all together one step's tokens. Layers that keep a state get a slot for each of so many
+requests, and for snapshots, where the prefix cache's hits can end, as many bytes as all blocks of full attention.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class WindowNeed:
     """Bytes of one token in all of them."""
 
 
-_BLOCKS_OF_CHECKPOINT = 64
-"""Where tokens take no memory, blocks for which there is one checkpoint of a state."""
+_BLOCKS_OF_SNAPSHOT = 64
+"""Where tokens take no memory, blocks for which there is one snapshot of a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class BlockShares:
     state_bytes: int = 0
     """Bytes of one sequence's states in all layers that keep any."""
 
-    def places(self, blocks: int) -> int:
+    def state_slots(self, blocks: int) -> int:
         """Slots for states where full attention has `blocks`: at most one for each block."""
-        return min(max(2, blocks), self._running_places + self._checkpoints(blocks))
+        return min(max(2, blocks), self._running_slots + self._snapshots(blocks))
 
     @property
-    def _running_places(self) -> int:
+    def _running_slots(self) -> int:
         """One for each request, and one into which a state is copied."""
         return self.window_seqs + 1
 
-    def _checkpoints(self, blocks: int) -> int:
+    def _snapshots(self, blocks: int) -> int:
         if self.window_seqs == 1 or not self.state_bytes:  # memory is short
             return 0
         if not self.kv_per_token:
-            return blocks // _BLOCKS_OF_CHECKPOINT
+            return blocks // _BLOCKS_OF_SNAPSHOT
         return self.block_size * blocks * self.kv_per_token // self.state_bytes
 
     def blocks_of(self, window: int | None, blocks: int) -> int:
@@ -66,7 +66,7 @@ class BlockShares:
 
     def bytes(self, blocks: int) -> int:
         """Memory of all groups where full attention has `blocks`."""
-        states = self.places(blocks) * self.state_bytes
+        states = self.state_slots(blocks) * self.state_bytes
         return self.block_size * blocks * self.kv_per_token + self.window_bytes(blocks) + states
 
     def window_bytes(self, blocks: int) -> int:
@@ -75,7 +75,7 @@ class BlockShares:
 
     def bytes_of_running(self, blocks: int) -> int:
         """What the requests themselves need of groups with a window, and of states."""
-        return self.window_bytes(blocks) + self.state_bytes * min(max(2, blocks), self._running_places)
+        return self.window_bytes(blocks) + self.state_bytes * min(max(2, blocks), self._running_slots)
 
     def limit(self, memory: int) -> int:
         """No more blocks of full attention than these fit into `memory` bytes; 0 where there is no such layer."""

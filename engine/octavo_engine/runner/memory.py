@@ -112,12 +112,12 @@ class MemoryPlan:
     def blocks_of(self, window: int | None, *, states: bool = False) -> int:
         """Blocks of a KV group; of one with a `window`, or of `states`, perhaps fewer than `num_kv_blocks`."""
         blocks = self.num_kv_blocks
-        return self.shares.places(blocks) if states else self.shares.blocks_of(window, blocks)
+        return self.shares.state_slots(blocks) if states else self.shares.blocks_of(window, blocks)
 
     def swap_blocks_of(self, window: int | None, *, states: bool = False) -> int:
         """The same of the swap space."""
         blocks = self.swap_blocks
-        return self.shares.places(blocks) if states and blocks else self.shares.blocks_of(window, blocks)
+        return self.shares.state_slots(blocks) if states and blocks else self.shares.blocks_of(window, blocks)
 
     @property
     def swap_bytes(self) -> int:

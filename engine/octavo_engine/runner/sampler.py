@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.runner.device_copies import to_device
 from octavo_engine.runner.inverse_cdf import draw, likeliest, uniform
 from octavo_engine.runner.logits_processors import process_logits

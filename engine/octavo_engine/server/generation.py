@@ -1,4 +1,4 @@
-"""One HTTP request being answered: its sequences go to the engine, their pieces come out as they are ready."""
+"""One HTTP request being answered: its sequences go to the engine, their outputs come out as they are ready."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from octavo_engine.server.errors import APIError, engine_dead
 from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.metrics import Outcome
 from octavo_engine.server.prepared import TextOptions
-from octavo_engine.server.sequence import Piece, Sequence
+from octavo_engine.server.sequence import Sequence, SequenceOutput
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.tracing import Answered, RequestSpan
 from octavo_engine.text.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ class GenerationRequest:
 
 
 class Generation:
-    """The pieces of all sequences until each has ended: an asynchronous iterator, to be read within `run()`.
+    """The outputs of all sequences until each has ended: an asynchronous iterator, to be read within `run()`.
 
     It counts as running from the start. Reading raises an APIError as soon as one sequence fails.
     """
@@ -97,15 +97,15 @@ class Generation:
     def __aiter__(self) -> Generation:
         return self
 
-    async def __anext__(self) -> Piece:
+    async def __anext__(self) -> SequenceOutput:
         while True:
             output = await self._next_output()
             sequence = self._by_id[output.request_id]
-            if sequence.ended or (piece := self._take(sequence, output)) is None:
+            if sequence.ended or (added := self._take(sequence, output)) is None:
                 continue
             if sequence.ended and output.finish_reason is None:  # by a stop string, which the engine does not know
                 await self._serving.engine.abort([output.request_id])
-            return piece
+            return added
 
     async def _next_output(self) -> RequestOutput:
         """The next output of any sequence; an error instead of one is the whole request's."""
@@ -122,13 +122,13 @@ class Generation:
         """End the request with `error`, after what its reader can have already."""
         self._outputs.fail(error)
 
-    def _take(self, sequence: Sequence, output: RequestOutput) -> Piece | None:
-        """The piece that an output completes, if any; APIError ends this request alone."""
+    def _take(self, sequence: Sequence, output: RequestOutput) -> SequenceOutput | None:
+        """What an output of the engine adds to the answer, if anything; APIError ends this request alone."""
         if (output.token_ids or output.finish_reason == FinishReason.LENGTH) and not sequence.begun:
             self._admitted.begin()
         self._admitted.count_output(len(output.token_ids))
         try:
-            piece = sequence.take(output)
+            added = sequence.take(output)
         except APIError as error:
             if error.detail.code == "engine_error":
                 log.error("request %s: its sequence %d (%s): %s", *self._names(sequence), error)
@@ -141,12 +141,12 @@ class Generation:
             log.exception("request %s: its sequence %d (%s) failed", *self._names(sequence))
             self._end(sequence, "error")
             raise APIError(500, "the answer could not be put together", code="internal_error") from None
-        if piece is not None and piece.finish_reason is not None:
+        if added is not None and added.finish_reason is not None:
             if self.request.max_tokens:
                 self._serving.admission.answered(sequence.num_tokens)
-            cut = piece.finish_reason == FinishReason.LENGTH and self.request.max_tokens > 0
+            cut = added.finish_reason == FinishReason.LENGTH and self.request.max_tokens > 0
             self._end(sequence, "length" if cut else "stop")
-        return piece
+        return added
 
     def _end(self, sequence: Sequence, outcome: Outcome) -> None:
         self._admitted.end(sequence.begun)

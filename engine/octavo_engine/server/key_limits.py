@@ -13,7 +13,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from octavo_engine.server.auth import Key
-from octavo_engine.server.budget import Budget
+from octavo_engine.server.occupancy import Occupancy
 from octavo_engine.server.refusal import RefusedError, retry_after
 
 _MINUTE = 60.0
@@ -72,11 +72,11 @@ class KeyMeter:
     clock: Callable[[], float]
     requests: Bucket = field(init=False)
     tokens: Bucket = field(init=False)
-    running: Budget = field(init=False)
+    running: Occupancy = field(init=False)
 
     def __post_init__(self) -> None:
         self.requests, self.tokens = Bucket(self.clock), Bucket(self.clock)
-        self.running = Budget(self.clock)
+        self.running = Occupancy(self.clock)
 
     def look(self, key: Key) -> None:
         """RefusedError 429 if the key may not begin a request now."""

@@ -1,4 +1,4 @@
-"""Admission: four budgets bound what waits, and a request that is rejected is given a time to come back after.
+"""Admission: four limits bound what waits, and a request that is rejected is given a time to come back after.
 
 - Queued requests: sequences that were accepted and have not begun to answer, less those in the engine's prefill.
 - Queued prefill tokens: the prompt tokens of the sequences that have not begun to answer.
@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.engine.scheduler_stats import SchedulerStats
 from octavo_engine.server.auth import Key
-from octavo_engine.server.budget import Budget
 from octavo_engine.server.key_limits import KeyLimits, KeyMeter
+from octavo_engine.server.occupancy import Occupancy
 from octavo_engine.server.refusal import RefusedError, Rejection, retry_after
 
 _ANSWERS = 128
@@ -34,7 +34,7 @@ _FIRST_GUESS = 512
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """The settings of the four budgets."""
+    """The settings of the four limits."""
 
     requests: int
     """--max-queued-requests."""
@@ -49,16 +49,16 @@ class QueueLimits:
 
 
 @dataclass(slots=True)
-class Budgets:
-    """The three budgets that are counted, for all keys together or for one."""
+class Occupancies:
+    """What is counted against three of the limits, for all keys together or for one."""
 
     clock: Callable[[], float]
-    requests: Budget = field(init=False)
-    tokens: Budget = field(init=False)
-    kv: Budget = field(init=False)
+    requests: Occupancy = field(init=False)
+    tokens: Occupancy = field(init=False)
+    kv: Occupancy = field(init=False)
 
     def __post_init__(self) -> None:
-        self.requests, self.tokens, self.kv = Budget(self.clock), Budget(self.clock), Budget(self.clock)
+        self.requests, self.tokens, self.kv = Occupancy(self.clock), Occupancy(self.clock), Occupancy(self.clock)
 
     @property
     def unused(self) -> bool:
@@ -68,14 +68,14 @@ class Budgets:
 
 @dataclass(slots=True, eq=False)
 class AdmittedRequest:
-    """An HTTP request that was admitted: its key, how many of its sequences wait or run, what each takes of budgets."""
+    """An HTTP request that was admitted: its key, how many of its sequences wait or run, what each takes of limits."""
 
     admission: Admission
     key: Key
     priority: int
     meter: KeyMeter
-    budgets: tuple[Budgets, Budgets]
-    """Those of all keys together and those of its own."""
+    occupancies: tuple[Occupancies, Occupancies]
+    """Of all keys together, and of its own key."""
     waiting: int
     """Sequences that have not begun to answer."""
     begun: int = 0
@@ -91,9 +91,9 @@ class AdmittedRequest:
         self.admission.check_kv(self.key, kv, self.admission.queued)
         self.meter.tokens.take(prompt)
         self.tokens_each, self.kv_each = prompt // self.waiting, kv // self.waiting
-        for budgets in self.budgets:
-            budgets.tokens.take(self.tokens_each * self.waiting)
-            budgets.kv.take(self.kv_each * self.waiting)
+        for occupancies in self.occupancies:
+            occupancies.tokens.take(self.tokens_each * self.waiting)
+            occupancies.kv.take(self.kv_each * self.waiting)
 
     def begin(self) -> None:
         """One of the sequences has given its first token."""
@@ -127,30 +127,30 @@ class AdmittedRequest:
     def _leave_queue(self, sequences: int, *, served: bool) -> None:
         self.waiting -= sequences
         self.admission.leave_lane(self.key, self.priority, sequences)
-        for budgets in self.budgets:
-            budgets.requests.release(sequences, served=served)
-            budgets.tokens.release(sequences * self.tokens_each, served=served)
+        for occupancies in self.occupancies:
+            occupancies.requests.release(sequences, served=served)
+            occupancies.tokens.release(sequences * self.tokens_each, served=served)
 
     def _release_kv(self, sequences: int, *, served: bool) -> None:
-        for budgets in self.budgets:
-            budgets.kv.release(sequences * self.kv_each, served=served)
+        for occupancies in self.occupancies:
+            occupancies.kv.release(sequences * self.kv_each, served=served)
 
 
 class Arrival:
     """An HTTP request from its headers to its last byte: it counts as one of its key's, and at first as queued."""
 
-    def __init__(self, meter: KeyMeter, budgets: Sequence[Budgets]) -> None:
+    def __init__(self, meter: KeyMeter, occupancies: Sequence[Occupancies]) -> None:
         self._meter = meter
-        self._budgets = budgets
+        self._occupancies = occupancies
         meter.begin()
-        for each in budgets:
+        for each in occupancies:
             each.requests.take(1)
 
     def leave_queue(self) -> None:
         """Give up the place in the queue: the request enters with all its sequences, or has ended."""
-        for each in self._budgets:
+        for each in self._occupancies:
             each.requests.release(1, served=False)
-        self._budgets = ()
+        self._occupancies = ()
 
     def end(self) -> None:
         """The request has ended."""
@@ -170,13 +170,13 @@ class Admission:
         several_keys: Callable[[], bool] = lambda: False,
     ) -> None:
         self.limits = limits
-        self.total = Budgets(clock)
+        self.total = Occupancies(clock)
         self.begun = 0
         """Sequences that have begun to answer and have not ended."""
         self.lanes: Counter[tuple[str, int]] = Counter()
         """Sequences that have not begun, by key and priority."""
         self._stats, self._info, self._clock, self._several_keys = stats, info, clock, several_keys
-        self._by_key: dict[str, Budgets] = {}
+        self._by_key: dict[str, Occupancies] = {}
         self._meters = KeyLimits(clock)
         self._answers = deque([_FIRST_GUESS], maxlen=_ANSWERS)
 
@@ -206,7 +206,7 @@ class Admission:
         meter.look(key)
         if generates:
             self.look(key)
-        return Arrival(meter, (self.total, self._budgets_of(key)) if generates else ())
+        return Arrival(meter, (self.total, self._occupancies_of(key)) if generates else ())
 
     def look(self, key: Key) -> None:
         """Reject a request of which only the key is known if not even the smallest would be accepted."""
@@ -220,11 +220,11 @@ class Admission:
         meter.check_tokens(key)
         self.check_requests(key, sequences)
         self._check_deadline(key, priority, seconds_left)
-        budgets = (self.total, self._budgets_of(key))
-        for each in budgets:
+        occupancies = (self.total, self._occupancies_of(key))
+        for each in occupancies:
             each.requests.take(sequences)
         self.lanes[key.name, priority] += sequences
-        return AdmittedRequest(self, key, priority, meter, budgets, sequences)
+        return AdmittedRequest(self, key, priority, meter, occupancies, sequences)
 
     def leave_lane(self, key: Key, priority: int, sequences: int) -> None:
         """Note that `sequences` sequences of this key and priority do not wait any more."""
@@ -244,7 +244,7 @@ class Admission:
             detail = f"{queued} requests wait already and this one has {sequences}"
             flag = f"--max-queued-requests {self.limits.requests}"
             raise self._full("queued_requests", self.total.requests, f"{detail} ({flag})")
-        mine = self._budgets_of(key).requests
+        mine = self._occupancies_of(key).requests
         own = max(0, mine.used - self._in_prefill)
         self._check_share(mine, own, sequences, self.limits.requests, free, "requests", "--max-queued-requests")
 
@@ -254,7 +254,7 @@ class Admission:
         if waiting and waiting + tokens > limit:
             detail = f"{waiting} prompt tokens wait already and this request has {tokens} (--max-queued-tokens {limit})"
             raise self._full("queued_tokens", self.total.tokens, detail)
-        mine = self._budgets_of(key).tokens
+        mine = self._occupancies_of(key).tokens
         self._check_share(mine, mine.used, tokens, limit, 0, "prompt tokens", "--max-queued-tokens")
 
     def check_kv(self, key: Key, tokens: int, queued: int) -> None:
@@ -273,7 +273,7 @@ class Admission:
                 f"{limit} (--max-kv-commitment {self.limits.kv_ratio:g} times {capacity})"
             )
             raise self._full("kv_commitment", self.total.kv, detail)
-        mine = self._budgets_of(key).kv
+        mine = self._occupancies_of(key).kv
         self._check_share(mine, mine.used, tokens, limit, 0, "KV tokens", "--max-kv-commitment")
 
     def answered(self, tokens: int) -> None:
@@ -292,12 +292,12 @@ class Admission:
         self._by_key = {name: each for name, each in self._by_key.items() if name in names or not each.unused}
         self._meters.forget_others(names)
 
-    def _budgets_of(self, key: Key) -> Budgets:
+    def _occupancies_of(self, key: Key) -> Occupancies:
         if (found := self._by_key.get(key.name)) is None:
-            found = self._by_key[key.name] = Budgets(self._clock)
+            found = self._by_key[key.name] = Occupancies(self._clock)
         return found
 
-    def _check_share(self, mine: Budget, own: int, more: int, limit: int, free: int, what: str, flag: str) -> None:
+    def _check_share(self, mine: Occupancy, own: int, more: int, limit: int, free: int, what: str, flag: str) -> None:
         """Check that `own` of `mine` and `more` are within the key's share of `limit`, and `free` beyond it."""
         if not own or not self._several_keys():
             return
@@ -324,5 +324,5 @@ class Admission:
             )
             raise RefusedError(503, "deadline", detail, retry_after(seconds - most))
 
-    def _full(self, reason: Rejection, budget: Budget, detail: str) -> RefusedError:
-        return RefusedError(503, reason, detail, retry_after(budget.seconds_to_free(budget.used)))
+    def _full(self, reason: Rejection, occupancy: Occupancy, detail: str) -> RefusedError:
+        return RefusedError(503, reason, detail, retry_after(occupancy.seconds_to_free(occupancy.used)))

@@ -1,6 +1,6 @@
 """One choice of one prompt on its way to the client: from the engine's tokens to text that is fit to be shown.
 
-A piece holds complete characters and nothing of a stop string, and the log probabilities of exactly its tokens.
+An output holds complete characters and nothing of a stop string, and the log probabilities of exactly its tokens.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _FAILURES = (FinishReason.ABORT, FinishReason.TIMEOUT, FinishReason.ERROR, Finis
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What an output added to one sequence's answer."""
+class SequenceOutput:
+    """What one `RequestOutput` of the engine added to a sequence's answer."""
 
     index: int
     text: str
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Of the tokens behind `text`, where they were asked for."""
     finish_reason: str | None = None
-    """stop or length, on the last piece."""
+    """stop or length, on the last one."""
     stop_reason: int | str | None = None
     """The stop string or token id of the request that ended it; None for the model's own end."""
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
-    """Of the prompt's tokens but its first, on the first piece, where they were asked for."""
+    """Of the prompt's tokens but its first, on the first one, where they were asked for."""
     pooled: bytes = b""
-    """The vector that stands for the prompt, on the first piece, where it was asked for."""
+    """The vector that stands for the prompt, on the first one, where it was asked for."""
 
 
 class Sequence:
@@ -84,7 +84,7 @@ class Sequence:
         """Whether the first token has come, or all that there is of a prompt for which none is asked."""
         return self._begun_at > 0
 
-    def take(self, output: RequestOutput) -> Piece | None:
+    def take(self, output: RequestOutput) -> SequenceOutput | None:
         """What an output of the engine adds to the answer; None if nothing can be shown yet. APIError if it failed."""
         if output.finish_reason in _FAILURES:
             raise self._failure(output)
@@ -102,8 +102,8 @@ class Sequence:
         logprobs, self._logprobs = tuple(self._logprobs), []
         prompt, self._prompt = self._prompt, None
         reason = delta.stop if delta.stop is not None else self._stop_token(output)
-        piece = Piece(self.index, delta.text, logprobs, finish_reason, reason)
-        return piece if prompt is None else replace(piece, prompt_logprobs=prompt.logprobs, pooled=prompt.pooled)
+        added = SequenceOutput(self.index, delta.text, logprobs, finish_reason, reason)
+        return added if prompt is None else replace(added, prompt_logprobs=prompt.logprobs, pooled=prompt.pooled)
 
     def _stop_token(self, output: RequestOutput) -> int | None:
         """The token of the request's own stop_token_ids that ended it."""

@@ -16,9 +16,9 @@ from typing import Any
 
 from octavo_engine.engine.info import EngineInfo
 from octavo_engine.errors import EngineDeadError
-from octavo_engine.server.budget import Budget
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.fair_turns import FairTurns
+from octavo_engine.server.occupancy import Occupancy
 from octavo_engine.server.prepared import (
     LENGTH,
     JSONAnswer,
@@ -112,7 +112,7 @@ class TextPool:
         self._count = workers or default_workers()
         self._program = program
         self._turns: FairTurns[Worker] = FairTurns(self._count, several_keys)
-        self._pending = Budget(time.monotonic)
+        self._pending = Occupancy(time.monotonic)
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._setup: Setup | None = None

@@ -1,4 +1,4 @@
-"""Recurrent layers: one state is kept, and checkpoints of it at block boundaries."""
+"""Recurrent layers: one state is kept, and snapshots of it at block boundaries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from octavo_engine.core.request import Request
 class RecurrentMemory(GroupMemory):
     """One state a request, in place 0 of its table, as of its last computed token.
 
-    At a block boundary the state becomes a checkpoint: the prefix cache knows it, and going on means copying it first.
-    Once a request leaves its next checkpoint, the one before it is evicted first, unless it was wanted or found. Its
+    At a block boundary the state becomes a snapshot: the prefix cache knows it, and going on means copying it first.
+    Once a request leaves its next snapshot, the one before it is evicted first, unless it was wanted or found. Its
     last one stays, where the next turn goes on, so that a few places for each conversation are enough.
     """
 
@@ -33,13 +33,13 @@ class RecurrentMemory(GroupMemory):
         return 0
 
     def capacity(self, table: list[int], computed: int) -> int:
-        """Tokens up to the next block boundary, where a checkpoint may be left."""
+        """Tokens up to the next block boundary, where a snapshot may be left."""
         if not table or self.pool.must_copy(table[0]):
             return computed
         return -(-computed // self.block_size) * self.block_size
 
     def hit_lengths(self, hashes: Sequence[bytes]) -> Collection[int]:
-        """The numbers of blocks after which there is a checkpoint."""
+        """The numbers of blocks after which there is a snapshot."""
         return {0} | {number for number, digest in enumerate(hashes, 1) if self.pool.cache.get(digest) is not None}
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
@@ -64,7 +64,7 @@ class RecurrentMemory(GroupMemory):
         return list(table)
 
     def restore(self, table: list[int], places: dict[int, int]) -> list[tuple[int, int]]:
-        """The saved state instead of a checkpoint that was matched, which is older."""
+        """The saved state instead of a snapshot that was matched, which is older."""
         self.pool.free(table)
         table[:] = self.pool.take(1)
         return [(places[0], table[0])]

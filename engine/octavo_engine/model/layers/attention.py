@@ -14,7 +14,7 @@ from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.qk_norm import QKNorm, WholeProjection
 from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, Span, ignored, plain, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.low_rank import LowRank

@@ -8,7 +8,7 @@ import torch
 
 from octavo_engine.kernels.cpu.features import CPUFeatures, cpu_features
 from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels, cpu_kernels
-from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.experts_in_turn import ExpertsInTurn
 from octavo_engine.model.layers.fused import FusedLayers, kernels_know

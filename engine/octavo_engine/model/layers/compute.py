@@ -13,8 +13,8 @@ from torch import Tensor
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.kernels.cpu.coded import CodedWeight
 from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.norm_weights import NormWeights
-from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.experts_in_turn import ExpertMixture, ExpertsInTurn
 from octavo_engine.model.layers.pointwise import Pointwise, TorchPointwise

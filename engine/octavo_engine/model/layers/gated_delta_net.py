@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Rows, joined, plain, unsharded
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.causal_conv import causal_conv

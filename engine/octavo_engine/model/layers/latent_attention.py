@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from octavo_engine.attention.backend import AttentionVariant
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope, rotate
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, ignored, unsharded
 from octavo_engine.model.layers.linear import Linear
 from octavo_engine.model.layers.norm import Norm

@@ -8,7 +8,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, plain, transposed
 from octavo_engine.model.layers.lora import LoraLayer
 from octavo_engine.model.layers.options import LayerOptions

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from octavo_engine.kernels.cpu.adapters import CPUAdapters
 from octavo_engine.kernels.cpu.library import CPUKernels
-from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.kernels.triton_support import triton_runs_on
 
 NO_SLOT = -1
 """Of tokens without an adapter."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.experts import Experts
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Piece, Span, ignored, joined, plain, unsharded
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.linear import Linear

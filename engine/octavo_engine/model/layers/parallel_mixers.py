@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor
 from octavo_engine.model.layers.attention import Attention
 from octavo_engine.model.layers.mamba2 import Mamba2

@@ -7,8 +7,8 @@ from typing import Protocol
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.library import DTYPES, LANES, CPUKernels
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.norm_weights import NormWeights
-from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.layers.activations import ACTIVATIONS
 from octavo_engine.model.layers.residual import ResidualStream, summed
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from octavo_engine.kernels.activation import ACTIVATIONS, act_mul, act_mul_fp8
 from octavo_engine.kernels.experts import Experts
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.kernels.moe import mixture_of_experts
 from octavo_engine.kernels.moe_autotune import MixtureOfExperts, autotune_mixture_of_experts
 from octavo_engine.kernels.norm import rms_norm, rms_norm_fp8
 from octavo_engine.kernels.norm_weights import NormWeights
-from octavo_engine.kernels.quantized import Quantized, Scaling
 from octavo_engine.model.layers.compute import Compute
 from octavo_engine.model.layers.experts_in_turn import all_experts
 from octavo_engine.model.layers.pointwise import TorchPointwise

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.library import DTYPES, CPUKernels, cpu_kernels
-from octavo_engine.kernels.where import triton_runs_on
+from octavo_engine.kernels.triton_support import triton_runs_on
 from octavo_engine.model.decoder import Decoder
 from octavo_engine.model.families import FAMILIES
 from octavo_engine.model.layers.linear import Linear

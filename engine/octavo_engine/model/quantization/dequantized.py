@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from octavo_engine.errors import ConfigurationError
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Fill, Rows, Span, plain, transposed, write
 from octavo_engine.model.quantization.linear_method import LinearMethod, LinearShape, Products, Projection, Weights
 from octavo_engine.model.quantization.unquantized import UNQUANTIZED

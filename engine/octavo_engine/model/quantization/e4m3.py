@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import ScalingType
 
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0

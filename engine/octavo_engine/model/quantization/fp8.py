@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.errors import ModelLoadError
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import FLOATS, CheckpointTensor, Piece, Rows, plain
 from octavo_engine.model.fields import Fields
 from octavo_engine.model.quantization.e4m3 import (

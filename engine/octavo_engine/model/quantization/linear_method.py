@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from octavo_engine.kernels.cpu.coded import CodedWeight
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Span
 
 

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from octavo_engine.kernels.quantized import Quantized, Scaling
+from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.quantization.linear_method import Products, Weights
 
 

@@ -36,7 +36,7 @@ from octavo_engine.server.openai.answering import answer, json_answer
 from octavo_engine.server.openai.answers import Usage, encode
 from octavo_engine.server.openai.sse import named_event
 from octavo_engine.server.prepared import PreparedRequest
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.tokenizer import Tokenizer
 
@@ -60,12 +60,12 @@ class MessageWriter:
         """The message without its content."""
         return [_event(MessageStart(self._message))]
 
-    def events(self, piece: Piece, usage: Usage) -> list[bytes]:  # noqa: ARG002  (the last event says it)
-        """What a piece adds to the blocks."""
-        last = piece.finish_reason is not None
-        found = [_event(_block_event(event)) for event in self._answer.push(piece.text, last=last)]
+    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:  # noqa: ARG002  (the last event says it)
+        """What an output adds to the blocks."""
+        last = output.finish_reason is not None
+        found = [_event(_block_event(event)) for event in self._answer.push(output.text, last=last)]
         if last:
-            self._end = self._end_of(piece)
+            self._end = self._end_of(output)
         return found
 
     def closing(self, usage: Usage) -> list[bytes]:
@@ -76,11 +76,11 @@ class MessageWriter:
         """An error event."""
         return named_event("error", anthropic_body(error))
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """The complete message."""
-        [piece] = answers
-        self._answer.push(piece.text, last=True)
-        end = self._end_of(piece)
+        [output] = answers
+        self._answer.push(output.text, last=True)
+        end = self._end_of(output)
         whole = msgspec.structs.replace(
             self._message,
             content=[_complete(part) for part in self._answer.parts],
@@ -90,13 +90,13 @@ class MessageWriter:
         )
         return encode(whole)
 
-    def _end_of(self, piece: Piece) -> End:
-        if piece.finish_reason == "length":
+    def _end_of(self, output: SequenceOutput) -> End:
+        if output.finish_reason == "length":
             return End("max_tokens", None)
         if self._answer.calls:
             return End("tool_use", None)
-        if isinstance(piece.stop_reason, str):
-            return End("stop_sequence", piece.stop_reason)
+        if isinstance(output.stop_reason, str):
+            return End("stop_sequence", output.stop_reason)
         return End("end_turn", None)
 
 

@@ -21,7 +21,7 @@ from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
 from octavo_engine.server.openai.sse import EventStream, wait_for_disconnect
 from octavo_engine.server.openai.times import Times
 from octavo_engine.server.prepared import JSONAnswer, Prepared, PreparedRequest
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 from octavo_engine.server.tracing import span_of
 from octavo_engine.server.whole_answer import WholeAnswer
@@ -37,18 +37,18 @@ _LARGE = 2000
 class WholeWriter(Protocol):
     """Writes one request's answer in an endpoint's own shape, as one JSON body."""
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
-        """The complete answer; one piece for each sequence."""
+    def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
+        """The complete answer; one output for each sequence."""
 
 
 class Writer(WholeWriter, Protocol):
     """Writes one request's answer in an endpoint's own shape: as server-sent events, or as one JSON body."""
 
     def opening(self, index: int, usage: Usage) -> list[bytes]:
-        """The events that come before a sequence's first piece. `usage` is that of the request so far."""
+        """The events that come before a sequence's first output. `usage` is that of the request so far."""
 
-    def events(self, piece: Piece, usage: Usage) -> list[bytes]:
-        """The events of a piece: what it adds, then, by itself, how the sequence ended."""
+    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:
+        """The events of a output: what it adds, then, by itself, how the sequence ended."""
 
     def closing(self, usage: Usage) -> list[bytes]:
         """The events that end a stream whose sequences have all ended."""
@@ -173,13 +173,13 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
     """Server-sent events until all sequences have ended, or the first has failed."""
     opened: set[int] = set()
     try:
-        async for piece in generation:
+        async for output in generation:
             usage = usage_of(generation)
-            if piece.index not in opened:
-                opened.add(piece.index)
-                for each in writer.opening(piece.index, usage):
+            if output.index not in opened:
+                opened.add(output.index)
+                for each in writer.opening(output.index, usage):
                     yield each
-            for each in await off_the_loop_if_large([piece], writer.events, piece, usage):
+            for each in await off_the_loop_if_large([output], writer.events, output, usage):
                 yield each
     except APIError as error:
         yield writer.failure(error)
@@ -190,43 +190,46 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
 
 async def collect_answer(generation: Generation, writer: WholeWriter) -> bytes:
     """One JSON body, once all sequences have ended."""
-    pieces: list[list[Piece]] = [[] for _ in generation.sequences]
-    async for piece in generation:
-        pieces[piece.index].append(piece)
-    every = [piece for each in pieces for piece in each]
-    return await off_the_loop_if_large(every, _full_answer, writer, pieces, usage_of(generation))
+    outputs: list[list[SequenceOutput]] = [[] for _ in generation.sequences]
+    async for output in generation:
+        outputs[output.index].append(output)
+    every = [output for each in outputs for output in each]
+    return await off_the_loop_if_large(every, _full_answer, writer, outputs, usage_of(generation))
 
 
-def _full_answer(writer: WholeWriter, pieces: Sequence[Sequence[Piece]], usage: Usage) -> bytes:
-    return writer.full([merge(each) for each in pieces], usage)
+def _full_answer(writer: WholeWriter, outputs: Sequence[Sequence[SequenceOutput]], usage: Usage) -> bytes:
+    return writer.full([merge(each) for each in outputs], usage)
 
 
 async def off_the_loop_if_large(
-    pieces: Sequence[Piece], write: Callable[Arguments, Written], *args: Arguments.args, **kwargs: Arguments.kwargs
+    outputs: Sequence[SequenceOutput],
+    write: Callable[Arguments, Written],
+    *args: Arguments.args,
+    **kwargs: Arguments.kwargs,
 ) -> Written:
     """What `write` gives; in a thread if it takes long enough for other requests to notice."""
-    if sum(map(_work, pieces)) < _LARGE:
+    if sum(map(_work, outputs)) < _LARGE:
         return write(*args, **kwargs)
     return await asyncio.to_thread(write, *args, **kwargs)
 
 
-def _work(piece: Piece) -> int:
-    """How much there is to write of a piece, in numbers."""
-    positions = (*piece.logprobs, *(piece.prompt_logprobs or ()))
-    return 1 + len(piece.text) // 64 + len(piece.pooled) // 4 + sum(1 + len(each.top) for each in positions)
+def _work(output: SequenceOutput) -> int:
+    """How much there is to write of an output, in numbers."""
+    positions = (*output.logprobs, *(output.prompt_logprobs or ()))
+    return 1 + len(output.text) // 64 + len(output.pooled) // 4 + sum(1 + len(each.top) for each in positions)
 
 
-def merge(pieces: Sequence[Piece]) -> Piece:
-    """All of one sequence's pieces as one."""
-    last = pieces[-1]
-    return Piece(
+def merge(outputs: Sequence[SequenceOutput]) -> SequenceOutput:
+    """All of one sequence's outputs as one."""
+    last = outputs[-1]
+    return SequenceOutput(
         last.index,
-        "".join(piece.text for piece in pieces),
-        tuple(logprobs for piece in pieces for logprobs in piece.logprobs),
+        "".join(output.text for output in outputs),
+        tuple(logprobs for output in outputs for logprobs in output.logprobs),
         last.finish_reason,
         last.stop_reason,
-        pieces[0].prompt_logprobs,
-        pieces[0].pooled,
+        outputs[0].prompt_logprobs,
+        outputs[0].pooled,
     )
 
 

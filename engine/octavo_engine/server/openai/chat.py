@@ -22,7 +22,7 @@ from octavo_engine.server.openai.content_logprobs import content_logprobs
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.logprobs import prompt_logprobs
 from octavo_engine.text.tokenizer import Tokenizer
@@ -42,22 +42,22 @@ class ChatWriter:
         """The chunk that names the role."""
         return [self._frame.chunk(ChatChunkChoice(index, Delta(role="assistant", content="")), usage)]
 
-    def events(self, piece: Piece, usage: Usage) -> list[bytes]:
-        """The deltas, and how it ended in a chunk of its own. Log probabilities come with the first of a piece."""
-        answer = self._answers[piece.index]
-        deltas = answer.push(piece.text, last=piece.finish_reason is not None)
-        if piece.logprobs and self._logprobs and not deltas:
+    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:
+        """The deltas, and how it ended in a chunk of its own. Log probabilities come with the first of an output."""
+        answer = self._answers[output.index]
+        deltas = answer.push(output.text, last=output.finish_reason is not None)
+        if output.logprobs and self._logprobs and not deltas:
             deltas = [Delta(content="")]
-        found, logprobs = [], self._of(piece)
+        found, logprobs = [], self._of(output)
         for delta in deltas:
-            found.append(self._frame.chunk(ChatChunkChoice(piece.index, delta, logprobs), usage))
+            found.append(self._frame.chunk(ChatChunkChoice(output.index, delta, logprobs), usage))
             logprobs = None
-        if piece.finish_reason is not None:
+        if output.finish_reason is not None:
             end = ChatChunkChoice(
-                piece.index,
+                output.index,
                 Delta(),
-                finish_reason=answer.finish_reason(piece.finish_reason),
-                stop_reason=piece.stop_reason,
+                finish_reason=answer.finish_reason(output.finish_reason),
+                stop_reason=output.stop_reason,
             )
             found.append(self._frame.chunk(end, usage))
         return found
@@ -70,24 +70,24 @@ class ChatWriter:
         """The error; no [DONE] follows."""
         return error_event(error)
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """The complete answer."""
-        choices = [self._choice(piece) for piece in answers]
+        choices = [self._choice(output) for output in answers]
         if self._prompt_logprobs is None:
             return self._frame.full(choices, usage)
         found = prompt_logprobs(answers[0].prompt_logprobs or (), self._tokenizer, self._prompt_logprobs)
         return self._frame.full(choices, usage, found)
 
-    def _choice(self, piece: Piece) -> ChatChoice:
-        answer = self._answers[piece.index]
-        answer.push(piece.text, last=True)
-        reason = answer.finish_reason(piece.finish_reason)
-        return ChatChoice(piece.index, answer.message(), reason, self._of(piece), piece.stop_reason)
+    def _choice(self, output: SequenceOutput) -> ChatChoice:
+        answer = self._answers[output.index]
+        answer.push(output.text, last=True)
+        reason = answer.finish_reason(output.finish_reason)
+        return ChatChoice(output.index, answer.message(), reason, self._of(output), output.stop_reason)
 
-    def _of(self, piece: Piece) -> ChatLogprobs | None:
+    def _of(self, output: SequenceOutput) -> ChatLogprobs | None:
         if not self._logprobs:
             return None
-        return ChatLogprobs(content_logprobs(piece.logprobs, self._tokenizer))
+        return ChatLogprobs(content_logprobs(output.logprobs, self._tokenizer))
 
 
 def routes(serving: Serving) -> APIRouter:

@@ -14,7 +14,7 @@ from octavo_engine.server.openai.answers import TextChoice, Usage
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 from octavo_engine.text.logprobs import TextLogprobs, join, prompt_logprobs, prompt_text_logprobs, text_logprobs
 from octavo_engine.text.tokenizer import Tokenizer
@@ -31,20 +31,20 @@ class TextWriter:
         self._frame = Frame(name, asked, "cmpl", "text_completion")
 
     def opening(self, index: int, usage: Usage) -> list[bytes]:
-        """The prompt, if it is wanted back; with log probabilities it comes with the first piece, which has them."""
+        """The prompt, if it is wanted back; with log probabilities it comes with the first output, which has them."""
         echo = self._echoes[index // self._n]
         return [self._frame.chunk(TextChoice(index, echo), usage)] if echo and not self._asked.scores_echo else []
 
-    def events(self, piece: Piece, usage: Usage) -> list[bytes]:
+    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:
         """The text, and how it ended in a chunk of its own."""
         found = []
-        if piece.prompt_logprobs is not None and self._asked.scores_echo:
-            echo = self._echoes[piece.index // self._n]
-            found.append(self._frame.chunk(TextChoice(piece.index, echo, self._of_prompt(piece)), usage))
-        if piece.text or piece.logprobs:
-            found.append(self._frame.chunk(TextChoice(piece.index, piece.text, self._of(piece)), usage))
-        if piece.finish_reason is not None:
-            end = TextChoice(piece.index, "", finish_reason=piece.finish_reason, stop_reason=piece.stop_reason)
+        if output.prompt_logprobs is not None and self._asked.scores_echo:
+            echo = self._echoes[output.index // self._n]
+            found.append(self._frame.chunk(TextChoice(output.index, echo, self._of_prompt(output)), usage))
+        if output.text or output.logprobs:
+            found.append(self._frame.chunk(TextChoice(output.index, output.text, self._of(output)), usage))
+        if output.finish_reason is not None:
+            end = TextChoice(output.index, "", finish_reason=output.finish_reason, stop_reason=output.stop_reason)
             found.append(self._frame.chunk(end, usage))
         return found
 
@@ -56,31 +56,31 @@ class TextWriter:
         """The error; no [DONE] follows."""
         return error_event(error)
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """The complete answer."""
-        return self._frame.full([self._choice(piece) for piece in answers], usage)
+        return self._frame.full([self._choice(output) for output in answers], usage)
 
-    def _choice(self, piece: Piece) -> TextChoice:
-        text = self._echoes[piece.index // self._n] + piece.text
-        logprobs = self._of(piece)
+    def _choice(self, output: SequenceOutput) -> TextChoice:
+        text = self._echoes[output.index // self._n] + output.text
+        logprobs = self._of(output)
         if logprobs is not None and self._asked.scores_echo:
-            logprobs = join(self._of_prompt(piece), logprobs)
-        choice = TextChoice(piece.index, text, logprobs, piece.finish_reason, piece.stop_reason)
+            logprobs = join(self._of_prompt(output), logprobs)
+        choice = TextChoice(output.index, text, logprobs, output.finish_reason, output.stop_reason)
         if (most := self._asked.prompt_logprobs) is not None:
-            choice.prompt_logprobs = prompt_logprobs(piece.prompt_logprobs or (), self._tokenizer, most)
+            choice.prompt_logprobs = prompt_logprobs(output.prompt_logprobs or (), self._tokenizer, most)
         return choice
 
-    def _of_prompt(self, piece: Piece) -> TextLogprobs:
+    def _of_prompt(self, output: SequenceOutput) -> TextLogprobs:
         """What precedes the answer's own log probabilities, which then continue the offsets of these."""
-        first = self._asked.prompts[piece.index // self._n][0]
+        first = self._asked.prompts[output.index // self._n][0]
         most = self._asked.sampling.logprobs or 0
-        return prompt_text_logprobs(first, piece.prompt_logprobs or (), self._tokenizer, most)
+        return prompt_text_logprobs(first, output.prompt_logprobs or (), self._tokenizer, most)
 
-    def _of(self, piece: Piece) -> TextLogprobs | None:
+    def _of(self, output: SequenceOutput) -> TextLogprobs | None:
         if not self._logprobs:
             return None
-        found = text_logprobs(piece.logprobs, self._tokenizer, self._offsets[piece.index])
-        self._offsets[piece.index] += sum(map(len, found.tokens))
+        found = text_logprobs(output.logprobs, self._tokenizer, self._offsets[output.index])
+        self._offsets[output.index] += sum(map(len, found.tokens))
         return found
 
 

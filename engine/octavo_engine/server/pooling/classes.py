@@ -17,7 +17,7 @@ from octavo_engine.server.openai.answering import answer_whole
 from octavo_engine.server.openai.answers import Usage, encode
 from octavo_engine.server.pooling.embeddings import PooledUsage
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 
 
@@ -48,22 +48,22 @@ class ClassWriter:
         self._model = asked.model or name
         self._options = asked.pooled or PooledOptions()
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """The complete answer."""
         return encode(
             Classes(
                 id=f"classify-{uuid.uuid4().hex}",
                 created=int(time.time()),
                 model=self._model,
-                data=[self._classified(piece) for piece in answers],
+                data=[self._classified(output) for output in answers],
                 usage=PooledUsage(usage.prompt_tokens, usage.prompt_tokens),
             )
         )
 
-    def _classified(self, piece: Piece) -> Classified:
-        found = probabilities(piece.pooled, self._options.activation)
+    def _classified(self, output: SequenceOutput) -> Classified:
+        found = probabilities(output.pooled, self._options.activation)
         label = self._options.labels[int(found.argmax())]
-        return Classified(index=piece.index, label=label, probs=found.tolist(), num_classes=len(found))
+        return Classified(index=output.index, label=label, probs=found.tolist(), num_classes=len(found))
 
 
 def routes(serving: Serving) -> APIRouter:

@@ -17,7 +17,7 @@ from octavo_engine.pooled_vectors import to_bytes, to_vector
 from octavo_engine.server.openai.answering import answer_whole
 from octavo_engine.server.openai.answers import Usage, encode
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 
 
@@ -62,14 +62,14 @@ class EmbeddingWriter:
         self._model = asked.model or name
         self._options = asked.pooled or PooledOptions()
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """The complete answer."""
         return encode(
             Vectors(
                 id=f"embd-{uuid.uuid4().hex}",
                 created=int(time.time()),
                 model=self._model,
-                data=[self._entry(piece.index, self._written(piece)) for piece in answers],
+                data=[self._entry(output.index, self._written(output)) for output in answers],
                 usage=PooledUsage(usage.prompt_tokens, usage.prompt_tokens),
             )
         )
@@ -77,8 +77,8 @@ class EmbeddingWriter:
     def _entry(self, index: int, vector: list[float] | str) -> EmbeddingObject | PoolingObject:
         return EmbeddingObject(index=index, embedding=vector)
 
-    def _written(self, piece: Piece) -> list[float] | str:
-        vector = to_vector(piece.pooled, self._options.dimensions, normalize=self._options.normalize)
+    def _written(self, output: SequenceOutput) -> list[float] | str:
+        vector = to_vector(output.pooled, self._options.dimensions, normalize=self._options.normalize)
         return base64.b64encode(to_bytes(vector)).decode() if self._options.base64 else vector.tolist()
 
 

@@ -19,7 +19,7 @@ from octavo_engine.server.openai.answering import answer_whole
 from octavo_engine.server.openai.answers import Usage, encode
 from octavo_engine.server.pooling.embeddings import PooledUsage
 from octavo_engine.server.prepared import PooledOptions, PreparedRequest
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.server.serving import Serving
 
 
@@ -72,7 +72,7 @@ class ScoreWriter:
         self._model = asked.model or name
         self._options = asked.pooled or PooledOptions()
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """The complete answer."""
         scores = [Score(index=index, score=score) for index, score in enumerate(_scores(answers, self._options))]
         return encode(
@@ -93,7 +93,7 @@ class RerankWriter:
         self._model = asked.model or name
         self._options = asked.pooled or PooledOptions()
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """The complete answer."""
         scores = _scores(answers, self._options)
         best = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: self._options.top_n]
@@ -112,11 +112,11 @@ class RerankWriter:
         return RerankResult(index=index, document=document, relevance_score=score)
 
 
-def _scores(answers: Sequence[Piece], options: PooledOptions) -> list[float]:
+def _scores(answers: Sequence[SequenceOutput], options: PooledOptions) -> list[float]:
     """One for each pair; or for each document, with the only query, or with the query at the same place."""
     if options.activation:
-        return [float(probabilities(piece.pooled, options.activation)[0]) for piece in answers]
-    vectors = [to_vector(piece.pooled, normalize=True) for piece in answers]
+        return [float(probabilities(output.pooled, options.activation)[0]) for output in answers]
+    vectors = [to_vector(output.pooled, normalize=True) for output in answers]
     queries, documents = vectors[: options.queries], vectors[options.queries :]
     if len(queries) == 1:
         queries = queries * len(documents)

@@ -41,7 +41,7 @@ from octavo_engine.server.openai.responses.objects import (
 )
 from octavo_engine.server.openai.sse import named_event
 from octavo_engine.server.prepared import PreparedRequest
-from octavo_engine.server.sequence import Piece
+from octavo_engine.server.sequence import SequenceOutput
 from octavo_engine.text.tokenizer import Tokenizer
 
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
@@ -69,9 +69,9 @@ class ResponseWriter:
         kinds = ("response.created", "response.in_progress")
         return [self._event(ResponseEvent(type=kind, response=self._body())) for kind in kinds]
 
-    def events(self, piece: Piece, usage: Usage) -> list[bytes]:  # noqa: ARG002  (the last event says it)
-        """What a piece adds to the items."""
-        return [self._event(event) for event in self._take(piece)]
+    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:  # noqa: ARG002  (the last event says it)
+        """What an output adds to the items."""
+        return [self._event(event) for event in self._take(output)]
 
     def closing(self, usage: Usage) -> list[bytes]:
         """The complete response."""
@@ -85,20 +85,20 @@ class ResponseWriter:
             ErrorEvent(type="error", code=detail.code, message=detail.message, param=detail.param, error=detail)
         )
 
-    def full(self, answers: Sequence[Piece], usage: Usage) -> bytes:
+    def full(self, answers: Sequence[SequenceOutput], usage: Usage) -> bytes:
         """The complete response."""
-        [piece] = answers
-        self._take(piece)
+        [output] = answers
+        self._take(output)
         self._complete(usage)
         return bytes(self._body())
 
-    def _take(self, piece: Piece) -> list[Event]:
-        """Read a piece. Log probabilities belong to the first message that it adds to."""
-        if piece.finish_reason is not None:
-            self._status = "incomplete" if piece.finish_reason == "length" else "completed"
+    def _take(self, output: SequenceOutput) -> list[Event]:
+        """Read an output. Log probabilities belong to the first message that it adds to."""
+        if output.finish_reason is not None:
+            self._status = "incomplete" if output.finish_reason == "length" else "completed"
         found: list[Event] = []
-        logprobs = piece.logprobs
-        for event in self._answer.push(piece.text, last=piece.finish_reason is not None):
+        logprobs = output.logprobs
+        for event in self._answer.push(output.text, last=output.finish_reason is not None):
             more = self._of_text(event, logprobs)
             logprobs = () if more else logprobs
             found += self._item_events(event, more)

@@ -1,4 +1,4 @@
-"""A bounded amount: how much of it is in use, and how fast it comes free."""
+"""How much of a limited amount is in use, and how fast it comes free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEARLY_NOTHING = 1e-9
 
 
 @dataclass(slots=True)
-class Budget:
+class Occupancy:
     """An amount in use, in requests or tokens, and the rate at which it comes free.
 
     The rate is an exponentially weighted mean over the time in which any was in use, as an idle hour does not show how
