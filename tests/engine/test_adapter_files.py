@@ -13,7 +13,7 @@ from adapters import PREFIX, write_adapter
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.lora.adapter import Adapter, AdapterLimits, read_adapter
-from octavo_engine.model.lora.peft_config import PeftConfig
+from octavo_engine.model.lora.peft_config import read_peft_config
 from octavo_engine.model.lora.targets import ModuleNames, ModuleShape
 from octavo_engine.model.names import StoredNames
 from octavo_engine.model.source import resolve_adapter
@@ -54,15 +54,17 @@ def read(
         ({"init_lora_weights": "pissa"}, ["init_lora_weights", "pissa"]),
         ({"trainable_token_indices": [1]}, ["trainable_token_indices"]),
         ({"target_parameters": ["experts.down_proj"]}, ["target_parameters"]),
-        ({"alora_invocation_tokens": [5]}, ["alora_invocation_tokens"]),
         ({"r": 16}, ["rank 16", "--max-lora-rank is 8", "raise --max-lora-rank to 16"]),
         ({"r": 0}, ["r '0'"]),
         ({"r": "4"}, ["r '4'"]),
         ({"lora_alpha": 1e300}, ["lora_alpha"]),
         ({"lora_alpha": float("nan")}, ["lora_alpha"]),
-        ({"rank_pattern": {"(a+)+$": 4}}, ["rank_pattern", "too complicated"]),
-        ({"alpha_pattern": {".*.*.*q": 4}}, ["alpha_pattern", "too complicated"]),
-        ({"alpha_pattern": {"(": 4}}, ["alpha_pattern", "too complicated"]),
+        ({"alora_invocation_tokens": [5]}, ["alora_invocation_tokens", "activated LoRA"]),
+        ({"rank_pattern": {"(a+)+$": 4}}, ["rank_pattern", "too long"]),
+        ({"alpha_pattern": {".*.*.*.*.*q": 4}}, ["alpha_pattern", "too long"]),
+        ({"alpha_pattern": {f".*{n}.*.*.*q": 4 for n in range(4)}}, ["alpha_pattern", "too long"]),
+        ({"alpha_pattern": {"(": 4}}, ["alpha_pattern", "no regular expression"]),
+        ({"alpha_pattern": {"(?i)q": 4}}, ["alpha_pattern", "regular expressions"]),
         ({"rank_pattern": {"q_proj": 2}}, ["expected [2, 16]", "rank 2"]),
     ],
 )  # fmt: skip
@@ -85,6 +87,7 @@ BAD: dict[str, tuple[dict[str, torch.Tensor], list[str]]] = {
     "infinite": ({name: (tensor / 0).half() for name, tensor in tensors().items()}, ["not finite"]),
     "infinite bfloat16": ({name: (tensor / 0).bfloat16() for name, tensor in tensors().items()}, ["not finite"]),
     "head": (tensors("lm_head"), ["adapters of the head"]),
+    "saved head": ({f"{PREFIX}lm_head.base_layer.weight": torch.ones(9, 16)}, ["embeddings or the head have adapters"]),
     "experts": (tensors("model.layers.0.mlp.experts.3.up_proj"), ["experts cannot have adapters"]),
     "embedding": ({f"{PREFIX}model.embed_tokens.lora_embedding_A": torch.ones(4, 9)}, ["embeddings"]),
     "magnitude": ({f"{PREFIX}{Q}.lora_magnitude_vector": torch.ones(32)}, ["DoRA"]),
@@ -198,7 +201,26 @@ def test_an_adapter_is_written_in_bounded_parts(tmp_path: Path, monkeypatch: pyt
         (r"layers\.\d+\.self_attn\.q_proj", Q, True),
         ("layers.[1-9].self_attn.q_proj", Q, False),
         ("k_proj|q_proj", Q, True),
+        (r"^model\.layers\.(?:0|1)\..*q_proj$", Q, True),
+        (r".*\.layers\.\d+\..*q_proj", Q, True),
+        (r"\bq_proj", Q, True),
     ],
 )
-def test_patterns_fit_as_in_peft(pattern: str, module: str, fits: bool) -> None:
-    assert PeftConfig(4, 8, alpha_pattern=((pattern, 4.0),)).scale(module) == (1.0 if fits else 2.0)
+def test_patterns_fit_as_in_peft(pattern: str, module: str, fits: bool, tmp_path: Path) -> None:
+    write_adapter(tmp_path, tensors(), {**CONFIG, "alpha_pattern": {pattern: 4}})
+    assert read_peft_config(tmp_path).scale(module) == (1.0 if fits else 2.0)
+
+
+def test_every_module_of_a_large_model_may_have_a_rank_of_its_own(tmp_path: Path) -> None:
+    """As EVA writes them."""
+    ranks = {f"model.layers.{layer}.self_attn.{name}_proj": 5 for layer in range(200) for name in "qkvo"}
+    write_adapter(tmp_path, tensors(), {**CONFIG, "rank_pattern": ranks})
+    config = read_peft_config(tmp_path)
+    assert config.rank_of("model.layers.199.self_attn.o_proj") == 5
+    assert config.rank_of("model.layers.200.self_attn.o_proj") == 4
+
+
+@pytest.mark.parametrize("config", ["corda_config", "lora_ga_config", "loftq_config"])
+def test_what_was_converted_to_plain_lora_is_read(config: str, tmp_path: Path) -> None:
+    """PEFT leaves the configuration of the first weights there."""
+    assert read(tmp_path, init_lora_weights=True, **{config: {"beta": 1}}).rank == 4

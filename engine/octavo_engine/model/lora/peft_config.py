@@ -15,33 +15,38 @@ from pathlib import Path
 from typing import Any
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.model.fields import Fields
 from octavo_engine.model.model_file import read_file
+from octavo_engine.model.quantization.expressions import expressions
 
 CONFIG_FILE = "adapter_config.json"
 _MAX_CONFIG_BYTES = 1 << 20
-_MAX_PATTERNS = 512
-_MAX_PATTERN_LENGTH = 200
+_MAX_PATTERNS = 4096
+"""EVA gives each module a rank of its own, by its name."""
+_MOST_WAYS = 4_000_000
+"""To match a name with all patterns: a hundred that repeat three times. Whatever is served waits for such a match."""
 _WITHOUT_EFFECT = frozenset(
     {
-        "alpha_pattern", "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config",
-        "exclude_modules", "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha",
-        "lora_dropout", "megatron_core", "modules_to_save", "parent_library", "peft_type", "peft_version",
-        "qalora_group_size", "r", "rank_pattern", "revision", "runtime_config", "target_modules", "task_type",
-        "use_rslora", "init_lora_weights", "bias",
+        "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying",
+        "eva_config", "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern",
+        "layers_to_transform", "loftq_config", "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_core",
+        "modules_to_save", "parent_library", "peft_type", "peft_version", "qalora_group_size", "r", "rank_pattern",
+        "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
     }
 )  # fmt: skip
-"""Fields that are read below, or that say only how an adapter was trained."""
+"""Fields that are read below, or that say only how an adapter was trained: what begins with other weights than the
+base's is known by `init_lora_weights`, whose configuration stays where the adapter has been converted to plain LoRA."""
 _REASONS: Mapping[str, str] = {
     "use_dora": "DoRA scales the columns of the merged weight, which is not computed beside the base",
+    "alora_invocation_tokens": "an activated LoRA acts only from these tokens of a prompt on",
     "layer_replication": "it makes a model of other layers",
     "lora_bias": "biases of adapters are not supported",
     "trainable_token_indices": "it changes embeddings",
     "target_parameters": "experts that are parameters cannot have adapters yet",
 }
-_KEEPS_THE_BASE = (True, False, None, "gaussian", "eva", "orthogonal")
+_KEEPS_THE_BASE = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 """Values of `init_lora_weights` that leave the base model's weights as they are."""
-_PLAIN = re.compile(r"[\w.-]+")
-_UNSAFE = re.compile(r"\(\?|\\\d|[)}*+?]\s*[*+?{]|\|\||\\[^dws.]")
+_Patterns = tuple[tuple[re.Pattern[str], float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +57,9 @@ class PeftConfig:
     alpha: float
     rslora: bool = False
     """Whether products are scaled by alpha / sqrt(rank) (arXiv 2312.03732) instead of alpha / rank."""
-    rank_pattern: tuple[tuple[str, float], ...] = ()
+    rank_pattern: _Patterns = ()
     """Regular expressions of modules' names, and their rank instead of `rank`; the first that fits counts."""
-    alpha_pattern: tuple[tuple[str, float], ...] = ()
+    alpha_pattern: _Patterns = ()
 
     def rank_of(self, module: str) -> int:
         """The rank that a module's tensors should have."""
@@ -119,40 +124,29 @@ def _number(path: Path, name: str, value: Any) -> float:
     return float(value)
 
 
-def _patterns(path: Path, name: str, values: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+def _patterns(path: Path, name: str, values: Mapping[str, Any]) -> _Patterns:
     """Patterns of names with their numbers; such as could take long to match are refused."""
     found = values.get(name) or {}
     if not isinstance(found, dict) or len(found) > _MAX_PATTERNS:
         raise _wrong(path, name, found, f"is no object of at most {_MAX_PATTERNS} patterns")
     for pattern, value in found.items():
-        _check_pattern(path, name, pattern)
         if name == "rank_pattern" and (type(value) is not int or value < 1):
             raise _wrong(path, f"{name}[{pattern}]", value, "is no rank: a whole number from 1 on is")
-    return tuple((pattern, _number(path, f"{name}[{pattern}]", value)) for pattern, value in found.items())
-
-
-def _check_pattern(path: Path, name: str, pattern: str) -> None:
-    """Raises ModelLoadError unless a pattern takes a short time to match, whatever it is matched with.
-
-    Python's matching tries every way to share a name between repetitions: two of single characters are few enough.
-    """
-    repetitions = sum(map(pattern.count, "*+?{"))
-    too_much = len(pattern) > _MAX_PATTERN_LENGTH or repetitions > 2 or _UNSAFE.search(pattern) is not None
+    numbers = [_number(path, f"{name}[{pattern}]", value) for pattern, value in found.items()]
+    expressions(Fields(f"{path}: {name}", {}), found, most_ways=_MOST_WAYS)
     try:
-        if not _PLAIN.fullmatch(pattern):
-            re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
-        too_much = True
-    if too_much:
-        raise _wrong(path, name, pattern, "is too complicated: name modules, or repeat single characters at most twice")
+        return tuple((pattern_of_ends(pattern), number) for pattern, number in zip(found, numbers, strict=True))
+    except re.error as error:
+        raise _wrong(path, name, list(found), f"is no list of regular expressions ({error})") from None
 
 
-def _first(patterns: tuple[tuple[str, float], ...], module: str, default: float) -> float:
-    """As PEFT finds it: a pattern fits a whole name, or what follows one of its dots."""
-    for pattern, value in patterns:
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return default
+def pattern_of_ends(pattern: str) -> re.Pattern[str]:
+    """As PEFT uses a pattern: it fits a whole name, or what follows one of its dots."""
+    return re.compile(rf"(.*\.)?({pattern})$")
+
+
+def _first(patterns: _Patterns, module: str, default: float) -> float:
+    return next((value for pattern, value in patterns if pattern.match(module)), default)
 
 
 def _wrong(path: Path, name: str, value: Any, reason: str) -> ModelLoadError:

@@ -30,9 +30,9 @@ Five take some milliseconds for a name, and each further one ten times as long.
 _REPEATED = (ops.MAX_REPEAT, ops.MIN_REPEAT, ops.POSSESSIVE_REPEAT)
 
 
-def expressions(config: Fields, texts: Iterable[str]) -> tuple[re.Pattern[str], ...]:
+def expressions(config: Fields, texts: Iterable[str], *, most_ways: int = _MOST_WAYS) -> tuple[re.Pattern[str], ...]:
     """Those of one list; ModelLoadError if one is none, or if matching a name could take long."""
-    texts, found, left = list(texts), list[re.Pattern[str]](), _MOST_WAYS
+    texts, found, left = list(texts), list[re.Pattern[str]](), most_ways
     if len(texts) > _MOST:
         raise ModelLoadError(f"{config.origin}: {len(texts)} patterns in a list, more than {_MOST}")
     for text in texts:
