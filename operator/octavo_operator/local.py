@@ -2,14 +2,15 @@
 
 What a kubelet would do is done here in small: arguments, environment, volumes as folders, the three probes, SIGTERM and
 the time to drain. What differs from a pod: it listens on 127.0.0.1, there is no image, no resource limit and no preStop
-pause (no Service has to forget the process first); beside the engine only the container that fetches the model is run,
-before it; and a failed engine is not started again.
+pause (no Service has to forget the process first); what Secrets hold is read from the environment; of other containers
+only those are run that fetch the model, before the engine, and adapters, beside it; what fails is not started again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from typing import Any
 
 from octavo_operator.api.resource import LLMService
 from octavo_operator.render import RenderConfig, unsupported_fields
+from octavo_operator.render.adapters import CREDENTIALS_VOLUME, LIST_KEY, LIST_VOLUME, SIDECAR, adapter_list
 from octavo_operator.render.children import render
 from octavo_operator.render.container import CONTAINER, PRE_STOP_SECONDS
 from octavo_operator.render.fetch import FETCH
@@ -35,6 +37,8 @@ from octavo_operator.render.fetch import FETCH
 HOST = "127.0.0.1"
 _POLL_SECONDS = 0.25
 _HEARTBEAT_SECONDS = 5.0
+_MADE_HERE = ("cache", LIST_VOLUME, CREDENTIALS_VOLUME)
+"""Volumes whose folders are empty at first here, whatever they are in a cluster."""
 
 Report = Callable[[str], None]
 
@@ -181,30 +185,54 @@ def run_local(service: LLMService, port: int = 0, volumes: Mapping[str, Path] | 
     """
     if missing := unsupported_fields(service.spec):
         raise LocalError("; ".join(map(str, missing)))
-    manifests = render(without_adapters(service), RenderConfig(engine_image="local"))
+    manifests = render(service, RenderConfig(engine_image="local"))
     pod = next(m for m in manifests if m["kind"] == "Deployment")["spec"]["template"]["spec"]
     container = next(container for container in pod["containers"] if container["name"] == CONTAINER)
-    before = [container for container in pod.get("initContainers") or () if container["name"] == FETCH]
+    before = {container["name"]: container for container in pod.get("initContainers") or ()}
     port = _claim_port(port)
-    with tempfile.TemporaryDirectory(prefix="octavo-local-") as root:
+    with contextlib.ExitStack() as left:
+        root = left.enter_context(tempfile.TemporaryDirectory(prefix="octavo-local-"))
         folders = _folders(pod["volumes"], Path(root), volumes or {})
-        for first in before:
-            _run_to_the_end(translate(first, port, folders, os.environ), root)
-        command = translate(container, port, folders, os.environ)
-        process = subprocess.Popen(
-            command.argv, env=command.env, cwd=root, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call, no locks
-        )  # fmt: skip
+        if SIDECAR in before:
+            _list_adapters(service, pod["volumes"], container, folders)
+            left.enter_context(_beside(translate(before[SIDECAR], port, folders, os.environ), root))
+        if FETCH in before:
+            _run_to_the_end(translate(before[FETCH], port, folders, os.environ), root)
+        process = _start(translate(container, port, folders, os.environ), root)
         engine = LocalEngine(process, container, port, pod["terminationGracePeriodSeconds"] - PRE_STOP_SECONDS)
-        try:
-            yield engine
-        finally:
-            engine.close()
+        left.callback(engine.close)
+        yield engine
 
 
-def without_adapters(service: LLMService) -> LLMService:
-    """`service` with its model alone: what fetches adapters beside the engine is not run here."""
-    return service.model_copy(update={"spec": service.spec.model_copy(update={"adapters": []})})
+def _list_adapters(
+    service: LLMService, volumes: Sequence[Mapping[str, Any]], engine: Mapping[str, Any], folders: Mapping[str, Path]
+) -> None:
+    """What a pod's annotation lists. Credentials come from the environment, which the sidecar's processes inherit."""
+    here, wanted = _places(engine, folders), json.loads(adapter_list(service.spec, volumes))
+    for adapter in wanted["adapters"]:
+        adapter.pop("files", None)
+        if "path" in adapter:
+            adapter["path"] = here(adapter["path"])
+    (folders[LIST_VOLUME] / LIST_KEY).write_text(json.dumps(wanted))
+
+
+def _start(command: Command, root: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command.argv, env=command.env, cwd=root, stdin=subprocess.DEVNULL, start_new_session=True,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 - one system call, no locks
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _beside(command: Command, root: str) -> Iterator[None]:
+    """A native sidecar, and whatever it starts, while the block runs."""
+    process = _start(command, root)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _run_to_the_end(command: Command, root: str) -> None:
@@ -228,14 +256,7 @@ def translate(
     container: Mapping[str, Any], port: int, folders: Mapping[str, Path], environ: Mapping[str, str]
 ) -> Command:
     """The process for `container`: its places become `folders` (by volume name), its port becomes `port`."""
-    places = [(mount["mountPath"], str(folders[mount["name"]])) for mount in container["volumeMounts"]]
-    places.sort(key=lambda place: len(place[0]), reverse=True)
-
-    def here(value: str) -> str:
-        for path, folder in places:
-            if value == path or value.startswith(f"{path}/"):
-                return folder + value[len(path) :]
-        return value
+    here = _places(container, folders)
 
     def argument(text: str) -> str:
         if text.startswith("--host="):
@@ -253,6 +274,20 @@ def translate(
             env[variable["name"]] = value
     arguments = [argument(text) for text in container["args"]]
     return Command([_executable(container["command"][0]), *arguments], env)
+
+
+def _places(container: Mapping[str, Any], folders: Mapping[str, Path]) -> Callable[[str], str]:
+    """What says where a path of the container is on this machine; other texts stay as they are."""
+    places = [(mount["mountPath"], str(folders[mount["name"]])) for mount in container["volumeMounts"]]
+    places.sort(key=lambda place: len(place[0]), reverse=True)
+
+    def here(value: str) -> str:
+        for path, folder in places:
+            if value == path or value.startswith(f"{path}/"):
+                return folder + value[len(path) :]
+        return value
+
+    return here
 
 
 def _referenced(variable: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
@@ -283,12 +318,15 @@ def _folders(volumes: Sequence[Mapping[str, Any]], root: Path, given: Mapping[st
         name = volume["name"]
         if name in given:
             folders[name] = given[name]
-        elif "emptyDir" in volume or name == "cache":
+        elif "emptyDir" in volume or name in _MADE_HERE:
             folders[name] = root / name
             folders[name].mkdir()
         else:
             (kind,) = set(volume) - {"name"}
-            raise LocalError(f"the volume {name} is a {kind}, which exists only in a cluster; give --volume {name}=DIR")
+            raise LocalError(
+                f"the volume {name} is a {kind} ({json.dumps(volume[kind])}), which exists only in a cluster; give "
+                f"--volume {name}=DIR"
+            )
     return folders
 
 
@@ -335,8 +373,6 @@ def main(service: LLMService, port: int, volumes: Mapping[str, Path]) -> int:
         signal.signal(number, on_signal)
     for row in unsupported_fields(service.spec):
         report(f"note: {row}")
-    if service.spec.adapters:
-        report("note: spec.adapters: only the model is served here; octavo-engine serve --lora-modules serves adapters")
     if service.spec.engine.env_from:
         report(
             "note: spec.engine.envFrom: a cluster's Secrets and ConfigMaps cannot be read here; set their variables "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -45,7 +47,8 @@ def container_of(llmservice: LLMService, field: str = "containers") -> dict[str,
 def misbehaving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """`octavo-engine` is the script, and temporary folders lie where the test can look."""
     script = tmp_path / "octavo-engine"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ENGINE}" "$@"\n')
+    real = f'[ "$1" = adapters ] && exec "{local._executable("octavo-engine")}" "$@"'
+    script.write_text(f'#!/bin/sh\n{real}\nexec "{sys.executable}" "{ENGINE}" "$@"\n')
     script.chmod(0o755)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(local, "_executable", lambda name: str(script))
@@ -116,6 +119,33 @@ def test_runs_until_asked_to_stop_and_waits_for_the_drain(capfd: pytest.CaptureF
         engine.stop()
         assert engine.supervise() == 0
     assert "drained" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("misbehaving")
+def test_adapters_are_fetched_beside_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lies on a claim, which is a folder here; the other on a hub that cannot be reached, with a token."""
+    hub = {"repository": "a/b", "endpoint": "http://127.0.0.1:9", "tokenSecretRef": {"name": "hf", "key": "token"}}
+    claim = {"claimName": "tunes", "path": "mine"}
+    sources = {"mine": {"persistentVolumeClaim": claim}, "far": {"huggingFace": hub}}
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    llmservice = service(adapters=[{"name": name, "source": source} for name, source in sources.items()])
+    with (
+        pytest.raises(LocalError, match=r'"claimName": "tunes".*--volume adapters-\w+=DIR') as asked,
+        run_local(llmservice),
+    ):
+        pass
+    volume = re.findall(r"--volume (\S+)=DIR", str(asked.value))[0]
+    with run_local(llmservice, volumes={volume: tmp_path / "tunes"}) as engine:
+        engine.wait_ready(ignore)
+        (home,) = (tmp_path / "tmp").glob("octavo-local-*/home")
+        said = ""
+        while '"failed": true' not in said:
+            engine._raise_if_ended()
+            time.sleep(0.1)
+            said = (home / "adapters.json").read_text() if (home / "adapters.json").exists() else ""
+    mine, far = json.loads(said)["adapters"]
+    assert mine["path"] == str(tmp_path / "tunes/mine")
+    assert "the hub cannot be reached" in far["message"]
 
 
 @pytest.mark.usefixtures("misbehaving")

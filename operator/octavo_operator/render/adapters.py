@@ -21,8 +21,9 @@ from octavo_operator.render.container import Program, variables
 from octavo_operator.render.volumes import ADAPTER_FILE, CACHE, HOME, Mount, adapter_path, adapter_volume
 
 SIDECAR = "adapters"
+LIST_VOLUME, CREDENTIALS_VOLUME = "adapter-list", "adapter-credentials"
 _LIST = "/etc/octavo/adapters"
-_LIST_KEY = "adapters.json"
+LIST_KEY = "adapters.json"
 _CREDENTIALS = "/etc/octavo/credentials"
 _SHARED = ("/tmp", HOME, CACHE)  # noqa: S108 - a path in the container
 _RESOURCES = {"requests": {"cpu": "20m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
@@ -59,7 +60,7 @@ def sidecar(llmservice: LLMService, image: str, mounts: list[Mount]) -> dict[str
     limit = spec.cache.size if spec.cache.type == "Ephemeral" else None  # a pod that exceeds it would be evicted
     arguments = [
         "adapters",
-        f"--list={_LIST}/{_LIST_KEY}",
+        f"--list={_LIST}/{LIST_KEY}",
         f"--output={ADAPTER_FILE}",
         f"--credentials={_CREDENTIALS}",
         *([f"--max-size={int(parse_quantity(limit))}"] if limit else []),
@@ -77,12 +78,12 @@ def own_mounts(llmservice: LLMService) -> list[Mount]:
     if not spec.adapters:
         return []
     annotation = {"fieldPath": f"metadata.annotations['{ADAPTERS_ANNOTATION}']"}
-    listed = {"items": [{"path": _LIST_KEY, "fieldRef": annotation}]}
-    found = [Mount("adapter-list", _LIST, {"downwardAPI": listed}, read_only=True)]
+    listed = {"items": [{"path": LIST_KEY, "fieldRef": annotation}]}
+    found = [Mount(LIST_VOLUME, _LIST, {"downwardAPI": listed}, read_only=True)]
     files = sorted({file for adapter in spec.adapters for file in _credentials(adapter.source).values()})
     if files:
         projected = {"sources": [_projected(file) for file in files], "defaultMode": 0o440}
-        found.append(Mount("adapter-credentials", _CREDENTIALS, {"projected": projected}, read_only=True))
+        found.append(Mount(CREDENTIALS_VOLUME, _CREDENTIALS, {"projected": projected}, read_only=True))
     return found
 
 
