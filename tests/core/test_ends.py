@@ -38,7 +38,7 @@ def crowd(state: str) -> tuple[Scheduler, Device, list[RequestState]]:
     return scheduler, device, requests
 
 
-STATES = ["waiting", "forking", "running", "preempted", "swapped"]
+STATES = ["waiting", "forking", "running", "requeued", "swapped"]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -80,7 +80,7 @@ def test_a_request_can_be_ended_in_every_state_and_gives_everything_back(
     assert all(swap.available == swap.num_blocks for swap in scheduler.memory.swap.pools)
 
 
-@pytest.mark.parametrize("state", ["running", "preempted", "swapped"])
+@pytest.mark.parametrize("state", ["running", "requeued", "swapped"])
 def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way(state: str) -> None:
     """With a plan ahead a request may be preempted, or swapped out, when the error of its last step arrives."""
     scheduler, device, requests = crowd(state)

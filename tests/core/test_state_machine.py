@@ -28,7 +28,7 @@ from octavo_engine.sampling_params import SamplingParams
 
 LONGEST = 160
 """Tokens of the longest sequence: the histories are to have many, not long ones."""
-STATES = ["any", "forking", "running", "preempted", "swapped out"]
+STATES = ["any", "forking", "running", "requeued", "swapped out"]
 FIGURES: Counter[str] = Counter()
 """What all histories of this run consisted of."""
 
@@ -368,7 +368,7 @@ LEAST = {
     "aborted while waiting": 3,
     "aborted while forking": 3,
     "aborted while running": 3,
-    "aborted while preempted": 3,
+    "aborted while requeued": 3,
     "aborted while swapped out": 3,
 }
 """What the histories must contain, lest the test shrink unnoticed. Draws vary far: about a fifth of the usual."""
