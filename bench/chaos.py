@@ -322,7 +322,7 @@ def run(cluster: Cluster, figures: Figures, scratch: Path) -> None:
     finally:
         operators.end()
         log = operators.log.read_text(errors="replace")
-        figures.writes, figures.mended = log.count(": applied ") + log.count(": mended "), log.count(": mended ")
+        figures.writes, figures.mended = log.count(": applied ") + log.count(": corrected "), log.count(": corrected ")
         figures.tracebacks = log.count("Traceback")
 
 

@@ -194,7 +194,7 @@ class Fetcher:
         except (OSError, ValidationError) as error:
             problem = _first_line(error)
             if problem != self._problem:
-                log.error("the list of adapters stays as it was: %s cannot be used: %s", self.wanted, problem)
+                log.error("the list of adapters is not changed: %s cannot be used: %s", self.wanted, problem)
             self._problem = problem
             return
         self._list, self._problem = wanted, ""
@@ -246,7 +246,7 @@ class Fetcher:
         fetch.running = None
         if code == 0 and (place := running.place()):
             fetch.path, fetch.problem, fetch.failures = place, "", 0
-            log.info("adapter %s is at %s", fetch.wanted.name, place)
+            log.info("adapter %s was fetched to %s", fetch.wanted.name, place)
             return
         self._fail(fetch, running.last_words() or f"fetching it ended with exit code {code}")
 
@@ -315,7 +315,7 @@ def run(args: argparse.Namespace) -> int:
             try:
                 fetcher.step()
             except Exception:  # one bad look must not end the container, which would make the pod unready
-                log.exception("the adapters could not be looked at; trying again")
+                log.exception("checking the adapters failed; trying again")
             time.sleep(_INTERVAL)
     finally:
         fetcher.close()

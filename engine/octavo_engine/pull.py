@@ -78,7 +78,9 @@ def _fetch(config: EngineConfig, progress: Progress, report: Report, check_memor
 def _adapter(config: EngineConfig, report: Report) -> Path:
     directory = resolve_adapter(config.model, config.revision, report)
     if not (directory / CONFIG_FILE).is_file():
-        raise AdapterNotFoundError(f"{config.model}: there is no {CONFIG_FILE}, so this is no adapter that PEFT saved")
+        raise AdapterNotFoundError(
+            f"{config.model}: there is no {CONFIG_FILE}, so this is not an adapter that PEFT saved"
+        )
     return directory
 
 

@@ -235,7 +235,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         loop.run_until_complete(run(options))
     except (LeaseLostError, WatchLostError, WatchesHangError) as error:
-        logging.getLogger(__name__).error("ends, to be started again: %s", error)
+        logging.getLogger(__name__).error("exiting, to be restarted: %s", error)
         code = 1
     if asyncio.all_tasks(loop):  # they have not ended though they were cancelled: asyncio.run would wait for them
         logging.shutdown()
@@ -257,7 +257,7 @@ def _metrics_api(arguments: argparse.Namespace) -> int:
         logging.getLogger(__name__).error("cannot serve metrics: %s", error)
         return 1
     except AuthorityChangedError as error:
-        logging.getLogger(__name__).warning("ends, to be started again: %s", error)
+        logging.getLogger(__name__).warning("exiting, to be restarted: %s", error)
         return 1
     return 0
 

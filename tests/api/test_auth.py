@@ -183,7 +183,7 @@ def test_a_priority_that_would_not_act_is_said(tmp_path: Path, caplog: pytest.Lo
     KeyRing(path, priorities=True)
     assert not caplog.text
     KeyRing(path, priorities=False)
-    assert "priority of an API key acts only with --scheduling-policy" in caplog.text
+    assert "the priority of an API key has no effect without --scheduling-policy" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_priority_that_would_not_act_is_said(tmp_path: Path, caplog: pytest.Lo
         ("keys: [{name: a}]", "needs either key or keySha256"),
         ("keys: [{name: a, key: sk-secret, keySha256: x}]", "keySha256"),
         ("keys: [{name: 'a b', key: sk-secret}]", "keys[0].name"),
-        ("keys: [{name: a, key: sk-secret}, {name: a, key: k}]", "a is there twice"),
+        ("keys: [{name: a, key: sk-secret}, {name: a, key: k}]", "a appears twice"),
         ("keys: [{name: a, key: sk-secret}, {name: b, key: sk-secret}]", "the same key"),
         ("keys: [{name: a, key: sk-secret, requestsPerMinute: 0}]", "keys[0].requestsPerMinute"),
         ("keys: [{name: a, key: sk-secret, colour: red}]", "keys[0].colour"),

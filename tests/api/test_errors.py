@@ -130,7 +130,7 @@ CASES: list[tuple[str, Any, str | None, str]] = [
     (TEXT, {"prompt": "x", "logprobs": 21}, "logprobs", "less"),
     ("/tokenize", {}, "prompt", "either"),
     ("/tokenize", {"prompt": "a", "messages": [HI]}, "prompt", "either"),
-    ("/detokenize", {"tokens": [49152]}, "tokens", "none of"),
+    ("/detokenize", {"tokens": [49152]}, "tokens", "outside the model's vocabulary"),
     ("/detokenize", {"tokens": [-1]}, "tokens[0]", "greater"),
 ]  # fmt: skip
 

@@ -484,7 +484,7 @@ def test_the_log_of_requests_is_bounded_and_says_what_it_omits(caplog: pytest.Lo
     assert len(caplog.messages) == 500
     now = 1.0
     log.write(scope_of("/x", b"/x"), 401)
-    assert caplog.messages[500] == "9500 requests were answered without a line here: too many came at once"
+    assert caplog.messages[500] == "9500 requests were not logged: too many came at once"
     assert caplog.messages[501] == '10.0.0.1:5 "GET /x" 401'
 
 

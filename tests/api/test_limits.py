@@ -71,7 +71,7 @@ def test_free_seats_do_not_count_as_queue() -> None:
         admission.enter(ANYONE, 1)
     refused = admission.refuses()
     assert (refused.reason, refused.status, refused.detail.code) == ("queued_requests", 503, "server_overloaded")
-    assert "6 requests wait already and this one has 1 (--max-queued-requests 2)" in str(refused)
+    assert "6 requests are waiting and this one has 1 (--max-queued-requests 2)" in str(refused)
 
 
 def test_a_lowered_running_limit_has_fewer_seats() -> None:
@@ -105,7 +105,7 @@ def test_tokens_are_bounded_but_one_long_prompt_alone_is_welcome() -> None:
     first = admission.place(tokens=500)
     refused = admission.refuses(tokens=1)
     assert refused.reason == "queued_tokens"
-    assert "500 prompt tokens wait already and this request has 1 (--max-queued-tokens 100)" in str(refused)
+    assert "500 prompt tokens are waiting and this request has 1 (--max-queued-tokens 100)" in str(refused)
     first.begin()
     admission.place(tokens=100)
 
@@ -150,7 +150,7 @@ def test_a_request_larger_than_the_queue_is_welcome_when_none_waits() -> None:
     admission = ManualAdmission()
     admission.fill_seats()
     admitted = admission.enter(ANYONE, 32)  # as large as a request can be: it would never fit otherwise
-    assert "32 requests wait already and this one has 1" in str(admission.refuses())
+    assert "32 requests are waiting and this one has 1" in str(admission.refuses())
     admission.refuses(32)
     admitted.leave()
     admission.refuses(6)  # fits once there are seats

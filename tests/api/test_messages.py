@@ -206,7 +206,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no limit": ({"max_tokens": None}, "max_tokens is required"),
     "too long": ({"max_tokens": 5000}, "context is 512 tokens"),
     "a tool of Anthropic's": ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-    "a field of no kind": ({"mcp_servers": []}, "mcp_servers: there is no such field here"),
+    "a field of no kind": ({"mcp_servers": []}, "mcp_servers: unknown field"),
     "a tool that is not there": ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "no tool 'x'"),
     "a choice without a name": ({"tools": [WEATHER], "tool_choice": {"type": "tool"}}, "name must be given"),
     "a call by the user": (

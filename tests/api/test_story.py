@@ -54,7 +54,7 @@ def test_a_terminal_is_told_how_the_start_goes() -> None:
         os.close(theirs)
         shown = read_until(ours, process, b"Ctrl-C")
         process.send_signal(signal.SIGINT)
-        shown += read_until(ours, process, b"the server ends")
+        shown += read_until(ours, process, b"the server is stopped")
         assert process.wait(60) == 0
     os.close(ours)
     assert "━".encode() in shown  # a bar

@@ -137,7 +137,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "no choice": ({"guided_choice": []}, "guided_choice", "at least 1"),
     "too many choices": ({"guided_choice": ["a"] * 2000}, "guided_choice", "at most 1024"),
     "a wrong grammar": ({"guided_grammar": "start: missing"}, "guided_grammar", "missing"),
-    "an unknown form": ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml", "there is no such field"),
+    "an unknown form": ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml", "unknown field"),
     "no end": ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "leave ignore_eos out"),
     "a least length": ({"guided_regex": "a", "min_tokens": 3}, "min_tokens", "leave min_tokens out"),
 }

@@ -109,7 +109,7 @@ def test_a_leader_that_hangs_is_followed_and_ends_without_another_write(operator
         return bool(operator.get("pod", name)["status"]["containerStatuses"][0]["restartCount"] > restarts)
 
     operator.wait_until(restarted, 30, "the one that hung ends and is started again")
-    assert "ends, to be started again" in operator.kubectl("logs", name, "--previous")
+    assert "exiting, to be restarted" in operator.kubectl("logs", name, "--previous")
     assert versions(namespace) == before
 
 

@@ -80,7 +80,7 @@ BAD: dict[str, tuple[dict[str, torch.Tensor], list[str]]] = {
     "other model": (tensors(Q.replace("0", "9")), ["layers.9", "no such linear layer", Q]),
     "shape": (tensors(columns=17), ["[4, 17]", "expected [4, 16]", "16 to 32"]),
     "rank": (tensors(rank=3), ["[3, 16]", "rank 4"]),
-    "half": (dict([next(iter(tensors().items()))]), ["lora_A is there without lora_B"]),
+    "half": (dict([next(iter(tensors().items()))]), ["lora_A is present without lora_B"]),
     "nothing": ({}, ["no tensors"]),
     "integers": ({name: tensor.int() for name, tensor in tensors().items()}, ["I32", "floating point"]),
     "nan": ({name: tensor * float("nan") for name, tensor in tensors().items()}, ["not finite"]),

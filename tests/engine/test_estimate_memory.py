@@ -131,7 +131,7 @@ def test_wrong_settings_are_named(llama_70b, arguments, words, capsys):
 def test_an_unknown_model(command, capsys):
     assert main([*command, "no-such-model"]) == 3
     output = capsys.readouterr()
-    assert "no-such-model: there is no such file or directory, and it is no Hugging Face id either" in output.err
+    assert "no-such-model: there is no such file or directory, and it is not a Hugging Face id either" in output.err
     assert output.out == ""
 
 

@@ -193,11 +193,11 @@ def test_a_process_says_where_the_adapter_is_or_why_there_is_none(tmp_path: Path
     good, empty = (start(Wanted(name=name, source=str(tmp_path / name)), {}) for name in ("good", "empty"))
     assert (good._process.wait(120), empty._process.wait(120)) == (0, 3)
     assert good.place() == str(tmp_path / "good")
-    assert "no adapter that PEFT saved" in empty.last_words()
+    assert "not an adapter that PEFT saved" in empty.last_words()
     assert good.ended() == 0
 
 
 def test_the_demo_model_is_no_adapter(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pull", "--adapter", "smollm2"]) == 3
-    assert "smollm2 is the demo model and no adapter" in capsys.readouterr().err
+    assert "smollm2 is the demo model, not an adapter" in capsys.readouterr().err
     assert main(["pull", "--adapter", "--check-memory", "smollm2"]) == 2

@@ -130,7 +130,7 @@ FAULTS = {
     "another type": ({K + ".weight": torch.zeros(128, 128).to(torch.float8_e5m2)}, "is F8_E5M2, not F8_E4M3"),
     "too many scales": ({K + ".weight_scale": torch.ones(3)}, "weight_scale is [3], expected [128]"),
     "whole scales": ({K + ".weight_scale": torch.ones(128, dtype=torch.int32)}, "is I32, not floating point"),
-    "a negative scale": ({K + ".weight_scale": torch.full((128,), -0.5)}, "128 scales that are no positive numbers"),
+    "a negative scale": ({K + ".weight_scale": torch.full((128,), -0.5)}, "128 scales that are not positive numbers"),
     "a scale of zero": ({K + ".weight_scale": torch.arange(128.0)}, "k_proj.weight_scale' has 1 scales that are no"),
     "a scale of nothing": ({K + ".weight_scale": torch.full((128,), torch.nan)}, "such as nan"),
     "a KV scale of nothing": ({"model.layers.1.self_attn.k_scale": torch.tensor(0.0)}, "is no scale of a layer's KV"),

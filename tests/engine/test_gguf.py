@@ -248,7 +248,7 @@ FILE_FAULTS = {
     "a tensor far away": (header(1, 0, tensor("t", [32], 0, 2**60)) + PADDING, "cut short: tensor 't'"),
     "an empty tensor": (header(1, 0, tensor("t", [0])) + PADDING, "cannot be made of F32"),
     "half a block": (header(1, 0, tensor("t", [33], 3)) + PADDING, "cannot be made of Q4_1 blocks of 32"),
-    "twice": (header(2, 0, tensor("t", [8]) + tensor("t", [8], 0, 32)) + PADDING, "'t' is there twice"),
+    "twice": (header(2, 0, tensor("t", [8]) + tensor("t", [8], 0, 32)) + PADDING, "'t' appears twice"),
     "over one another": (header(2, 0, tensor("a", [8]) + tensor("b", [8], 0, 16)) + PADDING, "'a' and 'b' overlap"),
     "crooked alignment": (
         header(0, 1, text("general.alignment") + struct.pack("<II", UINT32, 3)) + PADDING,

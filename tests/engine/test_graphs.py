@@ -382,8 +382,8 @@ def test_the_log_says_why_there_are_no_graphs_on_a_gpu(
         assert worker_setup._capture(setup_of(model[1], "cuda", TorchAttention(), plan)) is None
         assert worker_setup._capture(setup_of(model[1], "cpu", StaticAttention(), plan)) is None
     assert caplog.messages == [
-        "CUDA graphs: none (--enforce-eager)",
-        "CUDA graphs: none (attention backend torch cannot be captured)",
+        "CUDA graphs are off: --enforce-eager",
+        "CUDA graphs are off: attention backend torch cannot be captured",
     ]
 
 

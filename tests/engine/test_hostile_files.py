@@ -216,7 +216,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(name: str, kind: str, tin
         (folder / "config.json").unlink()
     make, words = STAND_INS[kind]
     make(folder / name)
-    assert_refused(folder, name, f"is no file but {words}")
+    assert_refused(folder, name, f"is not a file but {words}")
 
 
 def gguf(keys: list[bytes], tensors: list[bytes] = [], rest: bytes = b"") -> bytes:  # noqa: B006  (only read)

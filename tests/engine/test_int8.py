@@ -141,7 +141,7 @@ def test_scales_that_are_no_positive_numbers_are_refused(tmp_path):
     tensors = load_file(path)
     tensors[name][1] = torch.inf
     save_file(tensors, path)
-    with pytest.raises(ModelLoadError, match=rf"{name}' has 1 scales that are no positive numbers, such as inf"):
+    with pytest.raises(ModelLoadError, match=rf"{name}' has 1 scales that are not positive numbers, such as inf"):
         load(tmp_path)
 
 

@@ -322,7 +322,7 @@ def test_a_damaged_beginning_is_noticed_and_fetched_anew(bucket: S3Server) -> No
 def test_a_file_that_comes_damaged_twice_is_refused(bucket: S3Server) -> None:
     bucket.put("tiny/model.safetensors", b"x" * 3_000_000)
     (bucket.folder / "tiny" / "model.safetensors").write_bytes(b"z" * 3_000_000)  # on the disk, behind the ETag's back
-    assert "came damaged twice" in refused()
+    assert "arrived damaged twice" in refused()
     assert not list(Path(os.environ["XDG_CACHE_HOME"]).rglob("model.safetensors"))
 
 
@@ -355,9 +355,9 @@ def test_an_object_that_changes_or_goes_while_it_is_fetched_is_said(
         return changed
 
     monkeypatch.setattr(s3, "_listing", then(lambda: bucket.put("tiny/model.safetensors", b"another")))
-    assert "model.safetensors: was changed or removed while it was fetched" in refused()
+    assert "model.safetensors: was changed or removed while it was being fetched" in refused()
     monkeypatch.setattr(s3, "_listing", then((bucket.folder / "tiny" / "model.safetensors").unlink))
-    assert "model.safetensors: was changed or removed while it was fetched" in refused()
+    assert "model.safetensors: was changed or removed while it was being fetched" in refused()
 
 
 def test_refusals_say_what_to_do(bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -362,7 +362,7 @@ def test_a_subnormal_scale_of_a_whole_weight_is_refused(tmp_path: Path) -> None:
     packed, _ = save_chosen(tmp_path, config, lambda name: None if name == "lm_head" else quantize)
     path = packed / "model.safetensors"
     save_file({**load_file(path), f"{LAYER}.1.{UP}.weight_global_scale": torch.tensor([1e-40])}, path)
-    with pytest.raises(ModelLoadError, match=r"up_proj.weight_global_scale.* 1 scales that are no positive numbers"):
+    with pytest.raises(ModelLoadError, match=r"up_proj.weight_global_scale.* 1 scales that are not positive numbers"):
         load(packed)
 
 
@@ -382,8 +382,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "preset": (_changed(config_groups={"W4A16": ["Linear"]}), "W4A16 names a preset"),
     "no weights": (_changed(config_groups={"g": {"targets": ["Linear"]}}), "without a group that has weights and"),
     "other class": (_changed(config_groups={"g": {"targets": ["Embedding"], "weights": _weights(4)}}), "Embedding"),
-    "no list": (_changed(ignore="lm_head"), "ignore 'lm_head' is no list of names"),
-    "no expression": (_changed(ignore=["re:("]), r"'\(' is no regular expression"),
+    "no list": (_changed(ignore="lm_head"), "ignore 'lm_head' is not a list of names"),
+    "no expression": (_changed(ignore=["re:("]), r"'\(' is not a regular expression"),
     "long expression": (_changed(ignore=["re:" + "a" * 2000]), "a pattern of 2000 characters"),
     "two hundred expressions": (_changed(ignore=[f"re:.*a.*b.*c.*{i}" for i in range(200)]),
         "'.*a.*b.*c.*[0-9]+' could take too long, by itself or after the patterns before it"),
@@ -393,7 +393,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "W8"}}},
         "modelopt with quant_algo W8;"),
     "torchao's tensor cores": (_torchao("Int4WeightOnlyConfig", 32, int4_packing_format="tile_packed_to_4d"),
-        "in the format TILE_PACKED_TO_4D; plain is computed"),
+        "in the format TILE_PACKED_TO_4D; plain is supported"),
     "torchao's floats": (_torchao("Float8WeightOnlyConfig"), r"torchao \(Float8WeightOnlyConfig\); Int8Weight"),
     "torchao's zeros": (_torchao("IntxWeightOnlyConfig", mapping_type="ASYMMETRIC"), "other than of int4 and int8"),
     "torchao by tensor": (_torchao("Int8WeightOnlyConfig", granularity={"_type": "PerTensor"}), "scales by PerTensor"),

@@ -45,7 +45,7 @@ def test_a_gguf_file_or_the_only_one_of_a_directory(tmp_path):
 
 
 def test_wrong_paths(tmp_path):
-    assert "no such file or directory, and it is no Hugging Face id" in fails("/nowhere/at/all")
+    assert "no such file or directory, and it is not a Hugging Face id" in fails("/nowhere/at/all")
     assert "no such file or directory" in fails("gpt2")
     assert "no such file or directory" in fails("./models/llama")
     assert "no such file or directory" in fails("models/llama.gguf")
@@ -55,7 +55,7 @@ def test_wrong_paths(tmp_path):
     assert "the directory is empty" in fails(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert "no config.json there" in fails(str(tmp_path))
-    assert "is a file but no GGUF file" in fails(str(tmp_path / "model.safetensors"))
+    assert "is a file but not a GGUF file" in fails(str(tmp_path / "model.safetensors"))
 
 
 def test_the_demo_model_is_found_without_importing_its_package():

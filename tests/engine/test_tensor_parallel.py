@@ -160,7 +160,7 @@ def end_of_a_stream(server: Server, victim: psutil.Process, how: signal.Signals)
     ("name", "size", "whom", "how", "words"),
     [
         ("gqa4", 2, RANK_PROCESS, signal.SIGKILL, "was killed by SIGKILL"),
-        ("uneven", 4, RANK_PROCESS, signal.SIGSTOP, "stands still"),
+        ("uneven", 4, RANK_PROCESS, signal.SIGSTOP, "is stalled"),
         ("gelu", 2, ENGINE_PROCESS, signal.SIGKILL, "SIGKILL"),
     ],
 )

@@ -202,7 +202,7 @@ def test_a_grouped_product_that_fails_is_not_taken(
     caplog.set_level("INFO")
     chosen, times = faster_where_theirs_fails(error, monkeypatch)
     assert (chosen, times) == (mixture_of_experts, {"mixture_of_experts": 2.0})
-    assert f"grouped product is no candidate: {error}" in caplog.text
+    assert f"grouped product is not used: {error}" in caplog.text
 
 
 def test_a_device_that_a_grouped_product_broke_is_not_used_on(monkeypatch: pytest.MonkeyPatch) -> None:

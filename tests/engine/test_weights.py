@@ -173,11 +173,14 @@ FILE_FAULTS = {
     "empty file": (lambda p: p.write_bytes(b""), "too short"),
     "five bytes": (lambda p: p.write_bytes(b"abcde"), "too short"),
     "cut in the data": (cut(0.7), "cut short"),
-    "cut in the header": (lambda p: p.write_bytes(p.read_bytes()[:200]), "claims a header"),
+    "cut in the header": (lambda p: p.write_bytes(p.read_bytes()[:200]), "cut short, or not a safetensors file"),
     "one byte short": (lambda p: p.write_bytes(p.read_bytes()[:-1]), "cut short"),
     "one byte too many": (lambda p: p.write_bytes(p.read_bytes() + b"x"), "belong to no tensor"),
-    "random": (lambda p: p.write_bytes(bytes(i * 7919 % 251 for i in range(10_000))), "claims a header"),
-    "header length of the universe": (set_length(2**63), "claims a header of 9223372036854775808 bytes"),
+    "random": (
+        lambda p: p.write_bytes(bytes(i * 7919 % 251 for i in range(10_000))),
+        "cut short, or not a safetensors file",
+    ),
+    "header length of the universe": (set_length(2**63), "a header of 9223372036854775808 bytes in a file of"),
     "header length too small": (
         lambda p: set_length(struct.unpack("<Q", p.read_bytes()[:8])[0] - 40)(p),
         "not valid JSON",
@@ -218,7 +221,7 @@ def test_broken_safetensors(checkpoint, fault, message):
 
 INDEX_FAULTS = {
     "shard missing": (lambda d: next(d.glob("*-00002-*")).unlink(), ["1 of", "00002"]),
-    "not JSON": (lambda d: (d / "model.safetensors.index.json").write_text("{"), ["no valid index"]),
+    "not JSON": (lambda d: (d / "model.safetensors.index.json").write_text("{"), ["not a valid index"]),
     "large": (lambda d: os.truncate(d / "model.safetensors.index.json", 10**9), ["has more than 100000000 bytes"]),
     "very many files": (
         lambda d: (d / "model.safetensors.index.json").write_text(
@@ -229,7 +232,7 @@ INDEX_FAULTS = {
     "no map": (lambda d: (d / "model.safetensors.index.json").write_text("{}"), ["weight_map"]),
     "map a list": (
         lambda d: (d / "model.safetensors.index.json").write_text('{"weight_map": [1]}'),
-        ["no valid index"],
+        ["not a valid index"],
     ),
     "out of the folder": (
         lambda d: (d / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secret.safetensors"}}'),

@@ -147,7 +147,7 @@ HOSTILE = [
     ("a number as key", b"1: 2", "the key 1 is not a string"),
     ("no number", b"apiVersion: .nan", "JSON cannot hold"),
     ("endless digits", b"a: " + b"9" * 5000, "JSON cannot hold"),
-    ("half a character", b'a: "\\ud800"', "is no character"),
+    ("half a character", b'a: "\\ud800"', "unpaired UTF-16 surrogate"),
     ("no kind", b"apiVersion: octavo.dev/v1alpha1\nmetadata: {name: a}\nspec: {}", "kind: is required"),
     ("a misspelt kind", HEAD + b"kind: LLMservice\nmetadata: {name: a}", "'LLMservice' is not LLMService"),
     (

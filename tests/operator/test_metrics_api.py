@@ -134,7 +134,7 @@ async def test_a_pod_that_falls_silent_counts_as_before_for_a_while_and_then_the
     world.now += collecting.STALE_SECONDS
     assert await world.load() == Load(2, 4)
     world.now += collecting.FRESH_SECONDS + 1
-    assert await world.refusal() == f"pod b of LLMService llm/model tells no load: {SILENT}"
+    assert await world.refusal() == f"pod b of LLMService llm/model does not report its load: {SILENT}"
     world.loads["b"] = Load(0, 0)
     world.now += collecting.FRESH_SECONDS + 1
     assert await world.load() == Load(1, 2)
@@ -146,7 +146,7 @@ async def test_a_pod_that_falls_silent_with_requests_is_overloaded_and_not_idle(
     world.loads["b"] = SILENT
     world.pods[1] = pod("b", ready=False)
     world.now += collecting.STALE_SECONDS + 1
-    assert await world.refusal() == f"pod b of LLMService llm/model tells no load: {SILENT}"
+    assert await world.refusal() == f"pod b of LLMService llm/model does not report its load: {SILENT}"
     world.now += collecting.BUSY_SECONDS
     assert await world.load() == Load(1, 2)
 
@@ -191,7 +191,7 @@ async def test_no_pod_is_no_number() -> None:
     assert await World().refusal() == "no pod of LLMService llm/model runs"
     world = World(pod(ready=False))
     world.loads["a"] = SILENT
-    assert "tells its load: its /metrics does not answer" in await world.refusal()
+    assert "reports its load: its /metrics does not answer" in await world.refusal()
 
 
 def live_pod(**status: Any) -> dict[str, Any]:
@@ -341,7 +341,7 @@ async def test_discovery_and_what_is_not_there(server: Server) -> None:
 async def test_one_service_without_a_number_is_an_error_and_no_zero(server: Server, world: World) -> None:
     world.loads["b"] = SILENT
     status, answer = await server.get(WAITING, server.folder / "proxy", labelSelector="llmservice=model")
-    assert (status, answer["message"]) == (503, f"pod b of LLMService llm/model tells no load: {SILENT}")
+    assert (status, answer["message"]) == (503, f"pod b of LLMService llm/model does not report its load: {SILENT}")
 
 
 async def test_a_renewed_certificate_is_shown_at_once_and_trusted(server: Server) -> None:

@@ -98,7 +98,7 @@ async def test_events_meanwhile_do_not_make_the_pause_longer(
     queue.add("a")
     await work(queue, handle, done)
     await asyncio.sleep(0)
-    pauses = [int(line.rpartition("next try in ")[2].removesuffix(" s")) for line in caplog.messages]
+    pauses = [int(line.rpartition("retrying in ")[2].removesuffix(" s")) for line in caplog.messages]
     assert len(pauses) == 12
     assert all(80 <= pause <= 120 for pause in pauses), pauses
 

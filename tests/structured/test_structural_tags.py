@@ -128,7 +128,7 @@ def test_triggers_share_the_rule_of_a_schema(monkeypatch: pytest.MonkeyPatch) ->
         ({**triggered(), "triggers": ["<call=f"]}, "begins with none of the triggers"),
         ({**triggered(), "triggers": ["<call=", "x"]}, "no tag begins with the trigger 'x'"),
         ({**triggered(), "triggers": ["<call=", "<call="]}, "'<call=' is given twice"),
-        ({"type": "const_string", "value": "\ud800"}, "half of a surrogate pair"),
+        ({"type": "const_string", "value": "\ud800"}, "unpaired surrogate"),
         ({"type": "regex", "pattern": "(a"}, "regex"),
     ],
 )

@@ -84,14 +84,14 @@ def attempt(backend: AttentionBackend, name: str, work: Callable[[], float]) -> 
     except torch.AcceleratorError as error:
         if backend.name == "triton":
             raise
-        log.exception("attention backend %s broke the device", backend.name)
+        log.exception("attention backend %s left the device unusable", backend.name)
         cause = str(error).partition("\n")[0]  # CUDA's advice for those who debug follows, and is in the log
         raise EngineDeadError(
             f"attention backend {backend.name} broke the device as it was tried: start with "
             f"--attention-backend triton, which tries no other ({name}: {cause})"
         ) from error
     except Exception as error:  # noqa: BLE001  (others' kernels may fail in any way, a start does not)
-        log.info("attention backend %s is no candidate: %s (%s)", backend.name, error, name)
+        log.info("attention backend %s is not used: %s (%s)", backend.name, error, name)
         return None
 
 

@@ -41,7 +41,7 @@ def cross_checked(
         if difference <= tolerance:
             passed.append(backend)
         else:  # or not a number
-            log.warning("attention backend %s is no candidate: results differ by %.2g", backend.name, difference)
+            log.warning("attention backend %s is not used: its results differ by %.2g", backend.name, difference)
     return passed
 
 

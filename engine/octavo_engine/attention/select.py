@@ -87,7 +87,7 @@ def _others(device: torch.device, task: AttentionTask) -> list[AttentionBackend]
     obstacles = {name: _module(name).why_not(device, task) for name, entry in BACKENDS.items() if entry.measured}
     for name, obstacle in obstacles.items():
         if obstacle is not None:
-            log.info("attention backend %s is no candidate: %s", name, obstacle)
+            log.info("attention backend %s is not used: %s", name, obstacle)
     return [_made(name) for name, obstacle in obstacles.items() if obstacle is None]
 
 

@@ -146,7 +146,7 @@ class AdapterStore:
             try:
                 adapter = reading.result()
                 if adapter.digest != digest:
-                    raise ModelLoadError(f"{known.path}: its files are others than when it was loaded; load it again")
+                    raise ModelLoadError(f"{known.path}: its files have changed since it was loaded; load it again")
                 known.adapter = adapter
             except Exception as error:  # noqa: BLE001  (whatever a file does ends this load alone)
                 failed += [(request_id, str(_reason(known.path, error))) for request_id in known.requests]

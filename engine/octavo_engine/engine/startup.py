@@ -166,9 +166,7 @@ def _sampling_defaults(config: EngineConfig, files: ModelFiles) -> SamplingDefau
     values = ((field, getattr(defaults, field.name)) for field in fields(defaults))
     own = [f"{field.name} {value:g}" for field, value in values if value != field.default]
     if own:
-        log.info(
-            "sampling parameters that a request leaves open: %s (from the model; --generation-config)", ", ".join(own)
-        )
+        log.info("default sampling parameters: %s (from the model; --generation-config)", ", ".join(own))
     return defaults
 
 

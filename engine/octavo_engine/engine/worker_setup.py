@@ -130,7 +130,7 @@ def _capture(setup: WorkerSetup) -> Capture | None:
         return CUDAGraphs(device)
     if device.type == "cuda":
         reason = "--enforce-eager" if eager else f"attention backend {backend.name} cannot be captured"
-        log.info("CUDA graphs: none (%s)", reason)
+        log.info("CUDA graphs are off: %s", reason)
     return None
 
 

@@ -29,7 +29,7 @@ _MAX_SPLITS = 4
 class LoraWeights:
     """All adapters of one projection, or of several that are fused (query, key and value; gate and up): its slices.
 
-    ValueError for a rank that is no power of two from 16 on, for widths that do not fit b or are no multiples of 16.
+    ValueError for a rank that is no power of two from 16 on, for widths that do not fit b or are not multiples of 16.
     """
 
     a: torch.Tensor
@@ -48,7 +48,7 @@ class LoraWeights:
         if rank < 16 or rank & (rank - 1):
             raise ValueError(f"LoRA ranks are padded to a power of two from 16 on, not {rank}")
         if sum(self.widths) != out or any(width % 16 for width in self.widths):
-            raise ValueError(f"slices of {self.widths} columns do not make {out}, or are no multiples of 16")
+            raise ValueError(f"slices of {self.widths} columns do not make {out}, or are not multiples of 16")
         self.starts = torch.tensor((0, *accumulate(self.widths)), dtype=torch.int32, device=self.b.device)
 
 

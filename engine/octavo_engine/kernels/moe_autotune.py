@@ -69,7 +69,7 @@ def autotune_mixture_of_experts(
     except torch.AcceleratorError:
         raise  # the device's state is unknown
     except RuntimeError as error:  # PyTorch refuses this GPU, or has no memory for sorted rows: ours needs none
-        log.info("mixtures of experts: PyTorch's grouped product is no candidate: %s", error)
+        log.info("mixtures of experts: PyTorch's grouped product is not used: %s", error)
     return min(seconds, key=lambda one: seconds[one]), {one.__name__: time for one, time in seconds.items()}
 
 

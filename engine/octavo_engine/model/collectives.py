@@ -136,7 +136,7 @@ def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dty
         try:
             step()
         except (RuntimeError, ImportError, AttributeError) as error:  # not on these GPUs, or not in this PyTorch
-            log.info("no symmetric memory, NCCL sums everything: %s", error)
+            log.info("symmetric memory is not available, so NCCL does every all-reduce: %s", error)
             able.zero_()
         backend.allreduce([able]).wait()
         if int(able) < shard.size:

@@ -169,7 +169,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_file(path, _MAX_CONFIG_BYTES))
     except FileNotFoundError:
-        raise ModelLoadError(f"{path}: there is no such file, and without it the model is unknown") from None
+        raise ModelLoadError(f"{path}: there is no such file, and the model cannot be identified without it") from None
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
@@ -186,7 +186,7 @@ def find_family(architectures: Any, path: Path) -> Family:
             return family
     supported = ", ".join((*FAMILIES, *WRAPPERS))
     if not names:
-        raise ModelLoadError(f"{path}: architectures is missing or no list of names; supported: {supported}")
+        raise ModelLoadError(f"{path}: architectures is missing or not a list of names; supported: {supported}")
     nearest = max((*FAMILIES, *WRAPPERS), key=lambda name: _likeness(names[0], name))
     raise ModelLoadError(
         f"{path}: the architecture {names[0]!r} is not supported; the nearest supported is {nearest} (all: {supported})"

@@ -120,7 +120,7 @@ def _lock_file(model: str) -> IO[bytes] | None:
         folder.mkdir(parents=True, exist_ok=True)
         return (folder / hashlib.sha256(model.encode()).hexdigest()[:32]).open("ab")
     except OSError as error:
-        log.debug("no lock in %s: %s", folder, error)
+        log.debug("cannot create a lock in %s: %s", folder, error)
         return None
 
 
@@ -132,5 +132,5 @@ def _locked(file: IO[bytes]) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        log.debug("%s can hold no lock: %s", file.name, error)
+        log.debug("cannot lock %s: %s", file.name, error)
     return True

@@ -32,7 +32,7 @@ def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
     try:
         return _checked(fields)
     except ModelLoadError as error:
-        raise ModelLoadError(f"{error}; --generation-config vllm does without this file's") from None
+        raise ModelLoadError(f"{error}; --generation-config vllm ignores this file") from None
 
 
 def _checked(fields: Fields) -> SamplingDefaults:

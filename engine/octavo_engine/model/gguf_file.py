@@ -206,7 +206,7 @@ class _Parser:
         end, before = 0, ""
         for tensor in sorted(tensors, key=lambda tensor: tensor.start):
             if tensor.name in seen:
-                raise ModelLoadError(f"{self.path}: tensor {tensor.name!r} is there twice")
+                raise ModelLoadError(f"{self.path}: tensor {tensor.name!r} appears twice")
             if tensor.start < end:
                 raise ModelLoadError(f"{self.path}: tensors {before!r} and {tensor.name!r} overlap")
             seen.add(tensor.name)

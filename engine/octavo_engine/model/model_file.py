@@ -24,7 +24,7 @@ def has_file(path: Path) -> bool:
         return False
     except OSError as error:
         raise ModelLoadError(f"{_shown(path)}: cannot be read: {error.strerror}") from None
-    raise ModelLoadError(f"{path}: is no file but {_kind(path)}; put the file there, or remove it")
+    raise ModelLoadError(f"{path}: is not a file but {_kind(path)}; put the file there, or remove it")
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -38,7 +38,7 @@ def open_file(path: Path) -> BinaryIO:
     file = os.fdopen(opened, "rb")
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         file.close()
-        raise ModelLoadError(f"{path}: is no file but {_kind(path)}; put the file there")
+        raise ModelLoadError(f"{path}: is not a file but {_kind(path)}; put the file there")
     return file
 
 

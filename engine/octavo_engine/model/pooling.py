@@ -52,7 +52,7 @@ def read_pooling(files: ModelFiles) -> PoolingConfig:
     try:
         kinds = {module["type"].rsplit(".", 1)[-1]: module.get("path", "") for module in modules}
     except (TypeError, KeyError, AttributeError):
-        raise ModelLoadError(f"{files.directory / 'modules.json'}: is no list of modules with their types") from None
+        raise ModelLoadError(f"{files.directory / 'modules.json'}: is not a list of modules with their types") from None
     if unknown := sorted(kinds.keys() - {"Transformer", "Pooling", "Normalize"}):
         return PoolingConfig(kind=f"{', '.join(unknown)} after the model")
     config = _read(files.directory / str(kinds["Pooling"]) / "config.json") if "Pooling" in kinds else {}

@@ -81,8 +81,8 @@ def pull(url: str, report: Report, *, weights: bool) -> Path:
     except _UnreachableError as error:
         entries, folder = _last_known(home, error)
         if missing := [entry.name for entry in _wanted(entries, weights) if not _here(folder, entry)]:
-            raise ModelLoadError(f"{error}; of what was fetched before, {', '.join(missing)} is missing") from error
-        log.warning("%s; using what was fetched before", error)
+            raise ModelLoadError(f"{error}; of the files in the cache, {', '.join(missing)} is missing") from error
+        log.warning("%s; using the files in the cache", error)
         return folder
     folder = _remember(home, listed)
     if not weights and listed[0].name.endswith(".gguf") and not _here(folder, listed[0]):
@@ -113,7 +113,9 @@ def _connect(bucket: str) -> S3Store:
     try:
         from obstore.store import S3Store
     except ImportError:
-        raise ModelLoadError(f"s3://{bucket}: fetching from S3 needs a package more: pip install octavo[s3]") from None
+        raise ModelLoadError(
+            f"s3://{bucket}: fetching from S3 needs one more package: pip install octavo[s3]"
+        ) from None
     from obstore import exceptions
 
     _have_certificates()
@@ -330,7 +332,7 @@ class _Files:
             log.info("the ETags of this bucket are no MD5 digests, as where it encrypts with keys of its own")
             self.etags_are_digests = False
         else:
-            raise ModelLoadError(f"{entry.key}: came damaged twice (MD5 {second} instead of {expected}); try again")
+            raise ModelLoadError(f"{entry.key}: arrived damaged twice (MD5 {second} instead of {expected}); try again")
 
     def rest(self, entry: Entry, start: int) -> Iterator[Any]:
         """The bytes from `start` on, in requests of one part each, until another program has the whole file here.
@@ -347,9 +349,11 @@ class _Files:
                     start += len(piece)
                     yield piece
         except (exceptions.PreconditionError, FileNotFoundError):
-            raise ModelLoadError(f"{entry.key}: was changed or removed while it was fetched; try again") from None
+            raise ModelLoadError(f"{entry.key}: was changed or removed while it was being fetched; try again") from None
         except exceptions.BaseError as error:
-            raise ModelLoadError(f"{entry.key}: broke off at {format_size(start)}: {_first_line(error)}") from error
+            raise ModelLoadError(
+                f"{entry.key}: the download broke off at {format_size(start)}: {_first_line(error)}"
+            ) from error
 
 
 def _digest(file: Path) -> str:

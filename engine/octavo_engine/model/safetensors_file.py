@@ -68,7 +68,9 @@ def weight_files(directory: Path) -> tuple[Path, ...]:
     if len(found) == 1:
         return tuple(found)
     if found:
-        raise ModelLoadError(f"{directory}: {len(found)} safetensors files but no {index.name} that says what is where")
+        raise ModelLoadError(
+            f"{directory}: {len(found)} safetensors files but no {index.name} that says which tensor is in which file"
+        )
     pickled = [*directory.glob("*.bin"), *directory.glob("*.pt"), *directory.glob("*.pth")]
     reason = (
         f"only {pickled[0].name}, a pickle, which can run code and is never loaded; convert it to safetensors"
@@ -83,14 +85,14 @@ def _indexed_names(index: Path) -> list[str]:
         value = json.loads(read_file(index, _MAX_INDEX_BYTES))
         names = sorted(set(value["weight_map"].values()))
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ModelLoadError(f"{index}: no valid index (an object with weight_map): {error!r}") from None
+        raise ModelLoadError(f"{index}: not a valid index (an object with weight_map): {error!r}") from None
     if len(names) > _MAX_FILES:
         raise ModelLoadError(f"{index}: weight_map names {len(names)} files, and at most {_MAX_FILES} are read")
     for name in names:
         # The index comes with the model: it may name files beside it, nothing else.
         if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
             shown = repr(name)[:200]
-            raise ModelLoadError(f"{index}: weight_map names {shown}, which is no safetensors file beside the index")
+            raise ModelLoadError(f"{index}: weight_map names {shown}, which is not a safetensors file beside the index")
     missing = [name for name in names if not has_file(index.parent / name)]
     if missing or not names:
         shown = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
@@ -135,7 +137,7 @@ def read_header(path: Path) -> SafetensorsHeader:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > size - 8:
                 raise ModelLoadError(
-                    f"{path}: claims a header of {length} bytes in a file of {size}: cut short, or no safetensors file"
+                    f"{path}: a header of {length} bytes in a file of {size}: cut short, or not a safetensors file"
                 )
             if length > _MAX_HEADER_BYTES:
                 raise ModelLoadError(f"{path}: a header of {length} bytes, and at most {_MAX_HEADER_BYTES} are read")

@@ -68,7 +68,7 @@ def pull_model(model: str, revision: str | None, report: Report, *, weights: boo
             snapshot = hub.pull(model, revision, report, weights=weights)
         return replace(_from_directory(model, snapshot.directory), commit=snapshot.commit)
     raise ModelLoadError(
-        f"{model}: there is no such file or directory, and it is no Hugging Face id either (those look like "
+        f"{model}: there is no such file or directory, and it is not a Hugging Face id either (those look like "
         f"owner/name); give a path, an id, s3://bucket/prefix, or {DEMO_MODEL} for the demo model"
     )
 
@@ -99,10 +99,10 @@ def resolve_adapter(path: str, revision: str | None = None, report: Report = _un
         with _or_not_found(), one_at_a_time(path, report):
             return hub.pull(path, revision, report, weights=True).directory
     if path == DEMO_MODEL:
-        raise AdapterNotFoundError(f"{DEMO_MODEL} is the demo model and no adapter; {_ADAPTER_PLACES}")
+        raise AdapterNotFoundError(f"{DEMO_MODEL} is the demo model, not an adapter; {_ADAPTER_PLACES}")
     raise AdapterNotFoundError(
-        f"{path[:200]}: there is no such directory, and it is no Hugging Face id either (those look like owner/name); "
-        f"{_ADAPTER_PLACES}"
+        f"{path[:200]}: there is no such directory, and it is not a Hugging Face id either (an id looks like "
+        f"owner/name); {_ADAPTER_PLACES}"
     )
 
 
@@ -131,7 +131,7 @@ def _gguf(path: Path) -> Path:
         if file.read(4) == b"GGUF" or path.suffix == ".gguf":
             return path
     raise ModelLoadError(
-        f"{path}: is a file but no GGUF file; give one, or the directory that holds config.json and the weights"
+        f"{path}: is a file but not a GGUF file; give one, or the directory that holds config.json and the weights"
     )
 
 
@@ -146,7 +146,8 @@ def _from_directory(model: str, directory: Path) -> ModelFiles:
     if not any(directory.iterdir()):
         raise ModelLoadError(f"{directory}: the directory is empty; a model needs config.json, weights and a tokenizer")
     raise ModelLoadError(
-        f"{directory}: no config.json there, so this is no model directory (it also needs safetensors and a tokenizer)"
+        f"{directory}: no config.json there, so this is not a model directory "
+        "(one also has safetensors and a tokenizer)"
     )
 
 

@@ -35,7 +35,12 @@ def with_stored_head(spec: ModelSpec, directory: Path) -> ModelSpec:
     }
     if packed.isdisjoint(found) and (len(found) < 2 or _alike(*found[head], *found[embedding])):
         return spec
-    log.warning("%s: %s differs from %s: they are not tied, whatever config.json says", directory, head, embedding)
+    log.warning(
+        "%s: %s differs from %s: they are loaded as two weights, although config.json says that they are tied",
+        directory,
+        head,
+        embedding,
+    )
     return replace(spec, head=replace(spec.head, tied=False))
 
 

@@ -121,7 +121,7 @@ class Ranks:
                 self._seen[rank] = self.queue.beats(rank), now
             elif now - since > (_SILENCE if self._ready else _SILENCE_LOADING):
                 raise EngineDeadError(
-                    f"rank {rank} of {self.size} (process {process.pid}) stands still: no sign of life for "
+                    f"rank {rank} of {self.size} (process {process.pid}) is stalled: no sign of life for "
                     f"{now - since:.0f} s"
                 )
 

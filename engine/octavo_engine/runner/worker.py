@@ -229,7 +229,7 @@ class Worker:
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise  # the device's state is unknown
         except Exception:
-            log.exception("%d rows cannot be sampled together: each is sampled alone", count)
+            log.exception("sampling %d rows together failed; sampling each of them alone", count)
         samples, errors = [], {}
         for index in range(count):
             try:
@@ -237,7 +237,7 @@ class Worker:
             except (torch.OutOfMemoryError, torch.AcceleratorError):
                 raise
             except Exception as error:
-                log.exception("request %s cannot be sampled", self._table.request_id(sampled.rows[index]))
+                log.exception("sampling failed for request %s", self._table.request_id(sampled.rows[index]))
                 errors[index] = f"sampling failed: {error}"
                 samples.append(Readback(_nothing(logits.device)))
         return samples, errors

@@ -40,7 +40,7 @@ class AccessLog:
             return
         self._level -= 1
         if self._omitted:
-            log.info("%d requests were answered without a line here: too many came at once", self._omitted)
+            log.info("%d requests were not logged: too many came at once", self._omitted)
             self._omitted = 0
         client = scope.get("client") or ("", 0)
         method, path, names = scope["method"][:20], _shown(scope), _names(scope)

@@ -131,7 +131,7 @@ class AdapterFile:
             try:
                 await self.look()
             except Exception:  # a loop that ended here would keep adapters that were removed
-                log.exception("%s could not be acted on; trying again in %g s", self.path, _INTERVAL)
+                log.exception("applying %s failed; trying again in %g s", self.path, _INTERVAL)
             await asyncio.sleep(_INTERVAL)
 
     async def look(self) -> None:
@@ -163,7 +163,7 @@ class AdapterFile:
             entries = await asyncio.to_thread(_read, self.path)
         except (OSError, ValidationError, ValueError) as error:
             first = error.errors(include_input=False)[0]["msg"] if isinstance(error, ValidationError) else error
-            log.error("the adapters stay as they were: --lora-modules-file %s cannot be used: %s", self.path, first)
+            log.error("the adapters were not reloaded: --lora-modules-file %s cannot be used: %s", self.path, first)
             return
         await self._take(entries)
 
@@ -216,5 +216,5 @@ def _read(path: Path) -> list[AdapterEntry]:
         raise ValueError(f"it has more than {_MAX_BYTES} bytes")
     entries = AdapterList.model_validate_json(data).adapters
     if len({entry.name for entry in entries}) < len(entries):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name appears twice")
     return entries

@@ -136,16 +136,18 @@ class KeyRing:
         try:
             self._take(read_keys(self._path))
         except ConfigurationError as error:
-            log.error("the API keys stay as they were: %s", error)
+            log.error("the API keys were not reloaded, and the old ones stay valid: %s", error)
             return
-        log.info("API keys read again: %d", len(self._known))
+        log.info("API keys reloaded: %d", len(self._known))
 
     def _take(self, entries: Sequence[KeyEntry]) -> None:
         self._known = {entry.digest: entry.owner for entry in entries}
         self._by_name = {entry.name: entry.owner for entry in entries}
         self.names = frozenset(self._by_name)
         if not self._priorities and any(entry.priority for entry in entries):
-            log.warning("priority of an API key acts only with --scheduling-policy or --prefix-cache-policy priority")
+            log.warning(
+                "the priority of an API key has no effect without --scheduling-policy or --prefix-cache-policy priority"
+            )
 
 
 def read_keys(path: Path) -> list[KeyEntry]:
@@ -160,7 +162,7 @@ def read_keys(path: Path) -> list[KeyEntry]:
         raise ConfigurationError(f"--api-key-file {path}: {where}: {first['msg']}") from None
     [(duplicate, times)] = Counter(entry.name for entry in entries).most_common(1) or [("", 0)]
     if times > 1:
-        raise ConfigurationError(f"--api-key-file {path}: the name {duplicate} is there twice")
+        raise ConfigurationError(f"--api-key-file {path}: the name {duplicate} appears twice")
     if len({entry.digest for entry in entries}) < len(entries):
         raise ConfigurationError(f"--api-key-file {path}: two names have the same key")
     return entries

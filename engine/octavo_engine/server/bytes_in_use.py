@@ -30,9 +30,13 @@ class BytesInUse:
         share = self.total // 4 if self._several_keys() else self.total
         mine = self._by_key[key.name]
         if self.used + size > self.total:
-            raise self._refused(503, f"{self.used} bytes of {self._what} are held, and allowed are {self.total}")
+            raise self._refused(
+                503, f"{self.used} bytes of {self._what} are in use, and at most {self.total} are allowed"
+            )
         if mine + size > share:
-            raise self._refused(429, f"{mine} bytes of {self._what} are held for this key, and allowed are {share}")
+            raise self._refused(
+                429, f"{mine} bytes of {self._what} are in use by this key, and at most {share} are allowed"
+            )
         self._by_key[key.name] += size
         self.used += size
 

@@ -161,7 +161,7 @@ def from_validation(error: ValidationError, sent: Any) -> APIError:
     message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
     code = "unsupported_parameter" if kind == "unsupported_parameter" else None
     if kind == "extra_forbidden":
-        message = f"{param}: there is no such field here; leave it out"
+        message = f"{param}: unknown field; leave it out"
         return APIError(400, message, param=param, code="unknown_parameter")
     null = len(location) == 1 and isinstance(sent, dict) and sent.get(str(location[0]), "") is None
     if kind in ("missing", "missing_member") or null:

@@ -241,7 +241,7 @@ class Admission:
         free, queued, info = self._free_slots, self.queued, self._info()
         alone = queued == 0 and sequences > self.limits.requests + (info.max_num_seqs if info else 0)
         if self.limits.requests + free - queued < (1 if alone else sequences):
-            detail = f"{queued} requests wait already and this one has {sequences}"
+            detail = f"{queued} requests are waiting and this one has {sequences}"
             flag = f"--max-queued-requests {self.limits.requests}"
             raise self._full("queued_requests", self.total.requests, f"{detail} ({flag})")
         mine = self._occupancies_of(key).requests
@@ -252,7 +252,7 @@ class Admission:
         """Check the prompt tokens of a request beside those that wait."""
         waiting, limit = self.total.tokens.used, self.limits.tokens
         if waiting and waiting + tokens > limit:
-            detail = f"{waiting} prompt tokens wait already and this request has {tokens} (--max-queued-tokens {limit})"
+            detail = f"{waiting} prompt tokens are waiting and this request has {tokens} (--max-queued-tokens {limit})"
             raise self._full("queued_tokens", self.total.tokens, detail)
         mine = self._occupancies_of(key).tokens
         self._check_share(mine, mine.used, tokens, limit, 0, "prompt tokens", "--max-queued-tokens")
@@ -304,7 +304,7 @@ class Admission:
         share = max(1, int(limit * self.limits.key_share))
         if own + more > share + free:
             detail = (
-                f"{own} {what} of this key wait already and this request has {more}; a key may have {share} "
+                f"{own} {what} of this key are waiting and this request has {more}; a key may have {share} "
                 f"(--max-key-share {self.limits.key_share:g} of {flag})"
             )
             raise RefusedError(429, "key_share", detail, retry_after(mine.seconds_to_free(own)))

@@ -133,7 +133,7 @@ class Authentication:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
-            raise APIError(404, "there is nothing but HTTP here", code="not_found")
+            raise APIError(404, "this server speaks HTTP only", code="not_found")
         if self._keys is not None and scope["path"] not in self._open_paths:
             scope.setdefault("state", {})["key"] = self._key(scope, self._keys)
         return await self._app(scope, receive, send)
@@ -142,7 +142,7 @@ class Authentication:
         try:
             key = keys.owner_of(presented_key(Headers(scope=scope)))
             if key is None:
-                raise unauthorized("this API key is not known here")
+                raise unauthorized("this API key is not valid")
         except APIError:
             self._on_reject()
             raise

@@ -96,7 +96,7 @@ def _tracing(endpoint: str | None, model: str) -> Tracing | None:
     try:
         from octavo_engine.server.otlp import OtlpTracing
     except ModuleNotFoundError as error:
-        message = f"--otlp-traces-endpoint needs packages more ({error.name} is missing): pip install octavo[otel]"
+        message = f"--otlp-traces-endpoint needs more packages ({error.name} is missing): pip install octavo[otel]"
         raise ConfigurationError(message) from None
     return OtlpTracing(endpoint, model)
 
@@ -350,7 +350,7 @@ class Server:
                 await asyncio.wait_for(running.idle(), _CLOSING)
         if (failed := self._serving.engine.state.failed) is not None:
             raise EngineDeadError(failed.message)
-        log.info("the server ends")
+        log.info("the server is stopped")
 
     async def _stop_batches(self) -> None:
         if self._batches is not None and self._storage is not None:
@@ -364,7 +364,7 @@ class Server:
                 await asyncio.to_thread(self._serving.keys.reload_if_changed)
                 self._serving.admission.forget_others(self._serving.keys.names)
             except Exception:  # a loop that ended here would leave revoked keys valid for good
-                log.exception("the API keys could not be read again; trying again in %g s", _RELOAD_INTERVAL)
+                log.exception("reloading the API keys failed; trying again in %g s", _RELOAD_INTERVAL)
 
 
 def _http_config(app: ASGIApp) -> uvicorn.Config:

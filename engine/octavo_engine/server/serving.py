@@ -237,7 +237,7 @@ class Serving:
             served = ", ".join([*self.names, *self.engine.state.adapters][:_SHOWN])
             raise APIError(
                 404,
-                f"the model {name[:200]!r} is not served here; there is {served}",
+                f"the model {name[:200]!r} is not served here; the served models are {served}",
                 code="model_not_found",
                 param="model",
             )

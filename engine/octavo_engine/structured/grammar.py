@@ -68,7 +68,7 @@ def literal(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise GrammarError(f"{text[:100]!r} holds half of a surrogate pair, which is no character") from None
+        raise GrammarError(f"{text[:100]!r} holds an unpaired surrogate") from None
     return json.dumps(text, ensure_ascii=False).replace("\x7f", r"\u007f")
 
 

@@ -44,5 +44,7 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int, ends: Sequence[int]) -> LL
     ValueError if there are none: an answer could not end.
     """
     if not ends:
-        raise ValueError("the model names no token that ends an answer (eos_token_id), so none can follow a grammar")
+        raise ValueError(
+            "the model names no token that ends an answer (eos_token_id), so answers cannot follow a grammar"
+        )
     return LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, vocab_size, ends)), eos_token=[*ends])

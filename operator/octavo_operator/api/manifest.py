@@ -94,7 +94,7 @@ def load(data: bytes) -> list[Document]:
     except yaml.YAMLError as error:
         raise ManifestError(_explain(error)) from None
     except UnicodeEncodeError:
-        raise ManifestError("holds half of a UTF-16 pair (\\ud800 to \\udfff), which is no character") from None
+        raise ManifestError("holds an unpaired UTF-16 surrogate (\\ud800 to \\udfff)") from None
     except (ValueError, OverflowError) as error:
         raise ManifestError(f"holds a value that JSON cannot hold: {error}") from None
 

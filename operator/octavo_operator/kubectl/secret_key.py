@@ -22,4 +22,6 @@ def secret_key(kubectl: Kubectl, given: str) -> str:
     try:
         return base64.b64decode(data[entry], validate=True).decode().strip()
     except (binascii.Error, UnicodeDecodeError):
-        raise KubectlError(f"--api-key-secret {given}: the entry {entry} is no text, so no API key") from None
+        raise KubectlError(
+            f"--api-key-secret {given}: the entry {entry} is not text, so it cannot be an API key"
+        ) from None

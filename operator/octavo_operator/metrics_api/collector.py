@@ -89,7 +89,7 @@ class Collector:
         known = await self._listed(namespace)
         pods = [pod for pod in known.pods if pod.service == name]
         if not pods:
-            raise NoAnswerError(f"no pod of LLMService {namespace}/{name} runs")
+            raise NoAnswerError(f"no pod of LLMService {namespace}/{name} is running")
         service = known.services.setdefault(name, _Service())
         async with service.lock:
             if self._clock() - service.asked_at > FRESH_SECONDS:
@@ -148,9 +148,9 @@ def total(
     if silent:
         why = failures.get(silent[0].uid, "it was not asked in time")
         more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
-        raise NoAnswerError(f"pod {silent[0].name}{more} of LLMService {service} tells no load: {why}")
+        raise NoAnswerError(f"pod {silent[0].name}{more} of LLMService {service} does not report its load: {why}")
     heard = [told[pod.uid] for pod in pods if pod.uid in told]
     if not heard:
         why = next(iter(failures.values()), "none was asked")
-        raise NoAnswerError(f"no pod of LLMService {service} tells its load: {why}")
+        raise NoAnswerError(f"no pod of LLMService {service} reports its load: {why}")
     return reduce(Load.__add__, heard)

@@ -88,7 +88,7 @@ class DirectScaler:
             load = await collector.load(*key)
             decision = self._decide(key, service, current, load)
             if decision.replicas != current:
-                logger.info("%s/%s: scales from %d to %d replicas", *key, current, decision.replicas)
+                logger.info("%s/%s: scaling from %d to %d replicas", *key, current, decision.replicas)
                 await self._cluster.scale(BY_NAME["Deployment"], *key, decision.replicas)
             report = _report(decision, load, current, self._last(key, decision.replicas != current))
         except (NoAnswerError, ExpectedError) as error:
@@ -101,7 +101,7 @@ class DirectScaler:
     def _decide(self, key: Key, service: LLMService, current: int, load: Load) -> Decision:
         autoscaling, bounds = service.spec.autoscaling, bounds_in_force(service.spec, datetime.now(UTC))
         if autoscaling is None or bounds is None:
-            raise ValueError("there is nothing to scale by")
+            raise ValueError("no target to scale by is set")
         targets = (autoscaling.target_queue_depth, target_in_flight(service.spec))
         proposed = proposal(current, list(zip((load.waiting, load.in_flight), targets, strict=True)))
         history = self._histories.setdefault(key, History())

@@ -27,7 +27,7 @@ Object = dict[str, Any]
 
 
 class SelectorError(ValueError):
-    """A label selector that is not understood; the message says what is."""
+    """A label selector that is not supported; the message says which are."""
 
 
 def groups() -> Object:
@@ -80,5 +80,5 @@ def selected(selector: str) -> list[str] | None:
     if match := _AMONG.fullmatch(text):
         return sorted({name.strip() for name in match["names"].split(",")})
     raise SelectorError(
-        f"the selector {selector!r} is not understood: {METRIC_LABEL}=NAME and {METRIC_LABEL} in (NAME, NAME) are"
+        f"the selector {selector!r} is not supported; use {METRIC_LABEL}=NAME or {METRIC_LABEL} in (NAME, NAME)"
     )

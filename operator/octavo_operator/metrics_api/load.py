@@ -47,5 +47,5 @@ def parse(text: str) -> Load:
     if missing:
         raise NoMetricsError(f"its /metrics has no {' and no '.join(missing)}")
     if not all(math.isfinite(value) and value >= 0 for value in sums.values()):
-        raise NoMetricsError("its /metrics has numbers of requests that cannot be")
+        raise NoMetricsError("its /metrics has impossible numbers of requests")
     return Load(round(sums[WAITING_METRIC]), round(sums[_RUNNING_METRIC]))

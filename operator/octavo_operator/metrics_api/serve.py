@@ -140,4 +140,4 @@ async def _follow_clients(cluster: Cluster, clients: Clients) -> None:
         try:
             clients.change(FrontProxy.of(await cluster.get(_CONFIG_MAPS, NAMESPACE, CONFIG_MAP)))
         except ApiError as error:
-            logger.warning("cannot read who the API server is: %s", error)
+            logger.warning("cannot read how the API server identifies itself: %s", error)

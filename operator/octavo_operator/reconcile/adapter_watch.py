@@ -112,7 +112,7 @@ class AdapterWatch:
                 data = await response.content.read(_LONGEST_ANSWER)
             report = AdapterReport.model_validate_json(data)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            logger.debug("%s/%s: the pod at %s does not say which adapters it has: %s", *key, address, error)
+            logger.debug("%s/%s: the pod at %s does not report its adapters: %s", *key, address, error)
             return
         before, self.reports[uid] = self.reports.get(uid), report
         if before is None or _news_in(before) != _news_in(report):

@@ -290,7 +290,7 @@ class Cluster:
         await self._limiter.wait()
         seconds = min(_TIMEOUT_SECONDS, self.may_write_for())
         if seconds <= 0:
-            raise NotLeadingError(f"does not lead any longer, and leaves {what} as it is")
+            raise NotLeadingError(f"is no longer the leader, so {what} is not changed")
         self.wrote(verb, what)
         return await self._request(method, path, body, query, content_type, seconds=seconds, at_once=True)
 

@@ -138,7 +138,7 @@ class Children:
             if is_going(child) or not belongs_to(child, service.name, service.metadata.uid or ""):
                 applied.children[identity] = child  # KEDA's own HorizontalPodAutoscaler is one that is not ours
                 continue
-            logger.info("%s/%s: deletes %s %s, no longer wanted", *key, *identity)
+            logger.info("%s/%s: deleting %s %s, which is no longer needed", *key, *identity)
             kind = BY_NAME[identity[0]]
             self._applied.get(key, {}).pop(identity, None)
             self._field_conflicts.settled(key, identity)
@@ -206,9 +206,11 @@ class Children:
         live = await self._write(wanted, start, is_new=live is None)
         self._field_conflicts.mended(key, identity, mended)
         if held:  # not as it should be yet, and so not taken down: to be looked at again
-            logger.info("%s/%s: mended %s %s, but for what is fought over", *key, *identity)
+            logger.info(
+                "%s/%s: corrected %s %s, except for fields that another manager keeps changing", *key, *identity
+            )
             return trimmed(kind, live)
-        return self._remember_applied(key, identity, digest, live, "mended")
+        return self._remember_applied(key, identity, digest, live, "corrected")
 
     async def _drift(self, live: Mapping[str, Any] | None, manifest: Object) -> dict[Path, str]:
         """What of the live object an apply would change, and who has changed it; None: all, as it was deleted."""

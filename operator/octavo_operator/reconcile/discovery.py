@@ -64,4 +64,4 @@ async def watch_kinds(cluster: Discoverer, known: Sequence[Kind]) -> None:
             await check_crd(cluster)
             await check_kinds(cluster, known)
         except ApiError as error:
-            logger.warning("cannot ask which kinds there are: %s", error)
+            logger.warning("discovery of the API server's kinds failed: %s", error)

@@ -34,7 +34,7 @@ async def others_answer(cluster: Reader, metrics_url: str) -> bool | None:
     except ApiError as error:
         if error.status != 403:
             raise
-        logger.warning("may not read who answers for external metrics: %s", error)
+        logger.warning("not allowed to read the APIService of external metrics: %s", error)
         return None
     return None if found is None else not _is_octavos(found, metrics_url)
 
@@ -57,7 +57,7 @@ async def watch_answerer(cluster: Reader, metrics_url: str, known: bool) -> None
         try:
             found = await others_answer(cluster, metrics_url)
         except ApiError as error:
-            logger.warning("cannot ask who answers for external metrics: %s", error)
+            logger.warning("cannot read the APIService of external metrics: %s", error)
             continue
         if found is not None and found != known:
-            raise KindsChangedError(f"external metrics are answered by {'others' if found else 'Octavo'} now")
+            raise KindsChangedError(f"external metrics are now served by {'others' if found else 'Octavo'} now")

@@ -77,12 +77,12 @@ class Lease:
                     self._look(await self._api.get(LEASE, **self._metadata))
                     taken = self._is_free() and await self._take()
                 if taken and self.seconds_left() > PAUSE_SECONDS:
-                    logger.info("leads, by the lease %(namespace)s/%(name)s", self._metadata)
+                    logger.info("became the leader by the lease %(namespace)s/%(name)s", self._metadata)
                     return
             except (ApiError, TimeoutError) as error:
-                logger.warning("cannot ask for the lease: %s", str(error) or _NO_ANSWER)
+                logger.warning("cannot acquire the lease: %s", str(error) or _NO_ANSWER)
             if (holder := self._holder()) and holder != known:
-                logger.info("follows: %s leads", holder)
+                logger.info("following: the leader is %s", holder)
                 known = holder
             await self._sleep(PAUSE_SECONDS)
 

@@ -96,7 +96,7 @@ class LoadWatch:
             async with self._turns, session.get(url, allow_redirects=False) as response:
                 report = LoadReport.model_validate_json(await _beginning(response))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            logger.debug("%s/%s: the pod at %s does not say how far it is: %s", *key, address, error)
+            logger.debug("%s/%s: the pod at %s does not report its loading progress: %s", *key, address, error)
             if uid in self.reports and self.reports[uid].phase == "ready":  # its engine ended, and begins again
                 del self.reports[uid]
             return

@@ -134,7 +134,7 @@ async def _serve_for_ever(process: _Process) -> None:
         try:
             return await _serve(process)
         except WatchesOutdatedError as change:
-            logger.info("%s; opens the watches anew", change)
+            logger.info("%s; reopening the watches", change)
             process.queue.clear()  # the new watches name every LLMService again, once they know all that belongs to it
             _stop_on_signals(process.stop)
 

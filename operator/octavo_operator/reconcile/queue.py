@@ -180,7 +180,7 @@ class WorkQueue(Generic[Key]):
         if isinstance(error, ExpectedError) and error.at_least is not None:
             pause = max(pause, error.at_least)
         # A message of the API is expected trouble; anything else is a fault of ours and needs its traceback.
-        logger.warning("%s: %s; next try in %.0f s", key, error, pause, exc_info=not isinstance(error, ExpectedError))
+        logger.warning("%s: %s; retrying in %.0f s", key, error, pause, exc_info=not isinstance(error, ExpectedError))
         self.add_after(key, pause)
 
     def _cancel_timer(self, key: Key) -> bool:

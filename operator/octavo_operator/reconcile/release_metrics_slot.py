@@ -43,7 +43,7 @@ async def watch_metrics_slot(cluster: Releaser, metrics_url: str) -> None:
         try:
             await release_if_unavailable(cluster, metrics_url, datetime.now(UTC))
         except (ApiError, NotLeadingError) as error:
-            logger.warning("cannot see whether external metrics are answered: %s", error)
+            logger.warning("cannot read whether the metrics API is available: %s", error)
 
 
 async def release_if_unavailable(cluster: Releaser, metrics_url: str, now: datetime) -> bool:
@@ -53,7 +53,7 @@ async def release_if_unavailable(cluster: Releaser, metrics_url: str, now: datet
         return False
     await cluster.delete(API_SERVICE, "", METRICS_API_SERVICE, live["metadata"]["uid"])
     logger.warning(
-        "the metrics API has been unavailable for %.0f s: deletes APIService %s, so that discovery and the deletion "
+        "the metrics API has been unavailable for %.0f s: deleting APIService %s, so that discovery and the deletion "
         "of namespaces work; autoscalers hold until it is back",
         UNAVAILABLE_SECONDS,
         METRICS_API_SERVICE,

@@ -61,7 +61,7 @@ class Resync:
                 await self.once()
                 pause = RESYNC_SECONDS
             except ApiError as error:
-                logger.warning("cannot list, next try in about %.0f s: %s", RETRY_SECONDS, error)
+                logger.warning("listing failed, retrying in about %.0f s: %s", RETRY_SECONDS, error)
                 pause = RETRY_SECONDS
 
     async def once(self) -> None:

@@ -33,7 +33,8 @@ class ServerClock:
         offset = offset if abs(offset) > TOLERANCE_SECONDS else 0.0
         if abs(offset - self._offset) > TOLERANCE_SECONDS:
             logger.warning(
-                "this machine's clock differs from the API server's by %.0f s, and times are judged by that one", offset
+                "this machine's clock differs from the API server's by %.0f s, and the API server's clock is used",
+                offset,
             )
         self._offset = offset
 

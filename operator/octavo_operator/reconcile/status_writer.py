@@ -130,7 +130,9 @@ class StatusWriter:
         if len(last.rewrites) < _FIGHTS:
             return 0.0
         if not begun:
-            logger.warning("%s/%s: somebody else writes its status too, such as a second operator: end one", *key)
+            logger.warning(
+                "%s/%s: another program writes its status too, such as a second operator; stop one of them", *key
+            )
         return last.when + FIGHT_PAUSE_SECONDS - now
 
     async def _put(self, metadata: Mapping[str, Any], status: Object) -> Object:
@@ -156,7 +158,7 @@ class StatusWriter:
         found = {tuple(path.split(".")[1:]) for path in _UNKNOWN.findall(error.message)}
         for path in found:
             logger.warning(
-                "the CRD has no field status.%s: it is older than this operator, and does without it; apply "
+                "the CRD has no field status.%s: the CRD is older than this operator, so the field is left out; apply "
                 "manifests/crd.yaml, or upgrade the chart with crd.install",
                 ".".join(path),
             )

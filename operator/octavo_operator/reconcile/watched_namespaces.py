@@ -59,7 +59,9 @@ class WatchedNamespaces:
         self._unreadable = {each: why for each, why in zip(self._namespaces, answers, strict=True) if why}
         for namespace, why in self._unreadable.items():
             if namespace not in before:
-                logger.warning("%s cannot be read, and is not looked after meanwhile: %s", _named(namespace), why)
+                logger.warning(
+                    "%s cannot be read, and nothing in it is reconciled until then: %s", _named(namespace), why
+                )
         for namespace in before.keys() - self._unreadable.keys():
             logger.info("%s can be read again", _named(namespace))
 
@@ -81,7 +83,7 @@ async def check_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Seq
     await scope.look(cluster, kinds)
     if scope.readable != before:
         names = ", ".join(map(_named, scope.readable))
-        raise NamespacesChangedError(f"can read {names or 'nothing'}")
+        raise NamespacesChangedError(f"the namespaces that can be read are now: {names or 'none'}")
 
 
 async def watch_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:

@@ -28,7 +28,7 @@ def horizontal_pod_autoscaler(llmservice: LLMService, bounds: Bounds) -> dict[st
     """An autoscaler named like the LLMService, between `bounds`."""
     autoscaling = llmservice.spec.autoscaling
     if autoscaling is None:
-        raise ValueError("there is nothing to scale by")
+        raise ValueError("no target to scale by is set")
     return {
         "apiVersion": "autoscaling/v2",
         "kind": KIND,

@@ -23,7 +23,7 @@ def scaled_object(llmservice: LLMService, bounds: Bounds, metrics_url: str) -> d
     """A ScaledObject named like the LLMService, between `bounds`; `metrics_url` is Octavo's metrics API."""
     autoscaling = llmservice.spec.autoscaling
     if autoscaling is None:
-        raise ValueError("there is nothing to scale by")
+        raise ValueError("no target to scale by is set")
     url = f"{metrics_url.rstrip('/')}{path(llmservice.namespace, llmservice.name)}"
     return {
         "apiVersion": "keda.sh/v1alpha1",

@@ -79,7 +79,7 @@ def cpu_kernels() -> CPUKernels | None:
         path = built_library()
         kernels = load(path)
     except (BuildError, OSError) as error:
-        log.warning("no kernels of our own on this CPU, so it is computed in plain PyTorch, which is slower: %s", error)
+        log.warning("the C kernels cannot be used on this CPU; using PyTorch instead, which is slower: %s", error)
         return None
     log.info("CPU kernels: %s", path.name)
     return kernels

@@ -54,7 +54,7 @@ def _windows(fields: Fields) -> list[int | None]:
     try:
         kinds = [kind for pattern, times in stated for _ in range(min(times, count + 1)) for kind in pattern]
     except (TypeError, ValueError):
-        raise fields.wrong("attention_types", stated, "is no list of kinds of layers with their numbers") from None
+        raise fields.wrong("attention_types", stated, "is not a list of kinds of layers with their numbers") from None
     if len(kinds) != count or set(map(str, kinds)) - {"global", "local"}:
         raise fields.wrong(
             "attention_types", stated, f"does not say of {count} layers whether they are global or local"

@@ -184,9 +184,9 @@ def _modules(headers: Mapping[str, TensorHeader], config: PeftConfig, limits: Ad
     for module, (a, b) in pairs.items():
         own = limits.names.find(module)
         if not a or not b:
-            raise ModelLoadError(f"{module}: lora_{'A' if a else 'B'} is there without lora_{'B' if a else 'A'}")
+            raise ModelLoadError(f"{module}: lora_{'A' if a else 'B'} is present without lora_{'B' if a else 'A'}")
         if own in found:
-            raise ModelLoadError(f"{module}: another module of the file is {own}, too")
+            raise ModelLoadError(f"{module}: another module of the file stands for {own}, too")
         found[own] = _module(own, module, (a, b), headers, config, limits)
     if not found:
         raise ModelLoadError("the file holds no tensors")
@@ -245,7 +245,7 @@ def _check_numbers(file: MemoryFile, headers: Mapping[str, TensorHeader], *, hal
                 part = memory[first : first + min(_COPY_BYTES, header.num_bytes - start)]
                 if not _finite(part, header.dtype, half=half):
                     limit = f" or is larger than {_FLOAT16_MAX:g}, float16's largest," if half else ""
-                    raise ModelLoadError(f"tensor {name!r} holds a number that is not finite{limit}: it is of no use")
+                    raise ModelLoadError(f"tensor {name!r} holds a number that is not finite{limit}: it cannot be used")
 
 
 def _finite(data: bytes, dtype: str, *, half: bool) -> bool:

@@ -79,7 +79,7 @@ def read_peft_config(directory: Path) -> PeftConfig:
     if kind != "LORA":
         raise _wrong(path, "peft_type", kind, "is not supported: adapters are LORA")
     if values.get("bias", "none") != "none":
-        raise _wrong(path, "bias", values["bias"], "is not supported: only none is")
+        raise _wrong(path, "bias", values["bias"], "is not supported: it must be none")
     if values.get("modules_to_save"):
         reason = "is not supported: an adapter may change linear layers alone, and these are saved in full"
         raise _wrong(path, "modules_to_save", values["modules_to_save"], reason)
@@ -91,7 +91,7 @@ def read_peft_config(directory: Path) -> PeftConfig:
             raise _wrong(path, name, value, f"is not supported: {_REASONS.get(name, 'what it changes is not known')}")
     rank, alpha = values.get("r", 8), values.get("lora_alpha", 8)
     if type(rank) is not int or rank < 1:
-        raise _wrong(path, "r", rank, "is no rank: a whole number from 1 on is")
+        raise _wrong(path, "r", rank, "is not a rank: it must be a whole number of at least 1")
     return PeftConfig(
         rank,
         _number(path, "lora_alpha", alpha),
@@ -120,7 +120,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _number(path: Path, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < abs(value) < 1e6:
-        raise _wrong(path, name, value, "is no number that products could be scaled with")
+        raise _wrong(path, name, value, "is not a number that products can be scaled with")
     return float(value)
 
 
@@ -128,16 +128,16 @@ def _patterns(path: Path, name: str, values: Mapping[str, Any]) -> _Patterns:
     """Patterns of names with their numbers; such as could take long to match are refused."""
     found = values.get(name) or {}
     if not isinstance(found, dict) or len(found) > _MAX_PATTERNS:
-        raise _wrong(path, name, found, f"is no object of at most {_MAX_PATTERNS} patterns")
+        raise _wrong(path, name, found, f"is not an object of at most {_MAX_PATTERNS} patterns")
     for pattern, value in found.items():
         if name == "rank_pattern" and (type(value) is not int or value < 1):
-            raise _wrong(path, f"{name}[{pattern}]", value, "is no rank: a whole number from 1 on is")
+            raise _wrong(path, f"{name}[{pattern}]", value, "is not a rank: it must be a whole number of at least 1")
     numbers = [_number(path, f"{name}[{pattern}]", value) for pattern, value in found.items()]
     expressions(Fields(f"{path}: {name}", {}), found, most_ways=_MOST_WAYS)
     try:
         return tuple((pattern_of_ends(pattern), number) for pattern, number in zip(found, numbers, strict=True))
     except re.error as error:
-        raise _wrong(path, name, list(found), f"is no list of regular expressions ({error})") from None
+        raise _wrong(path, name, list(found), f"is not a list of regular expressions ({error})") from None
 
 
 def pattern_of_ends(pattern: str) -> re.Pattern[str]:

@@ -39,11 +39,11 @@ def _awq(config: Fields) -> Quantization:
     group = config.integer("group_size" if config.has("group_size") else "q_group_size", -1, 1 << 20, default=128)
     order = config.text("version", default="gemm").lower()
     if bits != 4:
-        raise unsupported(config, f"awq with {bits} bits; 4 are computed")
+        raise unsupported(config, f"awq with {bits} bits; 4 bits are supported")
     if group not in (-1, *GROUP_SIZES):
-        raise unsupported(config, f"awq with group_size {group}; {GROUP_SIZES} and -1 are computed")
+        raise unsupported(config, f"awq with group_size {group}; {GROUP_SIZES} and -1 are supported")
     if order != "gemm":
-        raise unsupported(config, f"awq in the order {order}; gemm is computed")
+        raise unsupported(config, f"awq in the order {order}; gemm is supported")
     if not config.boolean("zero_point", True):
         raise unsupported(config, "awq without zero_point")
     method = Grouped("awq", bits, None if group == -1 else group, _tensors, has_zeros=True)

@@ -45,8 +45,8 @@ def _tensors(
     name, stored, columns = f"{projection.name}.weight", projection.stored_rows, projection.columns.total
     if columns % _BLOCK:
         raise ModelLoadError(
-            f"{name}: its {columns} columns are no multiple of {_BLOCK}, so that numbers of two rows share a scale in "
-            "bitsandbytes, which is not computed; take an unquantized checkpoint"
+            f"{name}: its {columns} columns are not a multiple of {_BLOCK}, so that numbers of two rows share a scale "
+            "in bitsandbytes, which is not supported; take an unquantized checkpoint"
         )
     scales = _Scales(projection, weights, nested)
 
@@ -173,9 +173,9 @@ def _method(config: Fields) -> Grouped | INT8:
         raise unsupported(config, "bitsandbytes with neither load_in_4bit nor load_in_8bit")
     kind = config.text("bnb_4bit_quant_type", default="fp4")
     if kind not in _TABLES:
-        raise unsupported(config, f"bitsandbytes with bnb_4bit_quant_type {kind}; nf4 and fp4 are computed")
+        raise unsupported(config, f"bitsandbytes with bnb_4bit_quant_type {kind}; nf4 and fp4 are supported")
     if (storage := config.text("bnb_4bit_quant_storage", default="uint8")) != "uint8":
-        raise unsupported(config, f"bitsandbytes with bnb_4bit_quant_storage {storage}; uint8 is read")
+        raise unsupported(config, f"bitsandbytes with bnb_4bit_quant_storage {storage}; uint8 is supported")
     nested = config.boolean("bnb_4bit_use_double_quant", False)
     return Grouped(kind, 4, _BLOCK, partial(_tensors, kind, nested), table=_TABLES[kind])
 

@@ -60,14 +60,14 @@ def _groups(config: Fields) -> Iterator[Fields]:
 def _targets(group: Fields) -> list[str]:
     targets = names_in(group, "targets")
     if others := [target for target in targets if _CLASS.fullmatch(target) and target != _LINEAR]:
-        raise unsupported(group, f"compressed-tensors with targets of the class {others[0]}; only Linear is computed")
+        raise unsupported(group, f"compressed-tensors with targets of the class {others[0]}; only Linear is supported")
     return targets
 
 
 def _read_group(config: Fields, group: Fields, formats: Mapping[str, ReadGroup]) -> LinearMethod:
     name = group.text("format", default=config.text("format", default="?"))
     if name not in formats:
-        raise unsupported(group, f"compressed-tensors in the format {name}; {', '.join(formats)} are computed")
+        raise unsupported(group, f"compressed-tensors in the format {name}; {', '.join(formats)} are supported")
     weights = group.mapping("weights")
     if weights is None:
         raise group.wrong("weights", None, "is missing")
@@ -87,7 +87,7 @@ def _check_sparsity(config: Fields) -> None:
     sparsity = config.mapping("sparsity_config")
     stored = "dense" if sparsity is None else sparsity.text("format", default="dense")
     if stored != "dense":
-        raise unsupported(config, f"compressed-tensors with a sparsity_config of format {stored}; dense is read")
+        raise unsupported(config, f"compressed-tensors with a sparsity_config of format {stored}; dense is supported")
 
 
 def _check_transforms(config: Fields) -> None:

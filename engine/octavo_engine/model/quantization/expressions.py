@@ -43,7 +43,7 @@ def expressions(config: Fields, texts: Iterable[str], *, most_ways: int = _MOST_
             if left >= 0:
                 found.append(re.compile(text))
         except (re.error, RecursionError, OverflowError) as error:
-            raise ModelLoadError(f"{config.origin}: {text!r} is no regular expression ({error})") from None
+            raise ModelLoadError(f"{config.origin}: {text!r} is not a regular expression ({error})") from None
         if left < 0:
             raise ModelLoadError(
                 f"{config.origin}: to match a name with {text!r} could take too long, by itself or after the patterns "

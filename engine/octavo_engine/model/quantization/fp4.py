@@ -91,7 +91,7 @@ class FP4(WeightOnly):
         """Codes and scales as they are, and the weight's own scale."""
         if projection.columns.total % self.group_size:
             raise ModelLoadError(
-                f"{projection.name}.{self.stored.codes}: {projection.columns.total} columns are no complete groups of "
+                f"{projection.name}.{self.stored.codes}: {projection.columns.total} columns are not complete groups of "
                 f"{self.group_size}, which {self.name} consists of"
             )
         rows, stored, columns, name = projection.rows, projection.stored_rows, projection.columns, projection.name

@@ -60,12 +60,12 @@ def _method(config: Fields) -> Grouped:
     """By the values of one module."""
     bits, group = config.integer("bits", 0, 64), config.integer("group_size", -1, 1 << 20)
     if bits not in (4, 8):
-        raise unsupported(config, f"gptq with {bits} bits; 4 and 8 are computed")
+        raise unsupported(config, f"gptq with {bits} bits; 4 and 8 are supported")
     if group not in (-1, *GROUP_SIZES):
-        raise unsupported(config, f"gptq with group_size {group}; {GROUP_SIZES} and -1 are computed")
+        raise unsupported(config, f"gptq with group_size {group}; {GROUP_SIZES} and -1 are supported")
     layout = config.text("checkpoint_format", default="gptq")
     if layout not in ("gptq", "gptq_v2"):
-        raise unsupported(config, f"gptq with checkpoint_format {layout}; gptq and gptq_v2 are computed")
+        raise unsupported(config, f"gptq with checkpoint_format {layout}; gptq and gptq_v2 are supported")
     for field in ("modules_in_block_to_quantize", "adapter", "lora", "rotation"):
         if config.values.get(field):
             raise unsupported(config, f"gptq with {field}")

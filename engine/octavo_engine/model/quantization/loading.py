@@ -37,7 +37,7 @@ def check_scales(values: Tensor, least: float = 0) -> None:
     """Raises ValueError unless all scales are above `least` and finite: with others, answers would be wrong."""
     wrong = ~((values > least) & values.isfinite())
     if wrong.any():
-        raise ValueError(f"has {int(wrong.sum())} scales that are no positive numbers, such as {values[wrong][0]:g}")
+        raise ValueError(f"has {int(wrong.sum())} scales that are not positive numbers, such as {values[wrong][0]:g}")
 
 
 def _consecutive(rows: slice, first: int, count: int) -> slice:

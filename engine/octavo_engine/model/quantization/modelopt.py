@@ -42,15 +42,15 @@ def _rule(layers: Fields, name: str) -> Rule:
     """One of `quantized_layers`: a module, or what holds some."""
     layer = layers.mapping(name)
     if layer is None:
-        raise layers.wrong(name, None, "is no object")
+        raise layers.wrong(name, None, "is not an object")
     return Rule(method=_method(layer, layer.text("quant_algo", default="?")), parts=frozenset((name,)))
 
 
 def _method(config: Fields, algorithm: str) -> LinearMethod:
     if algorithm not in _METHODS:
-        raise unsupported(config, f"modelopt with quant_algo {algorithm}; {', '.join(_METHODS)} are computed")
+        raise unsupported(config, f"modelopt with quant_algo {algorithm}; {', '.join(_METHODS)} are supported")
     if (size := config.integer("group_size", 0, 1 << 20, default=0)) not in (0, 16) and "NVFP4" in algorithm:
-        raise unsupported(config, f"modelopt ({algorithm}) with group_size {size}; 16 is computed")
+        raise unsupported(config, f"modelopt ({algorithm}) with group_size {size}; 16 is supported")
     return _METHODS[algorithm]
 
 

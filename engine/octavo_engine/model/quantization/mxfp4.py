@@ -57,7 +57,7 @@ def read_mxfp4(fields: Fields) -> MXFP4 | None:
     method = config.text("quant_method", default="?")
     if method != "mxfp4":
         raise ModelLoadError(
-            f"{config.origin}: the weights are quantized ({method}), which this version of Octavo does not compute for "
+            f"{config.origin}: the weights are quantized ({method}), which this version of Octavo does not support for "
             "mixtures of experts; supported are experts in mxfp4 and unquantized checkpoints"
         )
     left_out = config.values.get("modules_to_not_convert") or []

@@ -35,7 +35,7 @@ def _group(group: Fields, weights: Fields) -> Grouped:
     bits, kind = weights.integer("num_bits", 0, 64), weights.text("type", default="int")
     if bits not in (4, 8) or kind != "int":
         raise unsupported(
-            group, f"compressed-tensors (pack-quantized) of {bits} bits ({kind}); int 4 and 8 are computed"
+            group, f"compressed-tensors (pack-quantized) of {bits} bits ({kind}); int 4 and 8 are supported"
         )
     order = weights.values.get("actorder")
     if order not in (None, False, "static", "weight", "group", True):

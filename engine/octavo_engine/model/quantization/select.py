@@ -38,7 +38,7 @@ def _read(config: Fields) -> Quantization:
         return read_compressed_tensors(config, dict(chain(*(scheme.groups.items() for scheme in _SCHEMES))))
     readers = [scheme.readers[name] for scheme in _SCHEMES if name in scheme.readers]
     if not readers:
-        raise unsupported(config, f"the weights are quantized ({name}), which this version of Octavo does not compute")
+        raise unsupported(config, f"the weights are quantized ({name}), which this version of Octavo does not support")
     return readers[0](config)
 
 

@@ -109,7 +109,7 @@ def names_in(config: Fields, name: str) -> list[str]:
     if values is None:
         return []
     if not isinstance(values, list) or not all(isinstance(item, str) for item in values):
-        raise config.wrong(name, values, "is no list of names")
+        raise config.wrong(name, values, "is not a list of names")
     return values
 
 

@@ -67,7 +67,7 @@ def _write_codes(bits: int, target: Tensor, rows: Rows, values: Tensor) -> None:
     half = 2 ** (bits - 1)
     codes = values.to(torch.int16) + half
     if bool(((codes < 0) | (codes >= 2 * half)).any()):
-        raise ValueError(f"has numbers that are none of {bits} bits")
+        raise ValueError(f"has numbers that do not fit into {bits} bits")
     write(target, rows, pack(codes.to(torch.uint8), bits))
 
 
@@ -84,7 +84,7 @@ def _write_minima(scale: Tensor, target: Tensor, rows: Rows, values: Tensor) -> 
 
 def _check_zeros(target: Tensor, rows: Rows, values: Tensor) -> None:  # noqa: ARG001
     if bool(values.any()):
-        raise ValueError("has zeros other than 0, which are not computed")
+        raise ValueError("has zeros other than 0, which are not supported")
 
 
 def _torchao(config: Fields) -> Quantization:
@@ -93,7 +93,7 @@ def _torchao(config: Fields) -> Quantization:
     kinds = config.mapping("quant_type")
     kind = kinds.mapping("default") if kinds is not None else None
     if kind is None:
-        raise unsupported(config, "torchao without the object that quant_type.default is in checkpoints of today")
+        raise unsupported(config, "torchao without the object that quant_type.default is in current checkpoints")
     return Quantization(_method(kind), (left_out(config, names_in(config, "modules_to_not_convert")),))
 
 
@@ -110,9 +110,9 @@ def _method(kind: Fields) -> Grouped:
             raise unsupported(kind, f"torchao ({name}) other than of int4 and int8, symmetric and not packed")
         return Grouped("torchao", int(dtype[3:]), _group_size(data, name), _bytes)
     if name != "Int4WeightOnlyConfig":
-        raise unsupported(kind, f"torchao ({name}); {', '.join(_IN_8_BITS)}, Int4WeightOnlyConfig are computed")
+        raise unsupported(kind, f"torchao ({name}); {', '.join(_IN_8_BITS)}, Int4WeightOnlyConfig are supported")
     if (form := _named(data, "int4_packing_format", "PLAIN").upper()) != "PLAIN":
-        raise unsupported(kind, f"torchao ({name}) in the format {form}; plain is computed")
+        raise unsupported(kind, f"torchao ({name}) in the format {form}; plain is supported")
     size = data.integer("group_size", 1, 1 << 20, default=128)
     return Grouped("torchao", 4, _checked(data, name, size), _halves, has_minimum=True, wide=True)
 
@@ -127,12 +127,12 @@ def _group_size(data: Fields, name: str) -> int | None:
         return _checked(data, name, values.integer("group_size", 1, 1 << 20))
     if kind == "PerRow" or (kind == "PerAxis" and values.integer("axis", -8, 8, default=0) == 0):
         return None
-    raise unsupported(data, f"torchao ({name}) with scales by {kind}; PerRow and PerGroup are computed")
+    raise unsupported(data, f"torchao ({name}) with scales by {kind}; PerRow and PerGroup are supported")
 
 
 def _checked(data: Fields, name: str, size: int) -> int:
     if size not in GROUP_SIZES:
-        raise unsupported(data, f"torchao ({name}) with group_size {size}; {GROUP_SIZES} are computed")
+        raise unsupported(data, f"torchao ({name}) with group_size {size}; {GROUP_SIZES} are supported")
     return size
 
 

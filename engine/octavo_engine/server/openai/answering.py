@@ -155,7 +155,7 @@ async def prepare(
 def _enter(serving: Serving, request: Request, asked: PreparedRequest, times: Times) -> AdmittedRequest:
     """The request, admitted; RefusedError if there is no room, APIError 400 for a priority that would not act."""
     if asked.priority and not serving.priorities:
-        message = "priority: acts only with --scheduling-policy or --prefix-cache-policy priority"
+        message = "priority: has no effect without --scheduling-policy or --prefix-cache-policy priority"
         raise APIError(400, message, param="priority", code="unsupported_parameter")
     key = key_of(request.scope)
     if (arrival := arrival_of(request.scope)) is not None:

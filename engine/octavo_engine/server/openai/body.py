@@ -20,7 +20,7 @@ def parse(kind: type[AnyBody], raw: bytes) -> AnyBody:
     except json.JSONDecodeError as error:
         raise APIError(400, f"the body is not valid JSON: {error.msg}", code="invalid_json") from None
     except (ValueError, RecursionError):
-        message = "the body cannot be read as JSON: it must be UTF-8, not deeply nested, without endless numbers"
+        message = "the body cannot be read as JSON: it must be UTF-8, not deeply nested, and without very long numbers"
         raise APIError(400, message, code="invalid_json") from None
 
 

@@ -86,7 +86,9 @@ def _check_ends(body: GenerationBody, model: LoadedModel, grammar: str | None) -
     taken = {"ignore_eos": body.ignore_eos, "min_tokens": body.min_tokens, "allowed_token_ids": body.allowed_token_ids}
     for param, value in taken.items():
         if value:
-            message = f"{param}: an answer that follows a schema or grammar is held to that alone; leave {param} out"
+            message = (
+                f"{param}: an answer that follows a schema or grammar cannot also be changed by {param}; leave it out"
+            )
             raise APIError(400, message, param=param)
 
 
@@ -180,7 +182,9 @@ def _check_tokens(body: GenerationBody, ready: EngineInfo) -> None:
     }
     for param, ids in lists.items():
         if (wrong := next((token for token in ids if token >= ready.vocab_size), None)) is not None:
-            raise APIError(400, f"{param}: token {wrong} is none of the model's {ready.vocab_size}", param=param)
+            raise APIError(
+                400, f"{param}: token {wrong} is outside the model's vocabulary of {ready.vocab_size}", param=param
+            )
 
 
 def _model_ends(body: GenerationBody, model: LoadedModel) -> tuple[int, ...]:

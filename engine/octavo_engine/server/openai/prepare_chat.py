@@ -29,7 +29,7 @@ def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedReques
     grammar, demanded = grammar_of(body), demanded_grammar(body)
     if grammar is not None and demanded is not None:
         if body.response_format is None:  # that alone is about content, and an answer of calls has none
-            message = "tool_choice: a call is demanded, and another form of the answer as well; leave one of them out"
+            message = "tool_choice: demands a call, and another field another form of the answer; leave one of them out"
             raise APIError(400, message, param="tool_choice")
         grammar = None
     tags = _tags_of_calls(model, body) if grammar is not None and demanded is None else None

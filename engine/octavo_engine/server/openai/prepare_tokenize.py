@@ -50,7 +50,7 @@ def detokenize(model: LoadedModel, raw: bytes) -> JSONAnswer:
     """The answer of /detokenize; APIError 400."""
     body = parse(DetokenizeBody, raw)
     if (wrong := next((token for token in body.tokens if token >= model.ready.vocab_size), None)) is not None:
-        message = f"tokens: token {wrong} is none of the model's {model.ready.vocab_size}"
+        message = f"tokens: token {wrong} is outside the model's vocabulary of {model.ready.vocab_size}"
         raise APIError(400, message, param="tokens")
     text = model.tokenizer.decode(body.tokens, skip_special_tokens=False)
     return JSONAnswer(encode(Detokenized(text)), body.model)

@@ -24,7 +24,9 @@ def check_prompt(prompt: list[int], ready: EngineInfo, param: str) -> list[int]:
     if not prompt:
         raise APIError(400, f"{param}: the prompt is empty", param=param)
     if max(prompt) >= ready.vocab_size:
-        raise APIError(400, f"{param}: token {max(prompt)} is none of the model's {ready.vocab_size}", param=param)
+        raise APIError(
+            400, f"{param}: token {max(prompt)} is outside the model's vocabulary of {ready.vocab_size}", param=param
+        )
     return prompt
 
 
@@ -68,7 +70,7 @@ def check_text(model: LoadedModel, text: str, param: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise APIError(400, f"{param}: half of a surrogate pair is no character", param=param) from None
+        raise APIError(400, f"{param}: contains an unpaired surrogate", param=param) from None
 
 
 def _most_read(model: LoadedModel) -> int:

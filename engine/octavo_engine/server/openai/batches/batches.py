@@ -46,7 +46,7 @@ class Batches:
             message = f"input_file_id: there is no input file {body.input_file_id!r}; upload one with purpose batch"
             raise APIError(400, message, param="input_file_id", code="file_not_found")
         if (active := len(owner.active)) >= MAX_ACTIVE:
-            message = f"{active} batches of this key have not ended, as many as may; wait for one, or cancel it"
+            message = f"{active} batches of this key have not ended, which is the limit; wait for one, or cancel it"
             raise APIError(429, message, code="too_many_batches", headers={"Retry-After": "60"})
         now = int(self.storage.clock())
         batch = BatchObject(

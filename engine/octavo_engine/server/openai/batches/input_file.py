@@ -109,7 +109,7 @@ def _contradiction(number: int, found: InputLine, endpoint: str, *, streams: boo
         message = f"the line is for {found.url[:200]!r}, and the batch for {endpoint}"
         return LineError("mismatched_endpoint", message, "url", number)
     if again:
-        message = f"the custom_id {found.custom_id[:100]!r} is there twice"
+        message = f"the custom_id {found.custom_id[:100]!r} appears twice"
         return LineError("duplicate_custom_id", message, "custom_id", number)
     if streams:
         return LineError("unsupported_parameter", "stream: a batch has no streams; leave it out", "body.stream", number)

@@ -108,7 +108,7 @@ class LineAnswers:
         keys = self._serving.keys
         key = keys.named(name) if keys is not None else ANYONE if not name else None
         if key is None:
-            raise APIError(403, "the API key of this batch is not known here any more", code="key_removed")
+            raise APIError(403, "the API key of this batch is no longer valid", code="key_removed")
         return replace(key, priority=LOWEST_PRIORITY)
 
     async def _ask_once(self, key_name: str, path: str, body: bytes) -> Answer:

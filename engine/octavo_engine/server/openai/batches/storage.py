@@ -120,7 +120,7 @@ class Storage:
     def check_room(self, owner: Owned) -> None:
         """APIError 429 if this key has as many files as it may."""
         if len(owner.files) >= MAX_FILES:
-            message = f"this key has {len(owner.files)} files, as many as it may; delete some"
+            message = f"this key has {len(owner.files)} files, which is the limit; delete some"
             raise APIError(429, message, code="too_many_files", headers={"x-should-retry": "false"})
 
     async def create(self, owner: Owned, file_id: str) -> IO[bytes]:
