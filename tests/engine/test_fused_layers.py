@@ -11,22 +11,31 @@ import pytest
 import torch
 from checkpoints import reference_model, save
 from stepper import Sequence, Stepper
-from test_cpu_kernels import needs_kernels
+from test_cpu_kernels import kernels, needs_kernels  # noqa: F401
 from test_decoder import load, random_tokens
 from test_footprint import WIDE, make_decoder
 
 from octavo_engine.attention.cpu import CPUAttention
-from octavo_engine.kernels.cpu.library import cpu_kernels
+from octavo_engine.kernels.cpu.features import CPUFeatures
+from octavo_engine.kernels.cpu.layers import CPULayers
+from octavo_engine.kernels.cpu.library import CPUKernels, cpu_kernels
 from octavo_engine.kernels.cpu.pages import use_huge_pages
 from octavo_engine.model import decoder as decoder_module
+from octavo_engine.model.configuration import read_spec
 from octavo_engine.model.decoder import Decoder
+from octavo_engine.model.layers import choose_compute as choose_compute_module
+from octavo_engine.model.layers import fused as fused_module
 from octavo_engine.model.layers.choose_compute import Path, kernel_compute
 from octavo_engine.model.layers.fused import FusedLayers, kernels_know
 from octavo_engine.model.layers.products import PackedWeights, weights_can_be_packed
 from octavo_engine.model.layers.run_layers import one_by_one
+from octavo_engine.model.loader import load_model
 from octavo_engine.model.lora.slots import LoraSlots, lora_targets
 from octavo_engine.model.quantization.fp8 import FP8Scheme
-from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.quantization.select import ONLINE
+from octavo_engine.model.quantization.selection import Quantization, Rule
+from octavo_engine.model.quantization.unquantized import UNQUANTIZED
+from octavo_engine.model.source import ModelFiles
 from octavo_engine.model.spec import (
     AttentionSpec,
     LayerNorms,
@@ -109,6 +118,64 @@ def test_the_same_bits_with_adapters(decoder, monkeypatch):
     assert torch.equal(together, logits(decoder, step))
 
 
+def load_coded(checkpoint: Any, by: CPUKernels, quantization: Quantization) -> Decoder:
+    """The model of `checkpoint`, quantized while it is loaded, in bfloat16 and by one instruction set's kernels."""
+    files = ModelFiles("test", directory=checkpoint)
+    spec = replace(read_spec(files), quantization=quantization)
+    with mock.patch.object(decoder_module, "choose_compute", lambda spec, *_: kernel_compute(by, fused=spec)):
+        return load_model(files, spec, torch.device("cpu"), torch.bfloat16, lambda *_: None)
+
+
+MIXED = Quantization(
+    ONLINE["int8"].default,
+    (
+        Rule(method=UNQUANTIZED, names=frozenset({"model.layers.0.mlp.gate_proj", "model.layers.1.self_attn.o_proj"})),
+        Rule(method=ONLINE["int4"].default, names=frozenset({"model.layers.2.mlp.down_proj"})),
+    ),
+)
+"""Weights of 8, 4 and 16 bits, and some whose projections differ, which are dequantized."""
+
+
+@needs_kernels
+@pytest.mark.parametrize("quantization", [ONLINE["int8"], ONLINE["int4"], MIXED], ids=["int8", "int4", "mixed"])
+def test_the_same_bits_with_codes(kernels, quantization, tmp_path, monkeypatch):  # noqa: F811
+    """As long as codes are multiplied as they are or by tiles: other weights are decoded layer by layer."""
+    model = reference_model(**SIZES, intermediate_size=192, attention_bias=True, mlp_bias=True)
+    decoder = load_coded(save(model, tmp_path), kernels, quantization)
+    calls, called = [], CPULayers.__call__
+    monkeypatch.setattr(CPULayers, "__call__", lambda self, *x, **how: (calls.append(1), called(self, *x, **how))[1])
+    compute = decoder.compute
+    for step in (STEPS["one token"], STEPS["many decodes"][:12], STEPS["chunks and decodes"]):
+        del calls[:]
+        monkeypatch.setattr(decoder, "compute", compute)
+        together = logits(decoder, step)
+        assert calls
+        monkeypatch.setattr(decoder, "compute", replace(compute, runner=one_by_one))
+        assert torch.equal(together, logits(decoder, step))
+
+
+@needs_kernels
+def test_codes_that_are_decoded_for_many_tokens_leave_the_kernels(tmp_path, monkeypatch):
+    checkpoint = save(reference_model(**SIZES, intermediate_size=192), tmp_path)
+    monkeypatch.setattr(choose_compute_module, "cpu_features", lambda: CPUFeatures(avx2=True))
+    decoder, alone = load_coded(checkpoint, cpu_kernels(), ONLINE["int4"]), []
+    monkeypatch.setattr(fused_module, "one_by_one", lambda _, x, *__: (alone.append(len(x)), x)[1])
+    for tokens in (1, 16, 17):
+        logits(decoder, [(tokens, tokens)])
+    assert alone == [17]
+
+
+@needs_kernels
+def test_a_weight_that_no_kernel_knows_leaves_the_kernels(tmp_path, monkeypatch):
+    """Which groups of columns the kernels know is not in the spec, so the weight says it."""
+    decoder = load_coded(save(reference_model(**SIZES, intermediate_size=192), tmp_path), cpu_kernels(), ONLINE["int4"])
+    step = STEPS["one token"]
+    known = logits(decoder, step)
+    monkeypatch.setattr(CPULayers, "__call__", lambda *_, **__: pytest.fail("fused"))
+    decoder.linears()[3].weights.coded = None
+    torch.testing.assert_close(logits(decoder, step), known, rtol=0.05, atol=0.05)
+
+
 def load_by(path: Path, checkpoint: Any) -> Decoder:
     """The model of `checkpoint`, computed by `path` on whatever CPU this is."""
     with mock.patch.object(
@@ -186,7 +253,10 @@ def test_layers_leave_the_kernels_by_a_value_that_these_do_not_know():
     ):
         assert not kernels_know(with_layer(spec, **change)), change
     assert not kernels_know(replace(spec, layers=(replace(spec.layers[0], feed_forward=moe),)))
-    assert not kernels_know(replace(spec, quantization=Quantization(FP8Scheme("channel"))))
+    fp8 = FP8Scheme("channel")
+    assert not kernels_know(replace(spec, quantization=Quantization(fp8)))
+    assert kernels_know(replace(spec, quantization=MIXED))
+    assert not kernels_know(replace(spec, quantization=replace(MIXED, rules=(*MIXED.rules, Rule(method=fp8)))))
     mixer = spec.layers[0].mixer
     fields = {field.name: getattr(mixer, field.name) for field in dataclasses.fields(mixer)}
     assert not kernels_know(replace(spec, layers=(replace(spec.layers[0], mixer=LaterAttention(**fields)),)))

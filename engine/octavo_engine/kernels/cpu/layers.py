@@ -1,4 +1,4 @@
-"""All layers of a decoder by one call of the C kernels (layers.c), bfloat16."""
+"""All layers of a decoder by one call of the C kernels (layers.c): bfloat16, with weights of that type or of codes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,43 @@ import torch
 from torch import Tensor
 
 from octavo_engine.kernels.cpu.adapters import AdaptersStructure, CPUAdapters
+from octavo_engine.kernels.cpu.coded import CodedStructure, CodedWeight
 from octavo_engine.kernels.cpu.library import NO_WINDOW, AttentionStep, CPUKernels, packed_words
 
 _POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
+_WORD_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LinearWeights:
+    """What a linear multiplies with, [out, in], and adds: bfloat16 and contiguous, or codes that the kernels know."""
+
+    weight: Tensor | CodedWeight
+    bias: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out, in)."""
+        weight = self.weight
+        return (weight.rows, weight.columns) if isinstance(weight, CodedWeight) else (len(weight), weight.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """The weights of one layer, bfloat16 and contiguous; linears are [out, in]."""
+    """The weights of one layer; norms are bfloat16."""
 
     attention_norm: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    output: Tensor
-    output_bias: Tensor | None
     mlp_norm: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+    qkv: LinearWeights
+    output: LinearWeights
+    gate_up: LinearWeights
+    down: LinearWeights
+
+    @property
+    def coded(self) -> list[CodedWeight]:
+        """Those of its linears' weights that are codes."""
+        weights = (each.weight for each in (self.qkv, self.output, self.gate_up, self.down))
+        return [weight for weight in weights if isinstance(weight, CodedWeight)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +59,17 @@ class LayerAdapters:
     down: CPUAdapters | None
 
 
+class _Weight(ctypes.Structure):
+    _fields_ = (("numbers", _POINTER), ("codes", ctypes.POINTER(CodedStructure)), ("bias", _POINTER))
+
+
 class _Layer(ctypes.Structure):
-    _fields_ = (*((name, _POINTER) for name in (*LayerWeights.__slots__, "keys", "values")), ("group", _LONG))
+    _fields_ = (
+        *((name, _POINTER) for name in ("attention_norm", "mlp_norm")),
+        *((name, _Weight) for name in ("qkv", "output", "gate_up", "down")),
+        *((name, _POINTER) for name in ("keys", "values")),
+        ("group", _LONG),
+    )
 
 
 class _Group(ctypes.Structure):
@@ -88,15 +115,14 @@ class CPULayers:
         self._kept = tuple(layers), tuple(caches), tuple(adapters)
         self._adapters = (_LayerAdapters * len(adapters))(*map(_adapters, adapters))
         self._layers = (_Layer * len(layers))(
-            *(
-                _Layer(*map(_pointer, (*(getattr(layer, name) for name in LayerWeights.__slots__), *cache)), group)
-                for layer, cache, group in zip(layers, caches, group_of_layer, strict=True)
-            )
+            *(_layer(layer, cache, group) for layer, cache, group in zip(layers, caches, group_of_layer, strict=True))
         )
         first = layers[0]
         _, block, kv_heads, head_dim = caches[0][0].shape
         hidden, inner = first.down.shape
         heads = first.output.shape[1] // head_dim
+        self.coded = any(layer.coded for layer in layers)
+        """Whether any weight is codes."""
         self._shape = _Shape(len(layers), hidden, inner, heads, kv_heads, head_dim, block, eps, scale)
         self._scratch_width = hidden + max(2 * (heads + kv_heads) * head_dim, inner)
         self._gate_up_width = 2 * inner
@@ -104,16 +130,24 @@ class CPULayers:
         self._partial_width = heads * (head_dim + 2)
 
     def __call__(
-        self, x: Tensor, cos: Tensor, sin: Tensor, groups: Sequence[AttentionStep], slots: Tensor | None = None
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        groups: Sequence[AttentionStep],
+        slots: Tensor | None = None,
+        *,
+        tiles: bool,
     ) -> Tensor:
         """x [T, hidden] through all layers, in place; angles float32 [T, 1, D / 2], attention for each KV group.
 
-        `slots` [T] int32: each token's adapter, -1 for none; None: no token has one.
+        `slots` [T] int32: each token's adapter, -1 for none; None: no token has one. `tiles`: as for `coded_linear`.
         """
-        tokens = x.shape[0]
+        tokens, threads = x.shape[0], torch.get_num_threads()
         parts = max(group.parts.shape[0] for group in groups)
-        scratch = x.new_empty(tokens * (self._scratch_width + (0 if slots is None else self._gate_up_width)))
-        packed = x.new_empty(packed_words(tokens, self._widest), dtype=torch.int32)
+        apart = self.coded or slots is not None
+        scratch = x.new_empty(tokens * (self._scratch_width + (self._gate_up_width if apart else 0)))
+        inputs = x.new_empty(self._input_bytes(tokens, threads, tiles=tiles), dtype=torch.uint8)
         partial = x.new_empty(parts * self._partial_width, dtype=torch.float32)
         self._kernels.library.decoder_layers(
             ctypes.byref(self._shape),
@@ -125,16 +159,37 @@ class CPULayers:
             cos.data_ptr(),
             sin.data_ptr(),
             scratch.data_ptr(),
-            packed.data_ptr(),
+            inputs.data_ptr(),
             partial.data_ptr(),
             tokens,
-            torch.get_num_threads(),
+            tiles,
+            threads,
         )
         return x
+
+    def _input_bytes(self, tokens: int, threads: int, *, tiles: bool) -> int:
+        """Scratch memory in which any of the linears lays out its input."""
+        plain = packed_words(tokens, self._widest) * _WORD_BYTES
+        if not self.coded:
+            return plain
+        return max(plain, self._kernels.library.coded_scratch(tokens, self._widest, tiles, threads))
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
+
+
+def _weight(linear: LinearWeights) -> _Weight:
+    weight, bias = linear.weight, _pointer(linear.bias)
+    if isinstance(weight, CodedWeight):
+        return _Weight(None, ctypes.pointer(weight.structure), bias)
+    return _Weight(_pointer(weight), None, bias)
+
+
+def _layer(layer: LayerWeights, cache: tuple[Tensor, Tensor], group: int) -> _Layer:
+    norms = map(_pointer, (layer.attention_norm, layer.mlp_norm))
+    linears = map(_weight, (layer.qkv, layer.output, layer.gate_up, layer.down))
+    return _Layer(*norms, *linears, *map(_pointer, cache), group)
 
 
 def _group(step: AttentionStep) -> _Group:

@@ -46,7 +46,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "add_adapters": (*[_POINTER] * 4, _LONG, _INT, _INT),
     "coded_linear": (*[_POINTER] * 6, _LONG, _INT, _INT, _INT),
     "decode": (*[_POINTER] * 2, _INT, _INT),
-    "decoder_layers": (*[_POINTER] * 11, _LONG, _INT),
+    "decoder_layers": (*[_POINTER] * 11, _LONG, _INT, _INT),
 }
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.rope import Rope
-from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights
+from octavo_engine.kernels.cpu.layers import LayerAdapters, LayerWeights, LinearWeights
 from octavo_engine.kernels.fp8_activations import Quantized
 from octavo_engine.model.checkpoint import CheckpointTensor, plain, unsharded
 from octavo_engine.model.layers.alternating_updates import AlternatingUpdates
@@ -230,21 +230,15 @@ class DecoderLayer(nn.Module):
     def _scaled(self, x: Tensor) -> Tensor:
         return x if self.spec.residual_scale == 1 else x * self.spec.residual_scale
 
-    def weights(self) -> LayerWeights:
-        """The weights of a layer with norms before both parts and a dense feed-forward, for kernels that compute it."""
+    def weights(self) -> LayerWeights | None:
+        """The weights of a layer with norms before both parts and a dense feed-forward, for kernels that compute it;
+        None: some linear's weight is not one that they know."""
         mixer, mlp = cast("Attention", self.mixer), cast("MLP", self.feed_forward)
-        return LayerWeights(
-            attention_norm=cast("Norm", self.before_mixer).weight,
-            qkv=mixer.qkv.weight,
-            qkv_bias=mixer.qkv.bias,
-            output=mixer.output.weight,
-            output_bias=mixer.output.bias,
-            mlp_norm=cast("Norm", self.before_feed_forward).weight,
-            gate_up=mlp.gate_up.weight,
-            gate_up_bias=mlp.gate_up.bias,
-            down=mlp.down.weight,
-            down_bias=mlp.down.bias,
-        )
+        linears = [each.for_kernels() for each in (mixer.qkv, mixer.output, mlp.gate_up, mlp.down)]
+        if any(each is None for each in linears):
+            return None
+        norms = cast("Norm", self.before_mixer).weight, cast("Norm", self.before_feed_forward).weight
+        return LayerWeights(*norms, *cast("list[LinearWeights]", linears))
 
     def adapters(self) -> LayerAdapters | None:
         """What adapters add to the linears of such a layer; None: no adapters are served."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -10,8 +10,18 @@ from octavo_engine.attention.context import AttentionContext
 from octavo_engine.attention.cpu import CPUAttention
 from octavo_engine.kernels.cpu.layers import CPULayers
 from octavo_engine.kernels.cpu.library import CPUKernels
+from octavo_engine.model.layers.products import CodedPath
 from octavo_engine.model.layers.run_layers import Layer, Ropes, one_by_one
+from octavo_engine.model.quantization.dequantized import Dequantized
+from octavo_engine.model.quantization.gguf import GGUFBlocks
+from octavo_engine.model.quantization.grouped import Grouped
+from octavo_engine.model.quantization.int8 import INT8
+from octavo_engine.model.quantization.selection import Quantization
+from octavo_engine.model.quantization.unquantized import Unquantized
 from octavo_engine.model.spec import AttentionSpec, LayerNorms, LayerSpec, MLPSpec, ModelSpec, NormSpec
+
+_KNOWN_METHODS = (Unquantized, Dequantized, Grouped, INT8, GGUFBlocks)
+"""Those whose weights are numbers or codes; whether the kernels know all of its codes, a weight says itself."""
 
 
 def kernels_know(spec: ModelSpec) -> bool:
@@ -23,7 +33,7 @@ def kernels_know(spec: ModelSpec) -> bool:
     mixer, mlp = spec.layers[0].mixer, spec.layers[0].feed_forward
     if not isinstance(mixer, AttentionSpec) or not isinstance(mlp, MLPSpec):
         return False
-    if spec.norm is None or spec.quantization is not None:
+    if spec.norm is None or not _knows_methods(spec.quantization):
         return False
     norm = NormSpec(spec.norm.eps)
     return all(
@@ -47,15 +57,30 @@ def kernels_know(spec: ModelSpec) -> bool:
     )
 
 
+def _knows_methods(quantization: Quantization | None) -> bool:
+    return quantization is None or all(isinstance(method, _KNOWN_METHODS) for method in quantization.methods)
+
+
 class FusedLayers:
     """A runner of layers in bfloat16: few tokens in one call of the kernels, all others layer by layer.
 
     Its results are the same bits as those of the same kernels called one by one.
     """
 
-    def __init__(self, kernels: CPUKernels, eps: float, scale: float, most_tokens: int | None = None) -> None:
-        """For layers of norms with `eps` and attention with `scale`, all on one rank; None: any number of tokens."""
+    def __init__(
+        self,
+        kernels: CPUKernels,
+        eps: float,
+        scale: float,
+        coded_path: Callable[[int], CodedPath],
+        most_tokens: int | None = None,
+    ) -> None:
+        """For layers of norms with `eps` and attention with `scale`, all on one rank; None: any number of tokens.
+
+        `coded_path`: how so many tokens are multiplied with codes.
+        """
         self._kernels, self._eps, self._scale, self._most_tokens = kernels, eps, scale, most_tokens
+        self._coded_path = coded_path
         self._layers: CPULayers | None = None
         self._caches: object = None
         self._has_adapters = False
@@ -66,19 +91,30 @@ class FusedLayers:
         few = len(x) > 0 and (self._most_tokens is None or len(x) <= self._most_tokens)
         if rope is None or not few or not isinstance(attention.backend, CPUAttention):
             return one_by_one(layers, x, ropes, attention)
-        return self._for(layers, attention)(x, rope.cos, rope.sin, attention.metadata, attention.adapter_slots)
+        fused, path = self._for(layers, attention), self._coded_path(len(x))
+        if fused is None or (fused.coded and path == "decoded"):
+            return one_by_one(layers, x, ropes, attention)
+        step = rope.cos, rope.sin, attention.metadata, attention.adapter_slots
+        return fused(x, *step, tiles=path == "tiles")
 
-    def _for(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers:
-        """The layers and the caches as the kernels want them, described anew if the caches are others."""
-        if self._layers is None or self._caches is not attention.caches or self._lacks_adapters(attention):
-            weights = [layer.weights() for layer in layers]
-            caches = [attention.caches[layer] for layer in range(len(layers))]
-            pairs = [(cache.key, cache.value) for cache in caches]
-            groups = attention.group_of_layer
-            adapters = [each for each in (layer.adapters() for layer in layers) if each is not None]
-            self._layers = CPULayers(self._kernels, weights, pairs, groups, adapters, eps=self._eps, scale=self._scale)
-            self._caches, self._has_adapters = attention.caches, bool(adapters)
+    def _for(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers | None:
+        """The layers and the caches as the kernels want them, described anew if the caches are others; None: the
+        kernels do not know all weights."""
+        if self._caches is not attention.caches or self._lacks_adapters(attention):
+            self._layers = self._described(layers, attention)
+            self._caches = attention.caches
         return self._layers
+
+    def _described(self, layers: Sequence[Layer], attention: AttentionContext) -> CPULayers | None:
+        weights = [known for known in (layer.weights() for layer in layers) if known is not None]
+        if len(weights) < len(layers):
+            return None
+        caches = [attention.caches[layer] for layer in range(len(layers))]
+        pairs = [(cache.key, cache.value) for cache in caches]
+        groups = attention.group_of_layer
+        adapters = [each for each in (layer.adapters() for layer in layers) if each is not None]
+        self._has_adapters = bool(adapters)
+        return CPULayers(self._kernels, weights, pairs, groups, adapters, eps=self._eps, scale=self._scale)
 
     def _lacks_adapters(self, attention: AttentionContext) -> bool:
         """Whether the layers were described before they had slots for adapters."""

@@ -8,6 +8,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from octavo_engine.kernels.cpu.layers import LinearWeights
 from octavo_engine.kernels.fp8_activations import Quantized, Scaling
 from octavo_engine.model.checkpoint import CheckpointTensor, Span, joined, plain, transposed
 from octavo_engine.model.layers.lora import LoraLayer
@@ -67,6 +68,18 @@ class Linear(nn.Module):
     def parts(self) -> tuple[int, ...]:
         """The rows of each projection."""
         return tuple(span.size for span in self.spans)
+
+    @property
+    def plain(self) -> bool:
+        """Whether its weight is numbers of the type that is computed in."""
+        return self.weight.dtype == self.weights.dtype
+
+    def for_kernels(self) -> LinearWeights | None:
+        """As kernels that compute complete layers read it; None: they do not know such a weight."""
+        coded = self.weights.coded
+        if coded is not None and coded.known_to_kernels:
+            return LinearWeights(coded, self.bias)
+        return LinearWeights(self.weight, self.bias) if self.plain else None
 
     @property
     def input_scaling(self) -> Scaling | None:

@@ -93,7 +93,7 @@ class MLP(nn.Module):
         if self.spec.sparsity or self.spec.gate_scale != 1:
             gate, up = torch.chunk(gate_up(x), 2, dim=-1)
             return compute.activate(self._changed(gate), activation) * up
-        if gate_up.method is UNQUANTIZED and gate_up.lora is None:
+        if gate_up.plain and gate_up.lora is None:
             return compute.gated(cast("Tensor", x), gate_up.weight, gate_up.bias, activation)
         return compute.gate_for(gate_up(x), activation, self.down.input_scaling)
 

@@ -19,8 +19,9 @@ class Layer(Protocol):
     def __call__(self, stream: LayerStream, rope: Rope | None, attention: AttentionContext) -> LayerStream:
         """The residual stream [T, hidden] after this layer."""
 
-    def weights(self) -> LayerWeights:
-        """The layer's weights for kernels that compute all of it; asked only of layers that such kernels know."""
+    def weights(self) -> LayerWeights | None:
+        """The layer's weights for kernels that compute all of it, None where they do not know some of them; asked only
+        of layers that such kernels know."""
 
     def adapters(self) -> LayerAdapters | None:
         """What adapters add to its linears, for the same kernels; None: no adapters are served."""

@@ -60,10 +60,14 @@ class Quantization:
             self._tests.extend((index, pattern.match) for pattern in rule.patterns)
 
     @property
+    def methods(self) -> tuple[LinearMethod, ...]:
+        """All that some module may be stored by."""
+        return (self.default, *(rule.method for rule in self.rules))
+
+    @property
     def name(self) -> str:
         """For the plan's table, log lines and `--quantization`."""
-        methods = (self.default, *(rule.method for rule in self.rules))
-        return " and ".join(dict.fromkeys(method.name for method in methods if method is not UNQUANTIZED))
+        return " and ".join(dict.fromkeys(method.name for method in self.methods if method is not UNQUANTIZED))
 
     def method(self, *names: str) -> LinearMethod:
         """That of the module that has these names, in this program and in files."""
