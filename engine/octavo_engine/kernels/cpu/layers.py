@@ -172,7 +172,8 @@ class CPULayers:
         plain = packed_words(tokens, self._widest) * _WORD_BYTES
         if not self.coded:
             return plain
-        return max(plain, self._kernels.library.coded_scratch(tokens, self._widest, tiles, threads))
+        coded: int = self._kernels.library.coded_scratch(tokens, self._widest, tiles, threads)
+        return max(plain, coded)
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
