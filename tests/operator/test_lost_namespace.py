@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import kopf
 import pytest
 
+from octavo_operator.api.names import pod_labels
 from octavo_operator.reconcile import operator, watched_namespaces, watches
-from octavo_operator.reconcile.kinds import LLMSERVICE
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, Kind
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
 from octavo_operator.reconcile.watches import WatchesHangError
@@ -75,6 +77,59 @@ async def test_a_namespace_that_cannot_be_read_does_not_stop_the_others(passes: 
         await until(lambda: worked_on(passes) == {A, B})
         assert not begun_since.done()
         begun_since.cancel()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("kind", (CHILDREN[-1], *OBSERVED), ids=lambda kind: kind.plural)
+async def test_a_kind_that_cannot_be_read_does_not_stop_the_others(kind: Kind, passes: Passes) -> None:
+    server = server_of_two()
+    server.items |= {each.plural: [child(each, "a"), child(each, "b")] for each in (*CHILDREN, *OBSERVED)}
+    process = process_of(server, ("a", "b"))
+    all_kinds = {each.plural for each in (LLMSERVICE, *CHILDREN, *OBSERVED)}
+
+    def known(key: tuple[str, str]) -> set[str]:
+        return next((set(kinds) for each, _, kinds in reversed(passes.seen) if each == key), set())
+
+    async with asyncio.timeout(120), server.listening():
+        server.forbidden_kinds = {("b", kind.plural)}
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        await until(lambda: worked_on(passes) == {A, B})
+        assert (known(A), known(B)) == (all_kinds, all_kinds - {kind.plural})
+        assert process.namespaces.problems == [
+            f"namespace b: its {kind.plural} are not watched: no right to {kind.plural} in b"
+        ]
+        assert (list(passes.unwatched("a")), list(passes.unwatched("b"))) == ([], [kind])
+        server.forbidden_kinds = set()
+        await until(lambda: known(B) == all_kinds)
+        server.forbidden_kinds = {("a", kind.plural)}  # it is taken away while the watches are open
+        await until(lambda: list(passes.unwatched("a")) == [kind])
+        passes.seen.clear()
+        await until(lambda: known(A) == all_kinds - {kind.plural} and known(B) == all_kinds)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def child(kind: Kind, namespace: str) -> dict[str, Any]:
+    """An object that belongs to the LLMService in the namespace."""
+    name = f"in-{namespace}"
+    labels = {**pod_labels(name), "kubernetes.io/service-name": name}
+    return body(f"{kind.plural}-of-{name}", namespace, **labels)
+
+
+@pytest.mark.parametrize("status", [403, 500])
+async def test_a_watch_that_fails_is_opened_anew(status: int, passes: Passes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "_FAILED_SECONDS", 0.01)
+    server = server_of_two()
+    process = process_of(server)
+    async with asyncio.timeout(120), server.listening():
+        running = asyncio.create_task(operator._serve_for_ever(process))
+        await until(lambda: worked_on(passes) == {A, B})
+        server.watch_error, first = status, passes.indexes
+        await until(lambda: server.watch_error is None and passes.indexes is not first)
+        passes.seen.clear()
+        await until(lambda: worked_on(passes) == {A, B})
+        assert not running.done()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -17,6 +17,7 @@ from octavo_operator.reconcile.kinds import LLMSERVICE
 from octavo_operator.reconcile.metrics import OperatorMetrics
 from octavo_operator.reconcile.observe import Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+from octavo_operator.reconcile.rights import MissingRights
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
 from tests.loopback import loopbacks
 
@@ -102,6 +103,7 @@ def test_the_docs_name_every_metric() -> None:
     metrics.read_from(WorkQueue[Key](), Heartbeat())
     metrics.wrote("apply", "Service")
     metrics.read_namespaces(WatchedNamespaces(()))
+    metrics.read_rights(MissingRights())
     metrics.leads()
     metrics.read_services(indexes_of(["Ready"]))
     names = {family.name for family in text_string_to_metric_families(metrics.render().decode())}

@@ -18,9 +18,10 @@ from octavo_operator.api.names import SERVICE_LABEL, pod_labels
 from octavo_operator.reconcile import discovery, operator
 from octavo_operator.reconcile.apply import ApiError, Cluster
 from octavo_operator.reconcile.health import Heartbeat
-from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OPTIONAL, POD, Kind
+from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, OPTIONAL, POD, Kind
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
+from octavo_operator.reconcile.rights import MissingRights
 from octavo_operator.reconcile.server_clock import ServerClock
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
 
@@ -52,6 +53,11 @@ class ApiServer:
         """Whether LLMServices are known."""
         self.forbidden: set[str] = set()
         """Namespaces of which nothing may be read."""
+        self.forbidden_kinds: set[tuple[str, str]] = set()
+        """Namespaces with the plural of a kind that may not be read there."""
+        self.missing_rights = MissingRights()
+        self.watch_error: int | None = None
+        """The code of an error with which one watch ends."""
         self.items: dict[str, list[dict[str, Any]]] = {
             LLMSERVICE.plural: [body("good")],
             POD.plural: [body("good-1", **pod_labels("good"))],
@@ -59,7 +65,7 @@ class ApiServer:
 
     @property
     def _kinds(self) -> tuple[Kind, ...]:
-        return (*([LLMSERVICE] if self.has_crd else []), *CHILDREN, *self.optional, POD, *KOPFS_OWN)
+        return (*([LLMSERVICE] if self.has_crd else []), *CHILDREN, *self.optional, *OBSERVED, *KOPFS_OWN)
 
     async def wait_for_crd(self) -> None:
         while not self.has_crd:
@@ -73,6 +79,8 @@ class ApiServer:
     async def probe(self, kind: Kind, namespace: str) -> None:
         if namespace in self.forbidden:
             raise ApiError(403, "Forbidden", f"no rights in {namespace}")
+        if (namespace, kind.plural) in self.forbidden_kinds:
+            raise ApiError(403, "Forbidden", f"no right to {kind.plural} in {namespace}")
 
     async def get(self, kind: Kind, namespace: str, name: str) -> None:
         """Nothing else is there."""
@@ -93,7 +101,7 @@ class ApiServer:
         return web.json_response(self._discovery(request.path))
 
     async def _list_or_watch(self, kind: Kind, namespace: str, request: web.Request) -> web.StreamResponse:
-        if namespace in self.forbidden:
+        if namespace in self.forbidden or (namespace, kind.plural) in self.forbidden_kinds:
             return web.json_response({"kind": "Status", "code": 403, "reason": "Forbidden"}, status=403)
         asked = self.selectors.setdefault((kind.plural, "watch" in request.query), set())
         asked.add(request.query.get("labelSelector"))
@@ -102,6 +110,10 @@ class ApiServer:
             await response.prepare(request)
             while kind in self._kinds:
                 await asyncio.sleep(0.02)
+                if self.watch_error:
+                    error = {"type": "ERROR", "object": {"kind": "Status", "code": self.watch_error}}
+                    self.watch_error = None
+                    await response.write(json.dumps(error).encode() + b"\n")
             return response
         if kind is POD:
             await asyncio.sleep(LATE_SECONDS)
@@ -151,9 +163,9 @@ class Passes:
         self.seen: list[tuple[Key, bool, frozenset[str]]] = []
 
     def reconciler(
-        self, cluster: Any, indexes: Mapping[str, Index], config: Any, reports: Any, *_: Any, **__: Any
+        self, cluster: Any, indexes: Mapping[str, Index], config: Any, reports: Any, *_: Any, **more: Any
     ) -> Passes:
-        self.indexes = indexes
+        self.indexes, self.unwatched = indexes, more["unwatched"]
         return self
 
     async def reconcile(self, key: Key) -> float:
@@ -198,7 +210,7 @@ async def test_after_a_crd_came_nobody_works_before_the_cluster_is_known_again(m
     assert set(passes.seen) == {(KEY, True, whole)}
     # Of what is not Octavo's nothing comes over the line: the API server selects, and only our CRD is listed whole.
     ours = {(LLMSERVICE.plural, watch): {None} for watch in (False, True)}
-    children = (*CHILDREN, *OPTIONAL[:1], POD)
+    children = (*CHILDREN, *OPTIONAL[:1], *OBSERVED)
     theirs = {(kind.plural, watch): {SERVICE_LABEL} for kind in children for watch in (False, True)}
     assert server.selectors == ours | theirs
 

@@ -63,7 +63,8 @@ def resyncing(listed: list[dict[str, Any]], known: list[dict[str, Any]]) -> tupl
     indexes: dict[str, Any] = {kind.plural: {} for kind in (LLMSERVICE, POD, *CHILDREN)}
     indexes[LLMSERVICE.plural] = {KEY: known} if known else {}
     queue = WorkQueue[Key]()
-    return Resync(Cluster(listed), (), indexes, queue, Heartbeat()), queue, indexes
+    watched = {kind: [""] for kind in (LLMSERVICE, POD, *CHILDREN)}
+    return Resync(Cluster(listed), watched, indexes, queue, Heartbeat()), queue, indexes
 
 
 async def queued(queue: WorkQueue[Key]) -> set[Key]:

@@ -71,6 +71,7 @@ class Reason(StrEnum):
     SECRET_MISSING = "SecretMissing"  # noqa: S105 - a reason
     POLICY_DENIED = "PolicyDenied"
     APPLY_FAILED = "ApplyFailed"
+    RIGHTS_MISSING = "RightsMissing"
     NAME_TAKEN = "NameTaken"
     FIELD_CONFLICT = "FieldConflict"
     INVALID = "Invalid"

@@ -19,6 +19,7 @@ from octavo_operator.reconcile.kinds import BY_NAME, EVENT, LEASE, LLMSERVICE, O
 from octavo_operator.reconcile.limiter import Limiter, retry_after_of
 from octavo_operator.reconcile.queue import ExpectedError
 from octavo_operator.reconcile.relist import Listing
+from octavo_operator.reconcile.rights import MissingRights
 from octavo_operator.reconcile.server_clock import ServerClock
 
 Object = dict[str, Any]
@@ -30,7 +31,10 @@ _PAGE = 500
 _TRIES = 5
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 _WRONG_TYPE = "failed to create typed patch object"
+REFUSED_SECONDS = 60.0
+"""After so long a refusal is tried again: no event tells when a right is given, a quota raised, or a policy changed."""
 _NO_SUCH_KIND = "install its CRD, or do not ask for it in the spec"
+_REVIEW = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
@@ -43,6 +47,7 @@ class ApiError(ExpectedError):
         self.reason = reason
         self.message = message
         self.at_least = retry_after
+        self.within = None if self.transient else REFUSED_SECONDS
 
     @property
     def transient(self) -> bool:
@@ -71,6 +76,7 @@ class Cluster:
         self.clock = ServerClock()
         self.may_write_for: Callable[[], float] = lambda: _TIMEOUT_SECONDS
         self.wrote: Callable[[str, str], object] = lambda *_: None
+        self.missing_rights = MissingRights()
 
     @classmethod
     async def connect(cls) -> Cluster:
@@ -125,8 +131,25 @@ class Cluster:
         return frozenset(resource["name"] for resource in known["resources"])
 
     async def probe(self, kind: Kind, namespace: str) -> None:
-        """Raises ApiError if objects of the kind cannot be listed in the namespace; without one, in the cluster."""
+        """Raises ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster."""
         await self._request("GET", kind.path(namespace), None, [("limit", "1")], accept=_METADATA_ONLY)
+        if not await self._may("watch", kind, namespace):
+            where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
+            why = f'the operator cannot watch resource "{kind.plural}" in API group "{kind.group}"{where}'
+            self.missing_rights.note(why)
+            raise ApiError(403, "Forbidden", why)
+
+    async def _may(self, verb: str, kind: Kind, namespace: str) -> bool:
+        """What the API server's authorization says; True where it does not answer this question."""
+        asked = {"verb": verb, "group": kind.group, "resource": kind.plural, "namespace": namespace}
+        review = {**_REVIEW, "spec": {"resourceAttributes": asked}}
+        try:
+            answer = await self._request("POST", f"/apis/{_REVIEW['apiVersion']}/selfsubjectaccessreviews", review)
+        except ApiError as error:
+            if error.status in (403, 404):
+                return True
+            raise
+        return bool(answer["status"]["allowed"])
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """The live object, or None."""
@@ -324,7 +347,10 @@ class Cluster:
         if response.status >= 300:
             retry_after = retry_after_of(response.headers)
             self._limiter.answered(response.status, retry_after)
-            raise _api_error(response.status, data, retry_after)
+            failure = _api_error(response.status, data, retry_after)
+            if failure.status == 403:
+                self.missing_rights.note(failure.message)
+            raise failure
         return cast(Object, json.loads(data))
 
 

@@ -13,7 +13,6 @@ from octavo_operator.reconcile.kinds import LLMSERVICE, OPTIONAL, Kind
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 20.0
-_LOOK_SECONDS = 1.0
 
 
 class WatchesOutdatedError(Exception):
@@ -38,13 +37,10 @@ async def present_kinds(cluster: Discoverer) -> tuple[Kind, ...]:
     return tuple(kind for kind in OPTIONAL if kind.plural in found[kind.api_version])
 
 
-async def check_crd(cluster: Discoverer, looks: int = 1) -> None:
-    """KindsChangedError if the cluster knows LLMServices no longer, at one of so many `looks`."""
-    for look in range(looks):
-        if look:
-            await asyncio.sleep(_LOOK_SECONDS)
-        if LLMSERVICE.plural not in await cluster.plurals(LLMSERVICE.api_version):
-            raise KindsChangedError(f"the CRD of {LLMSERVICE.api_version} was removed")
+async def check_crd(cluster: Discoverer) -> None:
+    """KindsChangedError if the cluster knows LLMServices no longer."""
+    if LLMSERVICE.plural not in await cluster.plurals(LLMSERVICE.api_version):
+        raise KindsChangedError(f"the CRD of {LLMSERVICE.api_version} was removed")
 
 
 async def check_kinds(cluster: Discoverer, known: Sequence[Kind]) -> None:

@@ -10,6 +10,7 @@ from octavo_operator.api.conditions import Reason
 from octavo_operator.api.resource import LLMService
 from octavo_operator.api.status import AdapterStatus
 from octavo_operator.reconcile.autoscaling import Scaling
+from octavo_operator.reconcile.kinds import Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.pods import PodView, condition_of
 from octavo_operator.reconcile.problem import Problem
@@ -53,6 +54,7 @@ class Facts:
     unknown: Sequence[str] = ()
     leaving: tuple[str, str] | None = None
     unreached: Problem | None = None
+    unwatched: Mapping[Kind, str] = field(default_factory=dict)
 
     @property
     def ready(self) -> int:

@@ -16,6 +16,11 @@ class Kind:
     api_version: str
     plural: str
 
+    @property
+    def group(self) -> str:
+        """The API group; empty for the oldest kinds."""
+        return self.api_version.rpartition("/")[0]
+
     def path(self, namespace: str = "", name: str = "") -> str:
         """The path of one object, of all in the namespace, or of all in the cluster; ValueError for "." and "..".
 

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import ExpectedError, WorkQueue
+from octavo_operator.reconcile.rights import MissingRights
 from octavo_operator.reconcile.service_metrics import ServiceCollector
 from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces
 
@@ -29,6 +30,21 @@ class _NamespaceCollector(Collector):
         family = GaugeMetricFamily("octavo_operator_namespace_readable", text, labels=["namespace"])
         for namespace, readable in self._scope.by_namespace().items():
             family.add_metric([namespace], float(readable))
+        yield family
+
+
+class _RightsCollector(Collector):
+    """The rights that the API server refuses, asked for at each scrape."""
+
+    def __init__(self, rights: MissingRights) -> None:
+        self._rights = rights
+
+    def collect(self) -> Iterator[Metric]:
+        text = "1 for each right that the operator lacks and needed a moment ago (namespace *: in the whole cluster)."
+        labels = ["verb", "resource", "namespace"]
+        family = GaugeMetricFamily("octavo_operator_right_missing", text, labels=labels)
+        for right in self._rights.lately():
+            family.add_metric([right.verb, right.resource, right.namespace], 1.0)
         yield family
 
 
@@ -93,6 +109,10 @@ class OperatorMetrics:
     def read_namespaces(self, scope: WatchedNamespaces) -> None:
         """Adds whether each namespace can be read."""
         self._registry.register(_NamespaceCollector(scope))
+
+    def read_rights(self, rights: MissingRights) -> None:
+        """Adds the rights that the API server refuses."""
+        self._registry.register(_RightsCollector(rights))
 
     def render(self) -> bytes:
         """In Prometheus' text format."""

@@ -23,6 +23,7 @@ Key = tuple[str, str]
 """Namespace and name of an LLMService."""
 
 Index = Mapping[Key, Iterable[Object]]
+_NOTHING: Mapping[Kind, str] = {}
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Observation:
     """One LLMService (None: gone) and what belongs to its name. `children` by kind and name, both reports by pod uid.
 
     `unknown`: the paths of its fields that this version does not know. `slices`: where its Service leads, as
-    `trimmed` EndpointSlices; None: not watched.
+    `trimmed` EndpointSlices; None: not watched. `unwatched`: the kinds that may not be read, each with a sentence.
     """
 
     service: Object | None
@@ -40,9 +41,10 @@ class Observation:
     adapter_reports: Mapping[str, AdapterReport] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     slices: tuple[Object, ...] | None = None
+    unwatched: Mapping[Kind, str] = field(default_factory=dict)
 
 
-def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:
+def observe(key: Key, indexes: Mapping[str, Index], unwatched: Mapping[Kind, str] = _NOTHING) -> Observation:
     """The observation of `key` from the indexes, which are called by their kinds' plurals."""
     service = next(iter(indexes[LLMSERVICE.plural].get(key, ())), None)
     children = {
@@ -54,8 +56,9 @@ def observe(key: Key, indexes: Mapping[str, Index]) -> Observation:
     return Observation(
         service,
         children,
-        tuple(indexes[POD.plural].get(key, ())),
-        slices=None if slices is None else tuple(slices.get(key, ())),
+        tuple(indexes.get(POD.plural, {}).get(key, ())),
+        slices=None if slices is None or ENDPOINT_SLICE in unwatched else tuple(slices.get(key, ())),
+        unwatched=unwatched,
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from octavo_operator.api.engine_defaults import NO_DEFAULTS, EngineDefaults
 from octavo_operator.reconcile.adapter_watch import AdapterWatch
-from octavo_operator.reconcile.apply import Cluster
-from octavo_operator.reconcile.discovery import WatchesOutdatedError, check_crd, check_kinds, present_kinds, watch_kinds
+from octavo_operator.reconcile.apply import ApiError, Cluster
+from octavo_operator.reconcile.discovery import WatchesOutdatedError, present_kinds, watch_kinds
 from octavo_operator.reconcile.external_metrics import others_answer, watch_answerer
 from octavo_operator.reconcile.health import Heartbeat, serve_health, trouble
 from octavo_operator.reconcile.kinds import CHILDREN, LLMSERVICE, OBSERVED, Kind
@@ -28,11 +28,12 @@ from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.reconciler import Reconciler
 from octavo_operator.reconcile.release_metrics_slot import watch_metrics_slot
 from octavo_operator.reconcile.resync import Resync
-from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces, check_namespaces, watch_namespaces
-from octavo_operator.reconcile.watches import Watches, WatchesHangError
+from octavo_operator.reconcile.watched_namespaces import WatchedNamespaces, watch_namespaces
+from octavo_operator.reconcile.watches import Indexed, Watches, WatchesHangError
 from octavo_operator.render import RenderConfig
 
 WORKERS = 8
+REOPEN_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
@@ -96,9 +97,10 @@ async def run(options: OperatorOptions) -> None:
     _stop_on_signals(process.stop)
     metrics.read_from(process.queue, process.heartbeat)
     metrics.read_namespaces(namespaces)
+    metrics.read_rights(process.cluster.missing_rights)
     process.cluster.wrote = metrics.wrote
     wrong = functools.partial(trouble, process.queue, process.heartbeat)
-    health = await serve_health(options.health_port, wrong, lambda: namespaces.problems, metrics.render)
+    health = await serve_health(options.health_port, wrong, lambda: _problems(process), metrics.render)
     lease = Lease(process.cluster, *options.lease) if options.lease else None
     try:
         await _first_of(process.stop.wait(), _lead(process, lease), _serve_for_ever(process))
@@ -108,6 +110,11 @@ async def run(options: OperatorOptions) -> None:
         await process.cluster.close()
         if health:
             await health.cleanup()
+
+
+def _problems(process: _Process) -> list[str]:
+    """What no restart mends, in sentences."""
+    return [*process.namespaces.problems, *process.cluster.missing_rights.problems]
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
@@ -127,7 +134,7 @@ async def _lead(process: _Process, lease: Lease | None) -> None:
 
 
 async def _serve_for_ever(process: _Process) -> None:
-    """Opens the watches, and again whenever a CRD or a namespace comes or goes, until stopped."""
+    """Opens the watches, and again whenever a CRD or a right comes or goes or a watch fails, until stopped."""
     while True:
         await process.cluster.wait_for_crd()
         process.heartbeat.beat()
@@ -135,14 +142,18 @@ async def _serve_for_ever(process: _Process) -> None:
             return await _serve(process)
         except WatchesOutdatedError as change:
             logger.info("%s; reopening the watches", change)
-            process.queue.clear()  # the new watches name every LLMService again, once they know all that belongs to it
-            _stop_on_signals(process.stop)
+        except ApiError as error:  # each part handles those of its own: it has failed before the watches were opened
+            logger.warning("cannot open the watches, trying again in %.0f s: %s", REOPEN_SECONDS, error)
+            await asyncio.sleep(REOPEN_SECONDS)
+        process.queue.clear()  # the new watches name every LLMService again, once they know all that belongs to it
+        _stop_on_signals(process.stop)
 
 
 async def _serve(process: _Process) -> None:
     """Watches and works until stopped.
 
-    WatchesOutdatedError if a CRD comes or goes that decides what is made, or other namespaces can be read.
+    WatchesOutdatedError if a CRD comes or goes that decides what is made, something else can be read than before, or a
+    watch has failed.
     """
     cluster, options = process.cluster, process.options
     optional = await present_kinds(cluster)
@@ -166,38 +177,44 @@ async def _serve(process: _Process) -> None:
     )
     if options.lease:  # it lies where the operator runs
         config = replace(config, operator_namespace=options.lease[0])
-    try:
-        await _first_of(*changes, *(_parts(process, kinds, config) if process.namespaces.readable else ()))
-    except (WatchesHangError, WatchesOutdatedError):
-        raise
-    except Exception:
-        await check_crd(cluster, looks=4)  # what discovery says may be a moment older than the 404 of a watch
-        await check_kinds(cluster, optional)  # kopf fails when what it watches is there no longer
-        await check_namespaces(cluster, process.namespaces, kinds)
-        raise
+    await _first_of(*changes, *(_parts(process, kinds, config) if process.namespaces.readable else ()))
 
 
 def _parts(process: _Process, kinds: Sequence[Kind], config: RenderConfig) -> Sequence[Coroutine[Any, Any, Any]]:
     """What runs side by side to look after the namespaces that can be read."""
     cluster, queue, heartbeat = process.cluster, process.queue, process.heartbeat
-    namespaces, indexes = process.namespaces.readable, dict[str, Index]()
+    groups, indexes, indexed = process.namespaces.groups(kinds), dict[str, Index](), Indexed()
     process.metrics.read_services(indexes)
-    watches = Watches(cluster, queue, heartbeat, namespaces, kinds, indexes)
+    watches = [
+        Watches(cluster, queue, heartbeat, namespaces, kinds_there, indexes, indexed)
+        for kinds_there, namespaces in groups.items()
+    ]
+    watched = {
+        kind: [each for there, namespaces in groups.items() if kind in there for each in namespaces] for kind in kinds
+    }
     loading, adapters = LoadWatch(indexes, queue), AdapterWatch(indexes, queue)
     make_scaler = process.options.scaler
     scaler = make_scaler(cluster, indexes, queue) if make_scaler else None
     scaling = scaler.reports if scaler else {}
     reconciler = Reconciler(
-        cluster, indexes, config, loading.reports, scaling, adapters.reports, clock=cluster.clock.now
+        cluster,
+        indexes,
+        config,
+        loading.reports,
+        scaling,
+        adapters.reports,
+        clock=cluster.clock.now,
+        unwatched=process.namespaces.unwatched,
     )
+    watched = {kind: namespaces for kind, namespaces in watched.items() if namespaces}
     return (
-        watches.run(functools.partial(_stop_on_signals, process.stop)),
-        Resync(cluster, namespaces, indexes, queue, heartbeat).run(),
+        *(each.run(functools.partial(_stop_on_signals, process.stop)) for each in watches),
+        Resync(cluster, watched, indexes, queue, heartbeat).run(),
         _ask_pods(process, loading.run),
         _ask_pods(process, adapters.run),
-        *([_scale(process, watches.indexed, scaler)] if scaler else []),
+        *([_scale(process, indexed, scaler)] if scaler else []),
         *([_keep_discovery_working(process)] if process.options.metrics_url else []),
-        *(_work(process, watches.indexed, reconciler) for _ in range(WORKERS)),
+        *(_work(process, indexed, reconciler) for _ in range(WORKERS)),
     )
 
 
@@ -211,16 +228,21 @@ async def _ask_pods(process: _Process, ask: Callable[[], Coroutine[Any, Any, Non
     await ask()
 
 
-async def _scale(process: _Process, indexed: asyncio.Event, scaler: Scaler) -> None:
+async def _scale(process: _Process, indexed: Indexed, scaler: Scaler) -> None:
     await process.leads.wait()
-    await indexed.wait()
+    await indexed.begun.wait()
     await scaler.run()
 
 
-async def _work(process: _Process, indexed: asyncio.Event, reconciler: Reconciler) -> None:
+async def _work(process: _Process, indexed: Indexed, reconciler: Reconciler) -> None:
+    async def reconcile(key: Key) -> float | None:
+        if key[0] not in indexed:  # it is queued again once the watches know all that belongs to it
+            return None
+        return await reconciler.reconcile(key)
+
     await process.leads.wait()
-    await indexed.wait()
-    await process.queue.work(reconciler.reconcile)
+    await indexed.begun.wait()
+    await process.queue.work(reconcile)
 
 
 async def _first_of(*parts: Coroutine[Any, Any, Any]) -> None:

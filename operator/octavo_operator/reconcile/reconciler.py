@@ -12,21 +12,23 @@ from octavo_operator.api.conditions import Reason
 from octavo_operator.api.resource import InvalidLLMServiceError, LLMService, parse_stored
 from octavo_operator.reconcile.adapter_lists import PodWriter, write_adapter_lists
 from octavo_operator.reconcile.adapter_report import AdapterReport
-from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.apply import REFUSED_SECONDS, ApiError
 from octavo_operator.reconcile.children import Applied, Children, Identity, NameTakenError, Writer
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Result
 from octavo_operator.reconcile.field_conflicts import FieldConflicts
-from octavo_operator.reconcile.kinds import BY_NAME
+from octavo_operator.reconcile.kinds import BY_NAME, Kind
 from octavo_operator.reconcile.load_report import LoadReport
 from octavo_operator.reconcile.observe import Index, Key, Observation, observe
 from octavo_operator.reconcile.pods import mounting_seconds, views
 from octavo_operator.reconcile.problem import Problem
+from octavo_operator.reconcile.rights import refused_right
 from octavo_operator.reconcile.rollout import RolloutState, rollout_state
 from octavo_operator.reconcile.server_clock import ServerClock
 from octavo_operator.reconcile.stalled import patience_seconds
 from octavo_operator.reconcile.status_writer import StatusCluster, StatusWriter
 from octavo_operator.reconcile.summarize import invalid_status, summarize
+from octavo_operator.reconcile.unwatched import UNWATCHED_SECONDS, with_unwatched_children
 from octavo_operator.render import RenderConfig, blocking, render
 from octavo_operator.render.adapters import claim_of, without_claims
 from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly, why_no_scaler
@@ -35,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _SERVING = ("Deployment", "Service")
 """Kinds of the children, called like the LLMService, without which nothing serves."""
+_FORBIDDEN = 403
 _SHARED = {"ReadWriteMany", "ReadOnlyMany"}
 """Access modes of claims that pods on several nodes may have at the same time."""
 _LASTING = timedelta(minutes=1)
@@ -61,6 +64,7 @@ class Reconciler:
         scaling: Mapping[Key, Mapping[str, Any]] | None = None,
         adapter_reports: Mapping[str, AdapterReport] | None = None,
         clock: Callable[[], str] | None = None,
+        unwatched: Callable[[str], Mapping[Kind, str]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._scaling = {} if scaling is None else scaling
@@ -73,10 +77,11 @@ class Reconciler:
         self._failing: dict[Key, datetime] = {}
         self._claims_seen: dict[Key, datetime] = {}
         self._clock = clock or ServerClock().now
+        self._unwatched = unwatched or (lambda _: {})
 
     async def reconcile(self, key: Key) -> float | None:
         """One pass over `key`; raises ApiError to be called again later, or says in how many seconds it wants to be."""
-        seen = observe(key, self._indexes)
+        seen = observe(key, self._indexes, self._unwatched(key[0]))
         observed = replace(seen, reports=self._reports, adapter_reports=self._adapter_reports)
         if observed.service is None:
             self._children.forget(key)
@@ -98,7 +103,11 @@ class Reconciler:
         image = (service.status or {}).get("engineImage")
         if not image:  # pinned before anything is made, so that no restart of ours can come between
             image = _running_image(service, observed) or self._config.engine_image
-            await self._report(service, observed, image, Result())
+            try:
+                await self._report(service, observed, image, Result())
+            except ApiError as error:
+                if error.status != _FORBIDDEN:  # without the right to write it, all else goes on, and ends with it
+                    raise
         if rows := blocking(service.spec):
             problem = Problem(Reason.FIELDS_NOT_YET_ACTED_ON, "; ".join(map(str, rows)))
             await self._report(service, observed, image, Result(problem))
@@ -106,6 +115,7 @@ class Reconciler:
         if forbidden := self._forbidden(service):
             await self._report(service, observed, image, Result(forbidden))
             return None
+        observed = await with_unwatched_children(self._cluster, key, observed)
         now = await self._rollout_state(service, observed)
         moment = datetime.fromisoformat(self._clock())
         config = replace(self._config, engine_image=image, in_place=now.in_place, tried=now.tried, now=moment)
@@ -118,6 +128,7 @@ class Reconciler:
         applied = await self._children.apply(key, service, observed, wanted)
         applied.failures |= await write_adapter_lists(self._cluster, service, observed.pods)
         pauses = _pauses(service, observed, self._clock()) + [_CLAIM_SECONDS] * bool(missing)
+        pauses += [UNWATCHED_SECONDS] * bool(observed.unwatched)
         reported = self._reported(key, applied, moment)
         if len(reported) < len(applied.failures):  # what else there is will be reported then, if it lasts
             pauses.append((self._failing[key] + _LASTING - moment).total_seconds())
@@ -132,7 +143,8 @@ class Reconciler:
             for failure in (*applied.refusals.values(), *applied.failures.values()):
                 raise failure
         except ApiError as error:
-            error.within = again
+            within = [again, None if error.transient else REFUSED_SECONDS]
+            error.within = min((each for each in within if each is not None), default=None)
             raise
         return again
 
@@ -183,8 +195,14 @@ class Reconciler:
     async def _claim(self, service: LLMService, observed: Observation, name: str) -> Mapping[str, Any] | None:
         """A PersistentVolumeClaim, which may be the user's own."""
         identity = ("PersistentVolumeClaim", name)
-        own = observed.children.get(identity)
-        return own or await self._cluster.get(BY_NAME[identity[0]], service.namespace, name)
+        if own := observed.children.get(identity):
+            return own
+        try:
+            return await self._cluster.get(BY_NAME[identity[0]], service.namespace, name)
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            return {}  # as if it were there: the scheduler says so if it is not
 
     async def _report(self, service: LLMService, observed: Observation, image: str, result: Result) -> float | None:
         now = self._clock()
@@ -241,5 +259,7 @@ def _result(service: LLMService, reported: Mapping[Identity, ApiError], applied:
 
 
 def _problem(failure: ApiError) -> Problem:
-    taken = isinstance(failure, NameTakenError)
-    return Problem(Reason.NAME_TAKEN if taken else Reason.APPLY_FAILED, failure.message)
+    if isinstance(failure, NameTakenError):
+        return Problem(Reason.NAME_TAKEN, failure.message)
+    reason = Reason.RIGHTS_MISSING if refused_right(failure.message) else Reason.APPLY_FAILED
+    return Problem(reason, failure.message)

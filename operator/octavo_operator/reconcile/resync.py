@@ -10,7 +10,7 @@ from typing import Protocol
 
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.health import Heartbeat
-from octavo_operator.reconcile.kinds import ALL, LLMSERVICE, Kind
+from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observe import Index, Key
 from octavo_operator.reconcile.queue import WorkQueue
 from octavo_operator.reconcile.relist import Listing, Missed, keys, missed
@@ -36,18 +36,18 @@ class WatchLostError(Exception):
 
 
 class Resync:
-    """Lists, compares with the indexes of the watches, and has every LLMService looked at."""
+    """Lists what is `watched`, compares with the indexes of the watches, and has every LLMService looked at."""
 
     def __init__(
         self,
         cluster: Lister,
-        namespaces: Sequence[str],
+        watched: Mapping[Kind, Sequence[str]],
         indexes: Mapping[str, Index],
         queue: WorkQueue[Key],
         heartbeat: Heartbeat,
     ) -> None:
         self._cluster = cluster
-        self._namespaces = namespaces
+        self._watched = watched
         self._indexes = indexes
         self._queue = queue
         self._heartbeat = heartbeat
@@ -78,11 +78,11 @@ class Resync:
     async def _look(self) -> set[Missed]:
         behind: set[Missed] = set()
         wanted: set[Key] = set()
-        for kind in (kind for kind in ALL if kind.plural in self._indexes):
-            listing = await self._cluster.list_all(kind, self._namespaces)
-            behind |= missed(listing, self._indexes[kind.plural])
+        for kind, namespaces in self._watched.items():
+            listing = await self._cluster.list_all(kind, namespaces)
+            behind |= missed(listing, self._indexes.get(kind.plural, {}))
             if kind is LLMSERVICE:
                 wanted = keys(listing)
-        for key in wanted | set(self._indexes[LLMSERVICE.plural]) | {each.key for each in behind}:
+        for key in wanted | set(self._indexes.get(LLMSERVICE.plural, {})) | {each.key for each in behind}:
             self._queue.add(key)
         return behind

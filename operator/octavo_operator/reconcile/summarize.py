@@ -16,6 +16,7 @@ from octavo_operator.reconcile.autoscaling import scaling
 from octavo_operator.reconcile.endpoints import reachable_pods, settling_seconds
 from octavo_operator.reconcile.facts import Facts, Result, Verdict
 from octavo_operator.reconcile.handover import leaving
+from octavo_operator.reconcile.kinds import POD
 from octavo_operator.reconcile.load_report import LoadReport, ModelReport
 from octavo_operator.reconcile.load_time import last_load_seconds
 from octavo_operator.reconcile.memory_fit import memory_fit, subject
@@ -54,6 +55,7 @@ def summarize(
         adapters=adapter_statuses(service, pods, observed.adapter_reports, result.missing_claims),
         unknown=observed.unknown,
         leaving=None if in_force else leaving(observed.children),
+        unwatched=observed.unwatched,
     )
     memory = _memory(facts)
     verdicts = {
@@ -224,7 +226,8 @@ def _progressing(facts: Facts) -> Verdict:
 def _degraded(facts: Facts) -> Verdict:
     result, pending = facts.result, unsupported_fields(facts.service.spec)
     adapters = None if _stopped(facts) else adapter_problem(facts.adapters)
-    kinds = (result.problem, result.unserved, facts.trouble, result.refused, result.conflict, adapters)
+    unwatched = [Problem(Reason.RIGHTS_MISSING, f"not watched: {why}") for why in facts.unwatched.values()]
+    kinds = (result.problem, result.unserved, facts.trouble, result.refused, *unwatched, result.conflict, adapters)
     found = list(dict.fromkeys(filter(None, kinds)))  # the worst first: it gives the reason
     sentences = [each.message for each in found]
     if pending:
@@ -239,6 +242,8 @@ def _degraded(facts: Facts) -> Verdict:
 
 
 def _model_loaded(facts: Facts) -> Verdict:
+    if why := facts.unwatched.get(POD):
+        return "Unknown", Reason.RIGHTS_MISSING, why
     loaded = sum(pod.phase in _LOADED for pod in facts.pods)
     if loaded:
         return "True", Reason.LOADED, f"{loaded} of {len(facts.pods)} pods have loaded the model"

@@ -1,96 +1,125 @@
-"""Which of the watched namespaces can be read, checked every ten seconds: deleting a namespace deletes its Role too.
+"""What can be read in which watched namespace, checked every ten seconds: deleting a namespace deletes its Role too.
 
-A namespace that cannot be read must not stop the watches of the others, so these are opened without it.
+What cannot be read must not stop the watches of the rest, so these are opened without it: a namespace whose LLMServices
+cannot be read, and elsewhere single kinds, whose objects are asked for by name then (`unwatched`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from octavo_operator.reconcile.apply import ApiError
 from octavo_operator.reconcile.discovery import WatchesOutdatedError
-from octavo_operator.reconcile.kinds import Kind
+from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 10.0
 _FORBIDDEN = 403
+_CLUSTER = ""
+
+Refused = dict[tuple[str, Kind], str]
+"""Why a kind cannot be read in a namespace."""
 
 
 class NamespacesChangedError(WatchesOutdatedError):
-    """Other namespaces can be read than those that the watches were opened for."""
+    """Other namespaces, or other kinds in one, can be read than those that the watches were opened for."""
 
 
 class Prober(Protocol):
     """What is needed of a cluster."""
 
     async def probe(self, kind: Kind, namespace: str) -> None:
-        """Raises ApiError if objects of the kind cannot be listed in the namespace; without one, in the cluster."""
+        """Raises ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster."""
 
 
 class WatchedNamespaces:
-    """The namespaces that the operator watches, and why some of them cannot be read at present."""
+    """The namespaces that the operator watches, and why some, or some kinds there, cannot be read at present."""
 
     def __init__(self, namespaces: Sequence[str]) -> None:
-        self._namespaces = tuple(namespaces) or ("",)  # kopf and paths call the whole cluster so
-        self._unreadable: dict[str, str] = {}
+        self._namespaces = tuple(namespaces) or (_CLUSTER,)  # kopf and paths call the whole cluster so
+        self._refused: Refused = {}
 
     @property
     def readable(self) -> tuple[str, ...]:
         """The namespaces to watch now; ("",) is the whole cluster, and () nothing at all."""
-        return tuple(each for each in self._namespaces if each not in self._unreadable)
+        return tuple(each for each in self._namespaces if (each, LLMSERVICE) not in self._refused)
+
+    def groups(self, kinds: Sequence[Kind]) -> dict[tuple[Kind, ...], tuple[str, ...]]:
+        """The readable namespaces by those of `kinds` that can be read there: one group, unless a right is missing."""
+        groups: dict[tuple[Kind, ...], tuple[str, ...]] = {}
+        for namespace in self.readable:
+            there = tuple(kind for kind in kinds if (namespace, kind) not in self._refused)
+            groups[there] = (*groups.get(there, ()), namespace)
+        return groups
+
+    def unwatched(self, namespace: str) -> Mapping[Kind, str]:
+        """The kinds that cannot be read in a namespace, each with a sentence."""
+        scope = _CLUSTER if self._namespaces == (_CLUSTER,) else namespace
+        return {kind: why for (where, kind), why in self._refused.items() if where == scope}
 
     @property
     def problems(self) -> list[str]:
-        """A sentence for each namespace that cannot be read."""
-        return [f"{_named(each)} cannot be read: {why}" for each, why in self._unreadable.items()]
+        """A sentence for all that cannot be read."""
+        return [_sentence(*identity, why) for identity, why in self._refused.items()]
 
     def by_namespace(self) -> dict[str, bool]:
         """Whether each namespace can be read; the whole cluster is called *."""
-        return {each or "*": each not in self._unreadable for each in self._namespaces}
+        return {each or "*": each in self.readable for each in self._namespaces}
 
     async def look(self, cluster: Prober, kinds: Sequence[Kind]) -> None:
-        """Asks for all `kinds` in each namespace. Only a refusal makes a namespace unreadable, no lost connection."""
-        before = dict(self._unreadable)
-        answers = await asyncio.gather(*(self._why_not(cluster, kinds, each) for each in self._namespaces))
-        self._unreadable = {each: why for each, why in zip(self._namespaces, answers, strict=True) if why}
-        for namespace, why in self._unreadable.items():
-            if namespace not in before:
-                logger.warning(
-                    "%s cannot be read, and nothing in it is reconciled until then: %s", _named(namespace), why
-                )
-        for namespace in before.keys() - self._unreadable.keys():
-            logger.info("%s can be read again", _named(namespace))
+        """Asks for all `kinds`, LLMServices first, in each namespace. Only a refusal makes one unreadable."""
+        before = self._refused
+        answers = await asyncio.gather(*(self._ask(cluster, kinds, each) for each in self._namespaces))
+        self._refused = {identity: why for answer in answers for identity, why in answer.items()}
+        for identity in self._refused.keys() - before.keys():
+            logger.warning("%s", _sentence(*identity, self._refused[identity]))
+        for namespace, kind in before.keys() - self._refused.keys():
+            logger.info("%s of %s can be read again", kind.plural, _named(namespace))
 
-    async def _why_not(self, cluster: Prober, kinds: Sequence[Kind], namespace: str) -> str:
+    async def _ask(self, cluster: Prober, kinds: Sequence[Kind], namespace: str) -> Refused:
+        refused: Refused = {}
         for kind in kinds:
-            try:
-                await cluster.probe(kind, namespace)
-            except ApiError as error:
-                if error.status == _FORBIDDEN:
-                    return error.message
-                if error.status != 404:  # a CRD that was removed is discovery's concern
-                    return self._unreadable.get(namespace, "")
+            if why := await self._why_not(cluster, kind, namespace):
+                refused[namespace, kind] = why
+                if kind is LLMSERVICE:
+                    break  # without these, nothing else is looked after there
+        return refused
+
+    async def _why_not(self, cluster: Prober, kind: Kind, namespace: str) -> str:
+        try:
+            await cluster.probe(kind, namespace)
+        except ApiError as error:
+            if error.status == _FORBIDDEN:
+                return error.message
+            if error.status != 404:  # a CRD that was removed is discovery's concern
+                return self._refused.get((namespace, kind), "")
         return ""
 
 
 async def check_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:
-    """Raises NamespacesChangedError if other namespaces can be read than when the scope was last asked."""
-    before = scope.readable
+    """Raises NamespacesChangedError if something else can be read than when the scope was last asked."""
+    before = scope.groups(kinds)
     await scope.look(cluster, kinds)
-    if scope.readable != before:
+    if scope.groups(kinds) != before:
         names = ", ".join(map(_named, scope.readable))
-        raise NamespacesChangedError(f"the namespaces that can be read are now: {names or 'none'}")
+        raise NamespacesChangedError(f"can read {names or 'nothing'}, or other kinds there than before")
 
 
 async def watch_namespaces(cluster: Prober, scope: WatchedNamespaces, kinds: Sequence[Kind]) -> None:
-    """For ever; NamespacesChangedError once other namespaces can be read."""
+    """For ever; NamespacesChangedError once something else can be read."""
     while True:
         await asyncio.sleep(POLL_SECONDS)
         await check_namespaces(cluster, scope, kinds)
+
+
+def _sentence(namespace: str, kind: Kind, why: str) -> str:
+    if kind is LLMSERVICE:
+        return f"{_named(namespace)} cannot be read: {why}"
+    return f"{_named(namespace)}: its {kind.plural} are not watched: {why}"
 
 
 def _named(namespace: str) -> str:

@@ -8,22 +8,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
 from octavo_operator.api.names import FIELD_MANAGER, SERVICE_LABEL
 from octavo_operator.reconcile.apply import Cluster
+from octavo_operator.reconcile.discovery import WatchesOutdatedError
 from octavo_operator.reconcile.health import Heartbeat
 from octavo_operator.reconcile.kinds import LLMSERVICE, Kind
 from octavo_operator.reconcile.observe import Index, Key, key_of, trimmed
 from octavo_operator.reconcile.queue import WorkQueue
 
-_SERVER_TIMEOUT_SECONDS = 300  # a watch is opened anew after this time, also one that only seems to be alive
+_SERVER_TIMEOUT_SECONDS = 300  # a watch is opened anew after this time
+_CLIENT_TIMEOUT_SECONDS = 330  # and also where the API server, or what is between, does not answer any more
 _IDLE_SECONDS = 0.5
+_FAILED_SECONDS = 1.0
 WIND_UP_SECONDS = 10.0
 """How long kopf may take to end its watches; it puts no limit to that itself."""
 _KOPF = f"{Path(kopf.__file__).parent}{os.sep}"
@@ -33,6 +37,27 @@ _LAST_BACKOFF = 20
 
 class WatchesHangError(Exception):
     """The watches have failed, or were asked to end, and do not."""
+
+
+class WatchFailedError(WatchesOutdatedError):
+    """A watch has ended with an error, as while etcd has no leader, or because its CRD is gone."""
+
+
+class Indexed:
+    """Of which namespaces the indexes are whole and something was queued: read sooner, they show half a cluster."""
+
+    def __init__(self) -> None:
+        self._namespaces: set[str] = set()
+        self.begun = asyncio.Event()
+        """Set with the first of them."""
+
+    def add(self, namespaces: Sequence[str]) -> None:
+        """All that was listed there is in the indexes."""
+        self._namespaces.update(namespaces)
+        self.begun.set()
+
+    def __contains__(self, namespace: object) -> bool:
+        return "" in self._namespaces or namespace in self._namespaces
 
 
 class _EndlessBackoffs:
@@ -59,9 +84,9 @@ class _NotKopfs:
 
 @dataclass(frozen=True)
 class Watches:
-    """Watches of `kinds` in `namespaces` ("": the whole cluster), all but the LLMServices by our label.
+    """Watches of `kinds`, LLMServices among them, in `namespaces` ("": the whole cluster), the others by our label.
 
-    `indexed` is set once the indexes are whole and something was queued: read sooner, they show half a cluster.
+    `indexes`, by the kinds' plurals, and `indexed` are shared with the watches of other namespaces.
     """
 
     cluster: Cluster
@@ -70,13 +95,13 @@ class Watches:
     namespaces: Sequence[str]
     kinds: Sequence[Kind]
     indexes: dict[str, Index]
-    indexed: asyncio.Event = field(default_factory=asyncio.Event)
+    indexed: Indexed = field(default_factory=Indexed)
 
     async def run(self, started: Callable[[], None]) -> None:
-        """Until cancelled: fills `indexes`, by the kinds' plurals, and queues the owner of whatever changes.
+        """Until cancelled: fills `indexes` and queues the owner of whatever changes.
 
         `started` is called once kopf has put its own signal handlers in place. WatchesHangError if kopf has failed, or
-        this was cancelled, and not all of kopf has ended after WIND_UP_SECONDS.
+        this was cancelled, and not all of kopf has ended after WIND_UP_SECONDS. WatchFailedError if a watch has.
         """
         identity: Any = FIELD_MANAGER  # kopf would ask the system for the user's name, and a pod's uid has none
         everywhere = "" in self.namespaces
@@ -97,7 +122,11 @@ class Watches:
             await _wound_up(running)
             raise
         await _wound_up(running)
-        running.result()
+        try:
+            running.result()
+        except Exception as error:
+            await asyncio.sleep(_FAILED_SECONDS)
+            raise WatchFailedError(f"a watch has failed: {error!r}") from error
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
@@ -107,6 +136,7 @@ class Watches:
         settings.queueing.worker_limit = None
         settings.queueing.idle_timeout = _IDLE_SECONDS
         settings.watching.server_timeout = _SERVER_TIMEOUT_SECONDS
+        settings.watching.client_timeout = _CLIENT_TIMEOUT_SECONDS
         settings.networking.error_backoffs = _EndlessBackoffs()
         for kind in self.kinds:
             if kind is not LLMSERVICE:
@@ -119,7 +149,9 @@ class Watches:
         @kopf.on.startup(registry=registry, id="indexes")
         async def take_indexes(**kwargs: Any) -> None:
             started()
-            self.indexes.update({kind.plural: kwargs[kind.plural] for kind in self.kinds})
+            for kind in self.kinds:
+                joined: Any = self.indexes.setdefault(kind.plural, cast(Index, ChainMap()))
+                joined.maps.append(kwargs[kind.plural])
 
         @kopf.on.login(registry=registry, id="login")
         async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -143,7 +175,7 @@ class Watches:
             self.heartbeat.beat()
             if key := key_of(kind, body):
                 self.queue.add(key, urgent=kind is LLMSERVICE and _was_changed(body))
-            self.indexed.set()  # kopf calls no such handler before all that was listed is in the indexes
+            self.indexed.add(self.namespaces)  # kopf calls no such handler before all that was listed is in the indexes
 
 
 async def _wound_up(running: asyncio.Future[None]) -> None:

@@ -1,0 +1,63 @@
+"""Which rights the API server has lately refused to the operator: verb, resource and namespace, from its own sentences.
+
+Each is asked for again within REFUSED_SECONDS (apply.py), so what was not refused for a little longer has been given.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LASTING_SECONDS = 90.0
+_REFUSAL = re.compile(
+    r'cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]*)")?'
+)
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """One right of RBAC. `resource` as `kubectl auth can-i` takes it; `namespace` *: the whole cluster."""
+
+    verb: str
+    resource: str
+    namespace: str
+
+    def __str__(self) -> str:
+        where = "in the whole cluster" if self.namespace == "*" else f"in namespace {self.namespace}"
+        return f"{self.verb} {self.resource} {where}"
+
+
+def refused_right(message: str) -> Right | None:
+    """The right that a sentence of the API server's authorization is about; None: it is of something else."""
+    found = _REFUSAL.search(message)
+    if not found:
+        return None
+    resource = ".".join(filter(None, (found["resource"], found["group"])))
+    return Right(found["verb"], resource, found["namespace"] or "*")
+
+
+class MissingRights:
+    """Those that were refused in the last LASTING_SECONDS. `clock`: seconds of no particular origin."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._refused: dict[Right, float] = {}
+
+    def note(self, message: str) -> None:
+        """The API server has refused something with this sentence."""
+        if right := refused_right(message):
+            self._refused[right] = self._clock()
+
+    def lately(self) -> list[Right]:
+        """The missing rights, sorted."""
+        since = self._clock() - LASTING_SECONDS
+        self._refused = {right: when for right, when in self._refused.items() if when > since}
+        return sorted(self._refused)
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each."""
+        return [f"the operator's service account may not {right}" for right in self.lately()]

@@ -1,0 +1,50 @@
+"""Children of kinds that the operator may not list or watch in a namespace: asked for by name, at each pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+from octavo_operator.api.names import cache_claim, metrics_service_name
+from octavo_operator.reconcile.apply import ApiError
+from octavo_operator.reconcile.kinds import OBSERVED, Kind
+from octavo_operator.reconcile.observe import Key, Observation, belongs_to, trimmed
+
+UNWATCHED_SECONDS = 30.0
+"""Between two passes where not all is watched: no event tells what happens to the rest."""
+_FORBIDDEN = 403
+
+
+class Getter(Protocol):
+    """What is needed of a cluster."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+        """The live object, or None."""
+
+
+async def with_unwatched_children(cluster: Getter, key: Key, observed: Observation) -> Observation:
+    """`observed` with the children of its unwatched kinds, but for those that may not be asked for either."""
+    if not observed.unwatched or observed.service is None:
+        return observed
+    (namespace, service), uid = key, observed.service["metadata"]["uid"]
+    children = dict(observed.children)
+    for kind in observed.unwatched:
+        for name in _names(kind, service):
+            try:
+                live = await cluster.get(kind, namespace, name)
+            except ApiError as error:
+                if error.status != _FORBIDDEN:
+                    raise
+                continue
+            if live is not None and belongs_to(live, service, uid):
+                children[kind.name, name] = trimmed(kind, live)
+    return replace(observed, children=children)
+
+
+def _names(kind: Kind, service: str) -> tuple[str, ...]:
+    """What the children of this kind are called."""
+    if kind in OBSERVED:
+        return ()
+    if kind.name == "PersistentVolumeClaim":
+        return (cache_claim(service),)
+    return (service, metrics_service_name(service)) if kind.name == "Service" else (service,)

@@ -1,0 +1,121 @@
+"""A right that the operator lacks is named, keeps nothing else from being done, and is soon asked for again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from octavo_operator.reconcile.apply import REFUSED_SECONDS, ApiError
+from octavo_operator.reconcile.kinds import BY_NAME, POD, Kind
+from octavo_operator.reconcile.metrics import OperatorMetrics
+from octavo_operator.reconcile.reconciler import Reconciler
+from octavo_operator.reconcile.rights import LASTING_SECONDS, MissingRights, Right, refused_right
+from octavo_operator.render import RenderConfig
+from tests.operator.test_operator_metrics import samples
+from tests.operator.test_reconciler import KEY, Server, reconciler
+
+USER = 'User "system:serviceaccount:system:octavo-operator"'
+SCALER = BY_NAME["HorizontalPodAutoscaler"]
+SCALED = {"autoscaling": {"minReplicas": 1, "maxReplicas": 2}}
+
+
+def refusal(verb: str, resource: str, group: str = "") -> ApiError:
+    """What an API server with RBAC says."""
+    asks = f'{USER} cannot {verb} resource "{resource}" in API group "{group}" in the namespace "llm"'
+    return ApiError(403, "Forbidden", f'{resource} "good" is forbidden: {asks}')
+
+
+SENTENCES = [
+    (refusal("patch", "services").message, Right("patch", "services", "llm")),
+    (
+        refusal("patch", "llmservices/status", "octavo.dev").message,
+        Right("patch", "llmservices/status.octavo.dev", "llm"),
+    ),
+    (f'{USER} cannot list resource "pods" in API group "" at the cluster scope', Right("list", "pods", "*")),
+    ('services "good" is forbidden: exceeded quota: one, requested: services=1, used: 1, limited: 1', None),
+    ('admission webhook "deny.example.com" denied the request: you cannot patch it', None),
+]
+
+
+@pytest.mark.parametrize(("sentence", "right"), SENTENCES)
+def test_the_right_is_read_from_the_sentence(sentence: str, right: Right | None) -> None:
+    assert refused_right(sentence) == right
+
+
+def test_rights_that_are_not_refused_any_more_are_forgotten() -> None:
+    now, metrics = [0.0], OperatorMetrics()
+    rights = MissingRights(lambda: now[0])
+    metrics.read_rights(rights)
+    rights.note(refusal("create", "deployments", "apps").message)
+    rights.note("exceeded quota")
+    assert rights.problems == ["the operator's service account may not create deployments.apps in namespace llm"]
+    name = "octavo_operator_right_missing['create', 'deployments.apps', 'llm']"
+    assert {each for each in samples(metrics) if each.startswith("octavo_operator_right")} == {name}
+    now[0] = LASTING_SECONDS + 1
+    assert rights.lately() == []
+    assert LASTING_SECONDS > 1.2 * REFUSED_SECONDS
+
+
+@pytest.mark.parametrize("kind", ["HorizontalPodAutoscaler", "Service", "PodDisruptionBudget"])
+async def test_a_right_to_write_one_kind_keeps_no_other_from_being_written(kind: str) -> None:
+    server = Server(**SCALED, disruption={"maxUnavailable": 1})
+    server.failures[kind] = refusal("create", BY_NAME[kind].plural)
+    with pytest.raises(ApiError) as caught:
+        await reconciler(server).reconcile(KEY)
+    assert caught.value.within == REFUSED_SECONDS
+    assert server.reason("Degraded") == "RightsMissing"
+    assert f'cannot create resource "{BY_NAME[kind].plural}"' in server.condition("Degraded")["message"]
+    others = {"Deployment", "HorizontalPodAutoscaler", "Service", "PodDisruptionBudget"} - {kind}
+    assert others <= set(server.writes)
+
+
+async def test_without_the_right_to_write_statuses_all_else_is_done() -> None:
+    server = Server()
+    server.failures["LLMService/status"] = refusal("patch", "llmservices/status", "octavo.dev")
+    with pytest.raises(ApiError, match="llmservices/status"):
+        await reconciler(server).reconcile(KEY)
+    assert {"Deployment", "Service"} <= set(server.writes)
+
+
+def blind(server: Server, *kinds: Kind) -> Reconciler:
+    """A reconciler whose operator may not list these kinds."""
+    for kind in kinds:
+        server.lagging.add(kind.plural)
+        server.indexes.pop(kind.plural)
+    unwatched = {kind: refusal("list", kind.plural).message for kind in kinds}
+    return Reconciler(server, server.indexes, RenderConfig("engine:1"), unwatched=lambda _: unwatched)
+
+
+async def test_an_unwatched_kind_is_asked_for_by_name_and_reported() -> None:
+    server = Server(**SCALED)
+    passes = blind(server, SCALER)
+    assert await passes.reconcile(KEY) is not None  # it is looked at again, since no event tells
+    assert server.reason("Degraded") == "RightsMissing"
+    assert 'cannot list resource "horizontalpodautoscalers"' in server.condition("Degraded")["message"]
+    server.writes.clear()
+    await passes.reconcile(KEY)
+    assert server.writes == []
+    server.change("HorizontalPodAutoscaler", {"spec": {"maxReplicas": 9}})
+    await passes.reconcile(KEY)
+    assert server.live["HorizontalPodAutoscaler"]["spec"]["maxReplicas"] == 2
+
+
+async def test_an_unwatched_kind_that_may_not_be_asked_for_either_stops_nothing() -> None:
+    class Refuses(Server):
+        async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
+            if kind is SCALER:
+                raise refusal("get", kind.plural)
+            return await super().get(kind, namespace, name)
+
+    server = Refuses(**SCALED)
+    with pytest.raises(ApiError, match="cannot get"):
+        await blind(server, SCALER).reconcile(KEY)
+    assert {"Deployment", "Service"} <= set(server.writes)
+    assert server.reason("Degraded") == "RightsMissing"
+
+
+async def test_pods_that_may_not_be_read_are_not_said_to_have_loaded_nothing() -> None:
+    server = Server()
+    await blind(server, POD).reconcile(KEY)
+    assert (server.condition("ModelLoaded")["status"], server.reason("ModelLoaded")) == ("Unknown", "RightsMissing")
