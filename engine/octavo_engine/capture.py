@@ -15,7 +15,7 @@ class Capture(Protocol):
     """A way to record work."""
 
     def capture(self, works: Iterable[Work]) -> list[Work]:
-        """What repeats each of `works`, which are drawn one after another and best come with the largest first.
+        """Capture each of `works` and return what replays it. They should come with the largest first.
 
         Each is done once in earnest, then recorded: the same operations on the same tensors, whatever the host has in
         mind by then. Memory that they allocate is the records' own and shared by all of them, so that only one may

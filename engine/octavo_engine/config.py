@@ -50,7 +50,7 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is known of one setting besides its name and default."""
+    """A setting's description and limits, besides its name and default."""
 
     kind: str
     help: str
@@ -97,7 +97,7 @@ def setting(default: Any, kind: str, help: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """What the engine process needs to load a model and to batch requests."""
+    """Settings of the engine process: how to load a model and batch requests."""
 
     model: str
     revision: str | None = setting(None, "str", "branch, tag or commit of a Hugging Face repository", metavar="NAME")
@@ -307,7 +307,7 @@ def parse_adapter(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
-    """What the HTTP process needs beside the engine's configuration."""
+    """Settings of the HTTP process, beside those of the engine."""
 
     host: str = setting("0.0.0.0", "str", "address to listen on; :: is every one, of IPv6 and IPv4", metavar="ADDRESS")
     port: int = setting(8000, "int", "port to listen on", minimum=1, maximum=65_535)

@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code a process ends with when it does.
+"""Errors, and the exit code that a process ends with for each.
 
 Every error says, in one message a person can act on, what was needed, what there was and which knob to turn.
 """
@@ -53,4 +53,4 @@ class NotAdmissibleError(ValueError):
 
 
 BY_EXIT_CODE = {kind.exit_code: kind for kind in (ConfigurationError, ModelLoadError, DoesNotFitError, EngineDeadError)}
-"""What a process that ended with such a code died of."""
+"""The error class for the exit code of a process that has ended."""

@@ -34,7 +34,7 @@ COMMON_GPUS = {
 }
 """GiB of memory that CUDA programs are given, rounded down: what is sold as 80 GB has 79 GiB."""
 _MOST_GPUS = 8
-"""As many as one machine commonly has."""
+"""GPUs that one machine commonly has."""
 
 
 def run(args: argparse.Namespace, environ: Mapping[str, str]) -> int:

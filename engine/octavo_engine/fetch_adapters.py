@@ -59,7 +59,7 @@ class Wanted(BaseModel):
     files: dict[str, Text] = Field(default_factory=dict)
     """Variables whose values are in files below --credentials, SECRET/KEY; read anew at each try."""
     optional: list[str] = Field(default_factory=list)
-    """Those of `files` that may be missing."""
+    """Names in `files` whose file may be missing."""
 
     def environment(self, credentials: Path) -> dict[str, str]:
         """The variables of the fetching process; ConfigurationError if a file is missing."""
@@ -107,7 +107,7 @@ class Running:
         return said[-1][:_LAST_WORDS] if said else ""
 
     def place(self) -> str:
-        """What it has fetched."""
+        """The adapters that were fetched."""
         return _content(self._place).decode().strip()
 
     def kill(self) -> None:

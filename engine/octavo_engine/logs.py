@@ -49,5 +49,5 @@ def set_up(log_format: str, level: int = logging.INFO) -> None:
 
 
 def set_up_engine(log_format: str) -> None:
-    """The same in a process of the engine: on a terminal, where the server tells what it does, only warnings."""
+    """Set up logging in a process of the engine: on a terminal, where the server reports progress, only warnings."""
     set_up(log_format, logging.WARNING if log_format == TERMINAL else logging.INFO)

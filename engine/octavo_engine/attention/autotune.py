@@ -75,7 +75,7 @@ def choose(candidates: Sequence[AttentionBackend], measure: Measure, trials: Seq
 
 
 def attempt(backend: AttentionBackend, name: str, work: Callable[[], float]) -> float | None:
-    """What `work` gives; None if it failed, and then the log says why the backend is no candidate.
+    """The result of `work`; None if it failed, and then the log says why the backend is not used.
 
     EngineDeadError if another's kernels left the device in no state to go on with.
     """

@@ -60,7 +60,7 @@ class KVGroupSpec:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTask:
-    """What a backend is chosen for."""
+    """The conditions that a backend is chosen for."""
 
     groups: tuple[KVGroupSpec, ...]
     block_size: int

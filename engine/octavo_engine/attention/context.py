@@ -1,4 +1,4 @@
-"""What a decoder layer needs to attend: everything but its own projection."""
+"""Attention for a decoder layer: QK norm, RoPE and the backend, but not its projections."""
 
 from __future__ import annotations
 

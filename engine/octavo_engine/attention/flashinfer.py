@@ -180,7 +180,7 @@ class FlashInferAttention(TritonAttention):
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
-    """What stands in the way of this backend on `device`, for `task` if it is given; None if nothing does."""
+    """Why this backend cannot be used on `device`, for `task` if it is given; None if it can."""
     if device.type != "cuda":
         return f"needs a GPU, and the device is {device.type}"
     return None if task is None else _why_not(task)

@@ -48,7 +48,7 @@ def _named(name: str, device: torch.device, task: AttentionTask | None) -> Atten
 
 
 def _only_by_torch(task: AttentionTask) -> str | None:
-    """What of a task no other backend computes."""
+    """The properties of a task that only the backend `torch` computes."""
     if not any(group.layers for group in task.groups):
         return "attention in both directions"
     if any(group.latent is not None for group in task.groups):

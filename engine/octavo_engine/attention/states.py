@@ -12,7 +12,7 @@ from octavo_engine.attention.backend import KVGroupSpec, StepInputs
 
 @dataclass(frozen=True, slots=True)
 class StateStep:
-    """The same for all layers of a group; tensors on the model's device, none of which the host waits for."""
+    """A step's inputs of layers with states, shared by all layers of a group; the host never waits for the tensors."""
 
     places: Tensor
     """[S] int64, each sequence's state; the last place of all, which no sequence has, for padding."""

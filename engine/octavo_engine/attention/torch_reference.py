@@ -173,7 +173,7 @@ def allocate_blocks(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What `prepare` knows while it sorts."""
+    """Data that `prepare` collects while it sorts a step's sequences."""
 
     table: Tensor
     lens: list[tuple[int, int]]

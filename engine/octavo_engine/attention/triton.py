@@ -147,7 +147,7 @@ def _alibi_arguments(alibi: ALiBi) -> dict[str, Any]:
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
-    """What stands in the way of this backend on `device`, None if nothing does; it computes every task."""
+    """Why this backend cannot be used on `device`; None if it can. It computes every task."""
     if device.type == "cuda" or interpreted():
         return None
     return f"needs a GPU, and the device is {device.type} (TRITON_INTERPRET=1 runs the kernels slowly, for tests)"

@@ -31,7 +31,7 @@ class VarlenMetadata:
 
 
 def why_not(device: torch.device, task: AttentionTask | None) -> str | None:
-    """What stands in the way of this backend on `device`, for `task` if it is given; None if nothing does."""
+    """Why this backend cannot be used on `device`, for `task` if it is given; None if it can."""
     if device.type != "cuda":
         return f"needs a GPU, and the device is {device.type}"
     if task is not None and not task.plain:

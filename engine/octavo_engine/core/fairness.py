@@ -98,7 +98,7 @@ class Accounts:
         self._used = sum(account.used for account in self._accounts.values())
 
     def share(self, tenant: str) -> float:
-        """What a tenant may use of anything while the others want some too, 0 to 1."""
+        """The share of each resource that a tenant may use while others want some too, 0 to 1."""
         return self._accounts[tenant].weight / self._weights
 
     def heavy(self, tenant: str) -> bool:

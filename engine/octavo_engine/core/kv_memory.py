@@ -64,7 +64,7 @@ class KVMemory:
             pool.tick(now)
 
     def take_operations(self) -> tuple[BlockOp, ...]:
-        """What the next step must do with blocks before it computes."""
+        """The block operations that the next step performs before it computes; they are handed over once."""
         operations = tuple(self._operations)
         self._operations.clear()
         return operations

@@ -30,7 +30,7 @@ def chain_hash(parent: bytes, tokens: Sequence[int]) -> bytes:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a block."""
+    """A cached block: its hash, owner and use."""
 
     digest: bytes
     owner: str  # id of the request that computed it

@@ -26,7 +26,7 @@ class Status(Enum):
 
 @dataclass(slots=True, eq=False)
 class SwappedTokens:
-    """What a preempted request left in CPU memory."""
+    """The blocks that a preempted request left in CPU memory."""
 
     computed: int  # tokens whose keys and values are there
     tables: list[dict[int, int]]  # for each KV group: place in the block table -> block of the swap space
@@ -115,7 +115,7 @@ class RequestState:
         return FinishReason.LENGTH if len(self.token_ids) >= self.final_len else None
 
     def output(self, error: str | None = None) -> RequestOutput:
-        """What its client should hear now, without a token."""
+        """The output for its client now, without a token."""
         return RequestOutput(
             request_id=self.request_id,
             token_ids=(),

@@ -102,7 +102,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What the sampling rows of one plan gave, in their order."""
+    """The results of the sampling rows of one plan, in their order."""
 
     step: int
     token_ids: list[int]  # the first token of each sampling row; meaningless where there is an error

@@ -24,7 +24,7 @@ class _Slot:
     adapter: Adapter | None = None
     """Kept for as long as it may have to be read, by other ranks too."""
     writes: deque[AdapterWrite] = field(default_factory=deque)
-    """What is not put there yet."""
+    """The writes of the adapter that are not done yet."""
     begun: int | None = None
     """The step in which the first request began to run with it since it was put there."""
     used: int = 0

@@ -64,13 +64,13 @@ _LONGEST_SOCKET_PATH = 107
 
 @dataclass(slots=True)
 class EngineState:
-    """What is known of the engine; read freely, written by the client alone."""
+    """The engine's state as the client knows it; only the client writes it."""
 
     phase: str = "starting"
     """starting, loading, ready or dead."""
     progress: Loading = field(default_factory=lambda: Loading("starting", 0.0))
     plan: list[tuple[str, str]] | None = None
-    """What the model takes, in rows for people, once that is known."""
+    """The memory plan as rows for people, once it is known."""
     ready: EngineInfo | None = None
     failed: Failed | None = None
     stats: SchedulerStats = field(default_factory=SchedulerStats)

@@ -10,7 +10,7 @@ from octavo_engine.sampling_defaults import SamplingDefaults
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryInfo:
-    """What the model takes on one device, in bytes."""
+    """Memory that the model takes on one device, in bytes."""
 
     weights: int
     step: int
@@ -73,7 +73,7 @@ class AdapterInfo:
     """A loaded LoRA adapter."""
 
     name: str
-    """What requests call it."""
+    """The model name by which requests select it."""
     path: str
     """Where it was loaded from."""
     digest: str
@@ -107,7 +107,7 @@ class EngineInfo:
     max_loras: int = 0
     """Most adapters in a step; 0: none are served."""
     adapters: tuple[AdapterInfo, ...] = ()
-    """Those of --lora-modules."""
+    """The adapters that --lora-modules names."""
     model: ModelInfo | None = None
     generates: bool = True
     """Whether it answers with text."""

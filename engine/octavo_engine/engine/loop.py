@@ -220,7 +220,7 @@ class EngineLoop:
         self._ended += [ended] if ended else []
 
     def _masks(self, provider: MaskProvider, guided: Sequence[tuple[int, RequestState]]) -> Masks:
-        """What the provider allows requests to sample; one for which it fails ends with an error of its own."""
+        """Grammar masks for the requests that sample; a request whose mask fails ends with its own error."""
         drafts = self._launched[-1].drafts
         rows = [
             MaskRow(state.request_id, state.token_ids[state.prompt_len :], drafts.get(index, ()))

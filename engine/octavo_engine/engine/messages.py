@@ -60,7 +60,7 @@ class Loading(msgspec.Struct, tag="loading", frozen=True):
 
 
 class Planned(msgspec.Struct, tag="planned", frozen=True):
-    """What the model is going to take, in rows for people; before anything large is fetched."""
+    """The memory plan as rows for people, sent before anything large is fetched."""
 
     rows: list[tuple[str, str]]
 

@@ -46,7 +46,7 @@ from octavo_engine.errors import AdapterNotFoundError, EngineDeadError, ModelLoa
 
 _IDLE_POLL_MS = 1000
 _READING_POLL_MS = 10
-"""The same while an adapter is being read."""
+"""Milliseconds between two looks while an adapter is being read."""
 _LOADING_INTERVAL = 0.1
 _REPORT_INTERVAL = 0.5
 """Seconds after which the state is sent although there are no outputs, as during the steps of a long prompt."""

@@ -42,7 +42,7 @@ def encode_job(config: EngineConfig, files: ModelFiles, log_format: str | None) 
 
 
 def decode_job(line: bytes) -> tuple[EngineConfig, ModelFiles, str | None]:
-    """What `encode_job` was given."""
+    """Decode the result of `encode_job`."""
     config, files, log_format = json.loads(line)
     paths: dict[str, Any] = {key: files[key] and Path(files[key]) for key in ("directory", "gguf")}
     return EngineConfig(**config), ModelFiles(**{**files, **paths}), log_format
@@ -54,7 +54,7 @@ def encode_memory_plan(plan: MemoryPlan) -> bytes:
 
 
 def decode_memory_plan(message: bytes) -> MemoryPlan:
-    """What `encode_memory_plan` was given."""
+    """Decode the result of `encode_memory_plan`."""
     plan = json.loads(message)
     windows = tuple(WindowNeed(**window) for window in plan["need"]["windows"])
     return MemoryPlan(**{**plan, "need": MemoryNeed(**{**plan["need"], "windows": windows})})

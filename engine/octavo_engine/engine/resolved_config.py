@@ -29,7 +29,7 @@ _MOST_SEQS, _SEQS_OF_A_CORE = 256, 24
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """What a rank computes the model with. It is the same in every rank, but for the device."""
+    """The resolved options that a rank computes the model with; they differ between ranks in the device alone."""
 
     device: torch.device
     spec: ModelSpec

@@ -137,7 +137,7 @@ def _adapters(config: EngineConfig, loaded: ReadyWorker, scheduler: Scheduler, e
 
 
 def _load_adapters(config: EngineConfig, adapters: Adapters | None) -> tuple[AdapterInfo, ...]:
-    """Those of --lora-modules; ModelLoadError names the first that cannot be used."""
+    """Load the adapters of --lora-modules; ModelLoadError names the first that cannot be used."""
     found = []
     if adapters is None:
         return ()
@@ -150,7 +150,7 @@ def _load_adapters(config: EngineConfig, adapters: Adapters | None) -> tuple[Ada
 
 
 def _mask_provider(files: ModelFiles, info: EngineInfo) -> MaskProvider | None:
-    """What guides answers; None where llguidance is not installed, as `LLM` does without it."""
+    """The provider of grammar masks; None where llguidance is not installed, which `LLM` does not need."""
     if find_spec("llguidance") is None:
         return None
     from octavo_engine.structured.grammar_masks import GrammarMasks
@@ -214,7 +214,7 @@ def config_of_ranks(config: EngineConfig, resolved: ResolvedConfig) -> EngineCon
 
 @dataclass(frozen=True)
 class Sizing:
-    """What a model takes on this machine, or each rank of it, decided from its small files alone."""
+    """The memory need of a model on this machine, or of each rank of it, decided from its small files alone."""
 
     resolved: ResolvedConfig
     plan: MemoryPlan
@@ -321,7 +321,7 @@ def _adapter_bytes(resolved: ResolvedConfig, config: EngineConfig) -> tuple[int,
 
 
 def memory_limits(config: EngineConfig, resolved: ResolvedConfig) -> MemoryLimits:
-    """What the settings allow; ConfigurationError if they ask for more context than the model has."""
+    """The scheduler's settings; ConfigurationError if they ask for more context than the model has."""
     spec = resolved.spec
     if config.max_model_len is not None and config.max_model_len > longest_context(config, spec) < spec.max_position:
         raise ConfigurationError(

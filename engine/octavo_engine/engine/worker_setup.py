@@ -54,7 +54,7 @@ _LONG_ENOUGH = 512
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What a worker is made from."""
+    """The parts that a worker is built from."""
 
     config: EngineConfig
     files: ModelFiles
@@ -75,7 +75,7 @@ class ReadyWorker:
     plan: MemoryPlan
     """The one it was made by."""
     adapters: AdapterLimits | None
-    """What adapters may be, where they are served."""
+    """Limits of adapters, where they are served."""
     swap_seconds: float
     """To swap a block of every group out and in."""
 

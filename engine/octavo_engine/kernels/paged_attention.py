@@ -435,7 +435,7 @@ def paged_attention(
 def _constants(
     query: torch.Tensor, key_cache: torch.Tensor, tile: TileShape, window: int | None, softcap: float | None
 ) -> dict[str, Any]:
-    """What the kernel is compiled for."""
+    """Compile-time constants of the kernel."""
     (num_heads, head_dim), kv_heads = query.shape[1:], key_cache.shape[2]
     return {
         "KV_HEADS": kv_heads,

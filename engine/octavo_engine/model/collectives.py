@@ -1,4 +1,4 @@
-"""What the ranks of a model say to each other while they compute. One rank alone says nothing and loses no time."""
+"""Collectives between the ranks of a model (all-reduce, all-gather, broadcast). With one rank they do nothing."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class SymmetricSums:
         self._group = dist.ProcessGroup(dist.PrefixStore(self._GROUP, store), shard.rank, shard.size)
 
     def prepare(self) -> None:
-        """What a rank does alone; RuntimeError where it cannot, or did it before: PyTorch counts such meetings."""
+        """Set up symmetric memory on this rank, before all ranks meet; RuntimeError where it cannot be used."""
         if self._dtype not in (torch.bfloat16, torch.float32):
             raise RuntimeError(f"its kernels do not sum {self._dtype}")
         others = (rank for rank in range(self._shard.size) if rank != self._shard.rank)

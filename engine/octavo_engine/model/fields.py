@@ -20,7 +20,7 @@ class Fields:
     """Where the mapping comes from, as messages name it."""
     values: Mapping[str, Any]
     prefix: str = ""
-    """What to put before a field's name in messages, as in `rope_scaling.`."""
+    """A prefix of field names in messages, such as `rope_scaling.`."""
     read: set[str] = field(default_factory=set, compare=False, repr=False)
     """The names that were asked for."""
 

@@ -64,7 +64,7 @@ class GGUFSource:
 
 
 def _jobs(data: _Memory, stored: GGUFTensor, tensor: CheckpointTensor) -> Iterator[Callable[[], int]]:
-    """What fills the pieces of one tensor; each gives the bytes that it stands for."""
+    """Tasks that fill the pieces of one tensor; each returns the bytes that it has read."""
     rows = sum(piece.part[0].stop - piece.part[0].start for piece in tensor.pieces)
     kept = stored.type_name in tensor.types and stored.type_name not in FLOATS
     for piece in tensor.pieces:

@@ -109,7 +109,7 @@ def _check_names(
 
 
 def _with_nearest(names: list[str], others: list[str], relation: str) -> list[str]:
-    """Those of `names` that a message shows, with what each is most like of the first `others`."""
+    """The first few `names`, each with the most similar one of the first `others`, for an error message."""
     nearest = [difflib.get_close_matches(name, others[:_COMPARED], 1) for name in names[:_SHOWN]]
     shown = [f"{name} ({relation} {near[0]})" if near else name for name, near in zip(names, nearest, strict=False)]
     return shown + names[_SHOWN:]

@@ -144,7 +144,7 @@ class TensorNames:
     stream_projection: str = "model.altup_projections"
     """The modules that make further vectors of a token's first."""
     stream_unprojection: str = "model.altup_unembed_projections"
-    """Those before the vectors are one again."""
+    """The projections that precede the merge of the vectors into one."""
     output_scale: str = "model.layers.{layer}.layer_scalar"
     """The whole name."""
     activation: str = "model.layers.{layer}.mlp.act_fn"

@@ -154,7 +154,7 @@ def _listing(store: S3Store, url: str, prefix: str) -> list[Entry]:
 
 
 def _module_folders(prefixes: Sequence[str]) -> list[str]:
-    """Those whose names begin with a number, as sentence-transformers name them (1_Pooling)."""
+    """Folders whose names begin with a number, as sentence-transformers name its modules (1_Pooling)."""
     paths = (prefix.rstrip("/") for prefix in prefixes)
     return sorted(path for path in paths if path.rpartition("/")[2][:1].isdecimal())[:_MOST_FOLDERS]
 
@@ -325,7 +325,7 @@ class _Files:
         return True
 
     def _judge(self, entry: Entry, first: str, second: str, expected: str) -> None:
-        """The same twice, and not what the ETag says, for the first object: then ETags are no digests here."""
+        """If the first object arrives twice alike, unlike its ETag, ETags are not digests in this bucket."""
         if second == expected:
             self.etags_are_digests = True
         elif first == second and self.etags_are_digests is None:

@@ -23,7 +23,7 @@ _MAX_HEADERS_BYTES = 100_000_000
 """Of all files of a model."""
 _MAX_INDEX_BYTES = 100_000_000
 _MAX_FILES = 10_000
-"""That an index may name: to look for a million takes half a minute."""
+"""Files that an index may name: looking for a million would take half a minute."""
 _DTYPE_BYTES = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
     **dict.fromkeys(("F32", "I32", "U32"), 4),

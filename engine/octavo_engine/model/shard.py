@@ -143,7 +143,7 @@ def check_size(spec: ModelSpec, ranks: int) -> None:
 
 
 def _counts(spec: ModelSpec) -> Iterator[tuple[int, str]]:
-    """What of each layer ranks share, and how many there are of it."""
+    """The units of each layer that ranks divide (such as heads), with their number."""
     yield from ((mixer.num_heads, "attention heads") for mixer in spec.attention_mixers)
     for layer in spec.layers:
         yield from ((part.intermediate_size, "rows (intermediate_size)") for part in layer.feed_forwards)

@@ -28,7 +28,7 @@ class ModelFiles:
     """A model that lies on this machine: either a directory in Hugging Face layout or one .gguf file."""
 
     name: str
-    """As the user wrote it; the default name in the API."""
+    """The model as the user wrote it; the default name in the API."""
     directory: Path | None = None
     gguf: Path | None = None
     commit: str | None = None

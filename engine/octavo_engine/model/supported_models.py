@@ -42,7 +42,7 @@ _SMALL = {
 
 @dataclass(frozen=True, slots=True)
 class SupportedModel:
-    """What runs of one family. Tensor parallelism runs for all of them."""
+    """The features that are supported for one family. Tensor parallelism is supported for all."""
 
     architecture: str
     """The class's name in config.json."""

@@ -79,7 +79,7 @@ def collected(steps: Steps[str]) -> Generator[None, None, str | None]:
 
 @dataclass(slots=True)
 class _Call:
-    """What is known of a call."""
+    """A tool call while it is parsed."""
 
     tools: Container[str] | None
     name: str | None = None

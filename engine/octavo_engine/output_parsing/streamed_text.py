@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 MORE = None
-"""What a generator yields to wait for more text."""
+"""The value that a generator yields to wait for more text."""
 _SPACE = re.compile(r"\s*")
 _HEAD = 1 << 16
 """Characters that have been read are dropped once there are so many."""
@@ -43,7 +43,7 @@ class StreamedText:
         self._mark = self._at
 
     def read_since_mark(self) -> str:
-        """What was read since `mark`, which need not be kept any more."""
+        """Return the text read since `mark`, and forget the mark."""
         start, self._mark = self._at if self._mark is None else self._mark, None
         return self._text[start : self._at]
 

@@ -13,7 +13,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def use_cores(environ: Mapping[str, str], ranks: int = 1) -> None:
-    """As many threads as this one of `ranks` processes may use cores, unless OMP_NUM_THREADS says otherwise."""
+    """Set PyTorch's threads to the cores that each of `ranks` processes may use, unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" not in environ:
         torch.set_num_threads(max(1, usable_cores(CGROUP) // ranks))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 _CODES = {torch.int64: "q", torch.int32: "i", torch.float32: "f"}
-"""What array calls the types that `to_device` knows."""
+"""Type codes of the module `array` for the types that `to_device` supports."""
 
 
 def to_device(values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:

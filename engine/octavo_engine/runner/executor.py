@@ -104,7 +104,7 @@ class ThreadExecutor:
             self._writes.popleft().result()
 
     def check(self) -> None:
-        """It lives as long as this process."""
+        """Nothing to check: the worker lives in this process."""
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Let the steps under way end, for so long, and the thread with them."""

@@ -70,7 +70,7 @@ class BlockShares:
         return self.block_size * blocks * self.kv_per_token + self.window_bytes(blocks) + states
 
     def window_bytes(self, blocks: int) -> int:
-        """The same of the groups with a window."""
+        """Memory of the groups with a window where full attention has `blocks`."""
         return self.block_size * sum(need.kv_per_token * self.blocks_of(need.window, blocks) for need in self.windows)
 
     def bytes_of_running(self, blocks: int) -> int:

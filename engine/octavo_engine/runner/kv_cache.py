@@ -40,7 +40,7 @@ class KVCache:
         return group_indices(self.groups, states=True)
 
     def scaled(self, scales: Mapping[int, tuple[float, float]]) -> KVCache:
-        """The same cache, of whose layers one number of the keys, and of the values, is worth so much."""
+        """A cache over the same memory whose layers have these scales of keys and values (FP8)."""
         layers = {
             layer: replace(cache, key_scale=scales[layer][0], value_scale=scales[layer][1])
             for layer, cache in self.layers.items()

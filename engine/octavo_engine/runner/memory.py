@@ -32,7 +32,7 @@ class DeviceMemory:
         return int(self.total * utilization) - (self.total - self.free)
 
     def share(self, ranks: int) -> DeviceMemory:
-        """What each of `ranks` processes may take of it."""
+        """The share of this memory that each of `ranks` processes may use."""
         name = self.name if ranks == 1 else f"a share of 1/{ranks} of {self.name}"
         return DeviceMemory(self.total // ranks, self.free // ranks, name)
 
@@ -63,7 +63,7 @@ class MemoryNeed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """What the user allows; None where nothing was said."""
+    """Memory settings of the user; None where none was given."""
 
     utilization: float
     block_size: int
@@ -96,7 +96,7 @@ class MemoryPlan:
     block_size: int
     max_model_len: int
     swap_blocks: int = 0
-    """As `num_kv_blocks`, in CPU memory."""
+    """Blocks like `num_kv_blocks`, in CPU memory."""
     step_tokens: int = 0
     """--max-num-batched-tokens"""
     window_seqs: int = 1
@@ -115,7 +115,7 @@ class MemoryPlan:
         return self.shares.state_slots(blocks) if states else self.shares.blocks_of(window, blocks)
 
     def swap_blocks_of(self, window: int | None, *, states: bool = False) -> int:
-        """The same of the swap space."""
+        """Swap blocks of a group with `window`, or with states."""
         blocks = self.swap_blocks
         return self.shares.state_slots(blocks) if states and blocks else self.shares.blocks_of(window, blocks)
 
@@ -284,7 +284,7 @@ def _advice(need: MemoryNeed, memory: DeviceMemory, limits: MemoryLimits, budget
 
 
 def device_memory(device: torch.device) -> DeviceMemory:
-    """What there is on `device` now."""
+    """Memory of `device` as it is now."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return DeviceMemory(total, free, torch.cuda.get_device_name(device))

@@ -12,7 +12,7 @@ from octavo_engine.sampling_params import SamplingParams
 
 
 def encode_plan(plan: StepPlan) -> bytes:
-    """What `decode_plan` makes the same plan of."""
+    """Encode a plan for `decode_plan`."""
     columns = (
         plan.step,
         [

@@ -1,4 +1,4 @@
-"""What requests ask of their prompts: log probabilities of the tokens, or a vector, read from passes that compute them.
+"""Results computed from prompts: log probabilities of their tokens, or one vector (pooling).
 
 A prompt may come in chunks, so what each gives is copied to the host and kept until the last one's results are read.
 Logits are computed for a few places at a time: those of a whole prompt would take more memory than the model.

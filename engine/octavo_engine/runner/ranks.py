@@ -25,7 +25,7 @@ _BEAT_EVERY = 0.25
 _SILENCE = 3.0
 """Seconds without a heartbeat after which a rank counts as stopped."""
 _SILENCE_LOADING = 60.0
-"""The same while it loads, when reading a large tensor may hold the interpreter."""
+"""Seconds without a heartbeat while a rank loads, when reading a large tensor may hold the interpreter."""
 _CAUSE_SECONDS = 1.0
 """Seconds in which a rank's death is noticed after the broken connection that it caused."""
 _END_SECONDS = 3.0

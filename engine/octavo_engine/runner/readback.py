@@ -14,7 +14,7 @@ NOT_FINITE = "the model gave no finite logits"
 
 
 class Readback:
-    """What some rows of a step sampled; the copy to the host begins at once and is waited for by `read`."""
+    """The tokens sampled for some rows of a step; the copy to the host begins at once, and `read` waits for it."""
 
     def __init__(self, sampled: Sampled) -> None:
         self._asked = asked = sampled.logprobs

@@ -40,7 +40,7 @@ class LogprobTensors:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What was sampled, on the device; nothing here has waited for it."""
+    """Sampled tokens on the device, without a host synchronisation."""
 
     tokens: Tensor
     """[R] int64"""
@@ -72,7 +72,7 @@ def _by_kernels(logits: Tensor, sampled: SampledRows, table: StateTable) -> tupl
 
 
 def _by_torch(logits: Tensor, sampled: SampledRows, table: StateTable) -> tuple[Tensor, Tensor]:
-    """The same on a CPU."""
+    """Sampling with PyTorch, on a CPU."""
     best, tokens = likeliest(logits)
     drawing = table.sampling.needing(sampled.rows, DRAWS)
     if drawing:

@@ -41,7 +41,7 @@ class ForwardedStep:
     plan: StepPlan
     timer: StepTimer
     sampled: SampledRows | None = None
-    """What is to be sampled; None if the step computes no token."""
+    """The rows to sample; None if the step computes no token."""
     logits: Tensor | None = None
     """[R, vocab] of all places that are sampled; None if there are none."""
     prompts: dict[int, PromptReadback] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Worker:
         self._adapters = adapters
         self._graphs: DecodeGraphs | None = None
         self._adapter_graphs: DecodeGraphs | None = None
-        """Those of steps in which a token has an adapter."""
+        """Graphs of steps in which a token has an adapter."""
         self._prompts = PromptOutputs(decoder, table, pooling)
 
     @torch.inference_mode()
@@ -250,7 +250,7 @@ class Worker:
 
 
 def _nothing(device: torch.device) -> Sampled:
-    """What stands in the place of a row that could not be sampled."""
+    """A placeholder result for a row that could not be sampled."""
     return Sampled(
         torch.zeros(1, dtype=torch.int64, device=device), torch.ones(1, dtype=torch.bool, device=device), None
     )

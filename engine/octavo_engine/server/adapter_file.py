@@ -42,7 +42,7 @@ class AdapterEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: AdapterName
-    """What requests call it."""
+    """The model name by which requests select it."""
     version: Annotated[str, Field(max_length=128)] = ""
     """Another one for other weights: what is loaded is replaced when it changes."""
     path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None

@@ -22,7 +22,7 @@ class BytesInUse:
         self._by_key: Counter[str] = Counter()
 
     def hold(self, key: Key) -> Hold:
-        """What one request of this key will hold; nothing yet."""
+        """A holder for the bytes of one request of this key; it holds nothing yet."""
         return Hold(self, key)
 
     def take(self, key: Key, size: int) -> None:

@@ -67,7 +67,7 @@ class Bucket:
 
 @dataclass(slots=True)
 class KeyMeter:
-    """What one key has used."""
+    """The use of one API key."""
 
     clock: Callable[[], float]
     requests: Bucket = field(init=False)

@@ -90,7 +90,7 @@ def _story(name: str) -> Story:
 
 
 def _tracing(endpoint: str | None, model: str) -> Tracing | None:
-    """What sends spans; ConfigurationError where it is asked for and not installed."""
+    """The exporter of spans; ConfigurationError where it is enabled and not installed."""
     if endpoint is None:
         return None
     try:
@@ -247,7 +247,7 @@ class Server:
         task.add_done_callback(self._connecting.discard)
 
     def _probe_protocols(self, loop: asyncio.AbstractEventLoop) -> Callable[[], ClientConnection]:
-        """What makes the protocols that answer probes in `loop`."""
+        """A factory of the protocols that answer probes in `loop`."""
         config = _http_config(create_probes(self._serving))
         config.load()
         state = ServerState()

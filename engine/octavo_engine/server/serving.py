@@ -143,7 +143,7 @@ class Serving:
     uploads: BytesInUse = field(init=False)
     unread: BytesInUse = field(init=False)
     listed_adapters: AdapterFile | None = None
-    """Those of --lora-modules-file."""
+    """The adapters of --lora-modules-file."""
     running: Running = field(default_factory=Running)
     tokenizer: Tokenizer | None = None
     draining: bool = False
@@ -179,7 +179,7 @@ class Serving:
         self.engine.on_step = self.metrics.on_step
 
     def read_load(self) -> LoadReading:
-        """What the server does, for its log."""
+        """The server's present load, for its log lines."""
         stats, metrics = self.engine.state.stats, self.metrics
         return LoadReading(
             stats, self.admission.queued, counts_now(stats, metrics.generated_tokens.total, metrics.num_rejected)

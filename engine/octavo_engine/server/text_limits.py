@@ -1,4 +1,4 @@
-"""What one task of a text worker may take."""
+"""CPU time and memory that one task of a text worker may use."""
 
 from __future__ import annotations
 

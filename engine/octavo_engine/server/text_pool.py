@@ -128,7 +128,7 @@ class TextPool:
             ) from None
 
     async def prepare(self, key: str, job: str, engine: EngineInfo, body: bytes) -> Prepared | JSONAnswer:
-        """What a worker makes of a body; APIError if it is refused, or ends its worker.
+        """The prepared request of a body; APIError if it is rejected, or ends its worker.
 
         Cancelled while it waits, the task is never begun. One that is under way ends by itself, within its limits.
         """

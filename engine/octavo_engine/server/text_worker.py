@@ -83,7 +83,7 @@ def serve(connection: socket.socket, tokenizer: Tokenizer, tool_call_parser: str
 
 
 def answer(tokenizer: Tokenizer, task: Task, tool_call_parser: str = "auto") -> Result:
-    """What becomes of a task; whatever fails concerns this task alone."""
+    """Run a task and return its result; a failure ends this task alone."""
     if task.job in _GENERATING and not task.engine.generates:
         return _not_generating(task.engine)
     try:

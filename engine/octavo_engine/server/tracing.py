@@ -26,7 +26,7 @@ class SequenceTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What has become of a request: nothing of its text."""
+    """The end of a request, without any of its text."""
 
     model: str
     n: int
@@ -36,7 +36,7 @@ class Answered:
     prompt_tokens: int
     cached_tokens: int
     sequences: Sequence[SequenceTimes]
-    """Those that got a first token."""
+    """The sequences that got a first token."""
 
 
 class RequestSpan(Protocol):

@@ -13,7 +13,7 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """What some tokens added to an answer."""
+    """The text that some tokens added to an answer."""
 
     text: str
     """May be empty: the tokens are held back, or are no text."""

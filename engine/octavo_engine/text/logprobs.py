@@ -40,7 +40,7 @@ def text_logprobs(positions: Iterable[TokenLogprobs], tokenizer: Tokenizer, offs
 def prompt_text_logprobs(
     first: int, positions: Iterable[TokenLogprobs], tokenizer: Tokenizer, most: int
 ) -> TextLogprobs:
-    """Those of a prompt, whose `first` token has none; at most so many of the likeliest tokens at each place."""
+    """Log probabilities of a prompt for /v1/completions, whose `first` token has none; `most` alternatives at most."""
     token = tokenizer.token_text(first)
     kept = (replace(position, top=position.top[:most]) for position in positions)
     rest = text_logprobs(kept, tokenizer, len(token))
@@ -79,7 +79,7 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 def prompt_logprobs(positions: Iterable[TokenLogprobs], tokenizer: Tokenizer, most: int) -> PromptLogprobs:
-    """Those of a prompt, with at most so many of the likeliest tokens at each place."""
+    """Log probabilities of a prompt in the shape of vLLM's `prompt_logprobs`, with at most `most` alternatives."""
     found: PromptLogprobs = [None]
     for position in positions:
         ranked = [(token, value, rank) for rank, (token, value) in enumerate(position.top[:most], 1)]

@@ -39,7 +39,7 @@ SERVER_EXTRA = frozenset({
     "max-request-bytes", "otlp-traces-endpoint", "playground", "no-playground", "request-timeout", "tool-call-parser",
     "vllm-metrics", "no-vllm-metrics",
 })  # fmt: skip
-"""Those of EXTRA that mean nothing to a model that is only fetched."""
+"""Flags of EXTRA that have no meaning where a model is only fetched."""
 
 SPECULATIVE_METHODS = frozenset({"ngram"})
 """The values of `method` that today's engine takes in --speculative-config, of which vLLM knows more."""

@@ -27,7 +27,7 @@ from octavo_operator.api.source import ModelSource, SecretReference
 
 
 class Model(SpecModel):
-    """What is served."""
+    """The model that is served."""
 
     name: ModelName | None = Field(None, description="Name in the OpenAI API. Default: the LLMService's own name.")
     aliases: Annotated[list[ModelName], Field(max_length=8), ListType()] = Field(
@@ -314,7 +314,7 @@ class PodTemplateMetadata(SpecModel):
 
 
 class PodTemplate(SpecModel):
-    """What is merged over the rendered pod template."""
+    """The patch that is merged over the rendered pod template."""
 
     metadata: PodTemplateMetadata | None = Field(None, description="Labels and annotations of the pods.")
     spec: FreeForm | None = Field(
@@ -323,7 +323,7 @@ class PodTemplate(SpecModel):
     )
 
     def as_patch(self) -> dict[str, Any]:
-        """As it is to be merged: here null means something."""
+        """The patch to merge, in which null removes a field."""
         metadata = self.metadata.as_object() if self.metadata else {}
         parts = {"metadata": {name: value for name, value in metadata.items() if value}, "spec": self.spec or {}}
         return {name: part for name, part in parts.items() if part}
@@ -336,7 +336,7 @@ _TENSOR_PARALLEL = (
 
 
 class LLMServiceSpec(SpecModel):
-    """What should be."""
+    """The desired state (spec)."""
 
     rules = (
         Rule(

@@ -110,7 +110,7 @@ class SpecModel(BaseModel):
     rules: ClassVar[tuple[Rule, ...]] = ()
 
     def as_object(self) -> dict[str, Any]:
-        """As Kubernetes writes it: camelCase, without what is not set."""
+        """The object as Kubernetes writes it: camelCase, without fields that are not set."""
         return self.model_dump(by_alias=True, exclude_none=True)
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ class StatusModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, frozen=True)
 
     def as_object(self) -> dict[str, Any]:
-        """As the API has it, without what is not reported."""
+        """The object for the API, without fields that are not reported."""
         return self.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
@@ -89,7 +89,7 @@ class RevisionStatus(StatusModel):
 
 
 class AutoscalingStatus(StatusModel):
-    """What the autoscaler sees and wants."""
+    """The autoscaler's current metric and desired replicas."""
 
     desired_replicas: int | None = Field(default=None, description="Replicas that it wants.")
     queue_depth: str | None = Field(default=None, description="Waiting requests per replica, as a quantity.")
@@ -121,7 +121,7 @@ class AdapterStatus(StatusModel):
 
 
 class LLMServiceStatus(StatusModel):
-    """What is, as the operator last saw it. What may be missing comes with the behaviour that it tells of."""
+    """The observed state (status). Fields may be missing until the behaviour that they report is used."""
 
     observed_generation: int = Field(description="Generation of the spec that this status describes.")
     conditions: Annotated[list[Condition], ListType("type")] = Field(description="All eleven, always.")

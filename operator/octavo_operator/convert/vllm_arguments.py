@@ -53,7 +53,7 @@ _ADVICE = {
 
 @dataclass
 class Arguments:
-    """What a command line says. `engine` is `spec.engine`; `notes` are sentences about flags that were left out."""
+    """A parsed command line. `engine` is `spec.engine`; `notes` are sentences about flags that were left out."""
 
     model: str | None = None
     revision: str | None = None

@@ -41,7 +41,7 @@ class Kubectl:
         return self.output("get", "--raw", where)
 
     def output(self, *arguments: str, stdin: str | None = None) -> str:
-        """What kubectl prints."""
+        """Run kubectl and return its standard output."""
         try:
             done = subprocess.run(self.command(*arguments), capture_output=True, text=True, input=stdin, check=False)
         except FileNotFoundError:

@@ -73,7 +73,7 @@ class Story:
 
 
 def line_of(service: Mapping[str, Any]) -> str:
-    """As in `0 of 1 replicas ready, phase Loading, 43 %: pod llama-8b-1 …`."""
+    """A progress line, such as `0 of 1 replicas ready, phase Loading, 43 %: pod llama-8b-1 …`."""
     loading = (service.get("status") or {}).get("loading") or {}
     done, total = loading.get("bytesLoaded"), loading.get("bytesTotal")
     percent = f", {100 * done // total} %" if done is not None and total else ""

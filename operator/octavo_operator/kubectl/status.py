@@ -23,7 +23,7 @@ def condition_of(service: Mapping[str, Any], kind: ConditionType) -> Mapping[str
 
 
 def replicas_sentence(service: Mapping[str, Any]) -> str:
-    """As in `1 of 2 replicas ready, phase Loading`."""
+    """A sentence such as `1 of 2 replicas ready, phase Loading`."""
     status = service.get("status") or {}
     phase = (status.get("loading") or {}).get("phase") or "unknown"
     return f"{status.get('readyReplicas', 0)} of {status.get('desiredReplicas', '?')} replicas ready, phase {phase}"

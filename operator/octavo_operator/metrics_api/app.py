@@ -23,7 +23,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Admits = Callable[[], FrontProxy]
 """Who is admitted now: it may change while we run."""
 Wrong = Callable[[], str]
-"""What is wrong, in a sentence; empty: nothing."""
+"""The problem, as a sentence; empty if there is none."""
 
 _ROOT = f"/apis/{METRICS_API}"
 

@@ -41,7 +41,7 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """What a pod told, and when (seconds of a clock that never goes back)."""
+    """A pod's load report and its time (seconds of a monotonic clock)."""
 
     load: Load
     at: float
@@ -49,7 +49,7 @@ class Sample:
 
 @dataclass
 class _Service:
-    """What is known of one LLMService's pods, by uid."""
+    """The load reports of one LLMService's pods, by uid."""
 
     samples: dict[str, Sample] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)

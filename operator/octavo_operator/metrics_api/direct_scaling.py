@@ -30,7 +30,7 @@ from octavo_operator.render.scaler import bounds_in_force, is_scaled_directly
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 15.0
-"""As often as Kubernetes' own autoscaler looks."""
+"""The interval of Kubernetes' own autoscaler."""
 
 
 class DirectScaler:

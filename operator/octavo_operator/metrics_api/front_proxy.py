@@ -28,7 +28,7 @@ class FrontProxy:
 
     @classmethod
     def of(cls, config_map: Mapping[str, Any] | None) -> FrontProxy:
-        """As the ConfigMap says; NoAggregationError if it does not."""
+        """Read the settings from the ConfigMap; NoAggregationError if they are missing."""
         data = (config_map or {}).get("data") or {}
         authority = data.get("requestheader-client-ca-file")
         if not authority:

@@ -30,7 +30,7 @@ MOST_AUTHORITIES = 8
 
 
 class Registry(Protocol):
-    """What registration needs of a cluster."""
+    """The API calls that registration makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         """The live object, or None."""
@@ -81,19 +81,19 @@ class Registration:
         return state
 
     def not_trusted(self) -> str:
-        """That the API server does not trust this replica yet, in a sentence; empty: it does, or asks another server.
+        """A sentence while the API server does not trust this replica yet; empty if it does, or asks another server.
 
         What fails later keeps no replica from answering.
         """
         return "" if self._registered else self._told or "has not looked at its APIService yet"
 
     def trouble(self) -> str:
-        """What is wrong, in a sentence, once it has been so for `FAILED_SECONDS`; empty: nothing."""
+        """The problem, as a sentence, once it has lasted for `FAILED_SECONDS`; empty if there is none."""
         failed = self._clock() - self._succeeded_at
         return f"for {failed:.0f} s: {self._told or 'has not looked yet'}" if failed > FAILED_SECONDS else ""
 
     def standstill(self) -> str:
-        """That the APIService was not read for `FAILED_SECONDS`, with or without success; empty: it was."""
+        """A sentence if no attempt to read the APIService was made for `FAILED_SECONDS`; empty otherwise."""
         silent = self._clock() - self._looked_at
         return f"has not looked at its APIService for {silent:.0f} s" if silent > FAILED_SECONDS else ""
 

@@ -17,7 +17,7 @@ _GONE = (404, 409)
 
 
 class PodWriter(Protocol):
-    """What writing annotations needs of a cluster."""
+    """The API calls that writing annotations makes."""
 
     async def merge(
         self, kind: Kind, namespace: str, name: str, patch: Mapping[str, Any], subresource: str = ""

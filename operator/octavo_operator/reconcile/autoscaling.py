@@ -44,7 +44,7 @@ class Scaling:
     unmade: str = ""
 
     def status(self) -> AutoscalingStatus:
-        """What the autoscaler sees and wants."""
+        """The autoscaler's current metric and desired replicas."""
         seen = (self.hpa or {}).get("status") or {}
         averages = _averages(seen)
         waiting, in_flight = averages.get(WAITING_METRIC), averages.get(IN_FLIGHT_METRIC)

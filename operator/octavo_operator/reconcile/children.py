@@ -50,7 +50,7 @@ class NameTakenError(ApiError):
 
     @property
     def transient(self) -> bool:
-        """It is that somebody's to keep."""
+        """False: only a person can resolve it."""
         return False
 
 
@@ -62,7 +62,7 @@ class InTheWayError(ApiError):
 
 
 class Writer(Applier, Protocol):
-    """What reconciling needs of a cluster."""
+    """The API calls that reconciling makes."""
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Deletes the object of that uid."""
@@ -81,7 +81,7 @@ class Applied:
 
     @property
     def refusals(self) -> dict[Identity, ApiError]:
-        """Those failures that say something about the child."""
+        """The failures that are about the child itself, not about the connection."""
         return {identity: failure for identity, failure in self.failures.items() if not failure.transient}
 
 
@@ -213,7 +213,7 @@ class Children:
         return self._remember_applied(key, identity, digest, live, "corrected")
 
     async def _drift(self, live: Mapping[str, Any] | None, manifest: Object) -> dict[Path, str]:
-        """What of the live object an apply would change, and who has changed it; None: all, as it was deleted."""
+        """The fields of the live object that an apply would change, each with the manager who changed it."""
         if live is None:
             return {(): "somebody who deletes it"}
         paths = changed_paths(live, await self._tried(manifest))
@@ -224,7 +224,7 @@ class Children:
         return {path: others(live, path) for path in paths}
 
     async def _tried(self, manifest: Object) -> Object:
-        """What the live object would be with `manifest` applied."""
+        """The live object as it would be with `manifest` applied (a dry run)."""
         try:
             return await self._cluster.apply(manifest, dry_run=True)
         except ApiError as error:

@@ -24,7 +24,7 @@ class KindsChangedError(WatchesOutdatedError):
 
 
 class Discoverer(Protocol):
-    """What discovery needs of a cluster."""
+    """The API calls that discovery makes."""
 
     async def plurals(self, api_version: str) -> frozenset[str]:
         """The plurals of the kinds that the API server has in `api_version`; none if it does not know that."""

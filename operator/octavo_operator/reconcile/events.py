@@ -44,7 +44,7 @@ class Transition:
 
 
 class EventWriter(Protocol):
-    """What recording needs of a cluster."""
+    """The API calls that recording events makes."""
 
     async def create_event(self, event: dict[str, Any]) -> bool:
         """Creates the event; False: one of its name exists already."""

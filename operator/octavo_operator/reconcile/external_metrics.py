@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
-    """What is needed of a cluster."""
+    """The API calls that this file makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         """The live object, or None."""

@@ -23,7 +23,7 @@ Verdict = tuple[str, Reason, str]
 
 @dataclass(frozen=True)
 class Result:
-    """What a pass came to: who fights over a field, how the rollout goes on, and what was not applied.
+    """The result of a pass: field conflicts, the rollout's state, and objects that were not applied.
 
     `problem`: what kept the operator from applying anything; `refused`: what the API server says of a child that it
     refused; `unserved`: the same of a child without which nothing serves; `no_scaler`: why there is no autoscaler
@@ -41,7 +41,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the conditions are decided from."""
+    """The facts that conditions are decided from."""
 
     service: LLMService
     desired: int
@@ -91,7 +91,7 @@ class Facts:
 
     @property
     def waits(self) -> Problem | None:
-        """What a pod waits for, if one does."""
+        """The reason why a pod waits, if one does."""
         return next((pod.waits for pod in self.pods if pod.waits), None)
 
     @property

@@ -81,7 +81,7 @@ class FieldConflicts:
         return held
 
     def mended(self, key: Key, child: Child, fields: Mapping[Path, str]) -> None:
-        """These `fields` of `child`, each with who had changed it, have been set back."""
+        """Record that `fields` of `child` were set back; each has the manager who had changed it."""
         mends, now = self._lasting(key), self._clock()
         for path, who in fields.items():
             mends[child, path] = _Revert(now, who, contested=(child, path) in mends)
@@ -185,6 +185,6 @@ def _names(name: str, step: str | int, item: Any) -> bool:
 
 
 def spelled(path: Path) -> str:
-    """As in `spec.template.spec.containers[0].image`; empty: the whole object."""
+    """The path as text, such as `spec.template.spec.containers[0].image`; empty for the whole object."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.removeprefix(".") or "the whole object"

@@ -25,7 +25,7 @@ _SCALERS = ("HorizontalPodAutoscaler", "ScaledObject")
 
 
 class Applier(Protocol):
-    """What a hand-over needs of a cluster."""
+    """The API calls that a hand-over makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """The live object, or None."""

@@ -33,7 +33,7 @@ class Heartbeat:
 
 
 def trouble(queue: WorkQueue[Any], heartbeat: Heartbeat) -> str:
-    """What is wrong, in a sentence; empty: nothing."""
+    """The problem, as a sentence; empty if there is none."""
     stalled, hangs, silent = queue.stalled_seconds(), queue.longest_work_seconds(), heartbeat.silent_seconds()
     if stalled > STALLED_SECONDS:
         return f"no worker has finished anything for {stalled:.0f} s"

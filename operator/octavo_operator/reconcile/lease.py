@@ -32,7 +32,7 @@ _NO_ANSWER = f"no answer within {REQUEST_SECONDS:.0f} s"
 
 
 class LeaseApi(Protocol):
-    """What a lease needs of a cluster."""
+    """The API calls that a lease makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         """The live object, or None."""

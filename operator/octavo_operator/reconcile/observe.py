@@ -1,4 +1,4 @@
-"""What is there: one LLMService with its children and pods, as the watches last reported it."""
+"""Observation: one LLMService with its children and pods, as the watches last reported them."""
 
 from __future__ import annotations
 

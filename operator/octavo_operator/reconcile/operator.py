@@ -73,7 +73,7 @@ class OperatorOptions:
 
 @dataclass(frozen=True)
 class _Process:
-    """What lives as long as the process."""
+    """The objects that live as long as the process."""
 
     options: OperatorOptions
     cluster: Cluster

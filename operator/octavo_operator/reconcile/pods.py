@@ -1,4 +1,4 @@
-"""What a pod of the engine is doing, and what is wrong with it, from its status alone. Pure."""
+"""The phase and problems of an engine pod, read from its status alone. Pure."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LAST_RETRY_SECONDS = 300.0
 _MOST_DOUBLINGS = 16  # far past the last pause: a power without bound would overflow a float after days
 _URGENT, _USUAL = 0, 1
 SLOW_SECONDS = 10.0
-"""Whose work takes longer is slow, and its group for a while: something that only it meets does not answer."""
+"""An LLMService whose work takes longer is slow, and so is its group for a while: something that only it uses hangs."""
 _SLOW_MEMORY_SECONDS = 300.0
 
 

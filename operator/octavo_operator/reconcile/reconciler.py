@@ -49,7 +49,7 @@ _CLAIM_TRUST = timedelta(minutes=1)
 
 
 class ReconcileCluster(Writer, StatusCluster, PodWriter, Protocol):
-    """What reconciling needs of a cluster."""
+    """The API calls that reconciling makes."""
 
 
 class Reconciler:

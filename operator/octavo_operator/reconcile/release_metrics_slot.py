@@ -27,7 +27,7 @@ UNAVAILABLE_SECONDS = 30.0
 
 
 class Releaser(Protocol):
-    """What is needed of a cluster."""
+    """The API calls that this file makes."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any] | None:
         """The live object, or None."""

@@ -25,7 +25,7 @@ SETTLE_SECONDS = 30.0  # an event may be on its way; a watch that has not report
 
 
 class Lister(Protocol):
-    """What a resync needs of a cluster."""
+    """The API calls that a resync makes."""
 
     async def list_all(self, kind: Kind, namespaces: Sequence[str]) -> Listing:
         """All objects of the kind that the watches should know."""

@@ -39,7 +39,7 @@ _MOST_UNKNOWN = 8
 
 
 class StatusCluster(EventWriter, Protocol):
-    """What writing a status needs of a cluster."""
+    """The API calls that writing a status makes."""
 
     async def apply(
         self,

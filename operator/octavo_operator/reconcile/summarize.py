@@ -279,7 +279,7 @@ def _load_seconds(service: LLMService, observed: Observation) -> int | None:
 
 
 def _of_present_spec(facts: Facts) -> list[LoadReport]:
-    """What the pods say, if all of them are of the present spec."""
+    """The pods' reports, if all of them are of the present spec."""
     if not facts.replaced or facts.service.spec.rollout.paused:
         return []
     return [facts.reports[pod.uid] for pod in facts.pods if pod.uid in facts.reports]

@@ -30,7 +30,7 @@ class NamespacesChangedError(WatchesOutdatedError):
 
 
 class Prober(Protocol):
-    """What is needed of a cluster."""
+    """The API calls that this file makes."""
 
     async def probe(self, kind: Kind, namespace: str) -> None:
         """Raises ApiError if objects of the kind cannot be listed and watched in the namespace; "": in the cluster."""

@@ -130,7 +130,7 @@ def _entry(adapter: Adapter, present: Container[str]) -> dict[str, Any]:
 
 
 def _fetched_from(source: ModelSource) -> str | None:
-    """As `octavo-engine pull --adapter` is given it; None for what lies on a volume."""
+    """The argument of `octavo-engine pull --adapter`; None for an adapter on a volume."""
     if source.s3 is not None:
         return f"s3://{source.s3.bucket}/{source.s3.prefix.strip('/')}".rstrip("/")
     return source.hugging_face.repository if source.hugging_face else source.demo

@@ -20,7 +20,7 @@ from octavo_operator.render.service import service
 OPTIONAL_KINDS = (servicemonitor.KIND, podmonitor.KIND, prometheusrule.KIND, scaledobject.KIND)
 """The kinds that are made only where the cluster has them."""
 DEFAULT_METRICS_URL = "http://octavo-operator-metrics.octavo-system.svc:8080"
-"""As the chart makes it of a release `octavo` in the namespace `octavo-system`."""
+"""The URL for a release `octavo` of the chart in the namespace `octavo-system`."""
 DEFAULT_NAMESPACE = "octavo-system"
 
 

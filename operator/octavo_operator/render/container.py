@@ -210,5 +210,5 @@ def gpu_resource(llmservice: LLMService) -> str:
 
 
 def gpu_resource_of(spec: LLMServiceSpec) -> str:
-    """The same of a spec."""
+    """The GPU resource that a spec asks for."""
     return spec.accelerator.resource_name or GPU

@@ -24,7 +24,7 @@ _MOUNTED = ("/tmp", HOME, CACHE)  # noqa: S108 - a path in the container
 
 
 def init_containers(llmservice: LLMService, image: str, mounts: list[Mount]) -> list[dict[str, Any]]:
-    """What runs before the engine, in order."""
+    """The init containers, in order."""
     found = []
     if llmservice.spec.cache.type == "HostPath":
         found.append(_own_cache(llmservice, image, mounts))

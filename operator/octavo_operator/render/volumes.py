@@ -16,7 +16,7 @@ from octavo_operator.api.source import ModelSource
 USER = 10001
 HOME = "/home/octavo"
 LINK = f"{HOME}/model"
-"""What was fetched, wherever it lies in the cache."""
+"""The link to the fetched model, wherever it lies in the cache."""
 CACHE = "/cache"
 NODE_FOLDER = "octavo-cache"
 """Below `hostPath`, with a folder for each namespace: only that one is mounted, and given to the engine's user.

@@ -36,7 +36,7 @@ class CodedPart:
     super_scale: Tensor | None = None
     """[rows, columns / 256] float16: what scales of 8 bits are multiplied with."""
     super_minimum: Tensor | None = None
-    """The same for minima."""
+    """What minima are multiplied with."""
 
     @property
     def known_to_kernels(self) -> bool:
@@ -57,7 +57,7 @@ class _Codes(ctypes.Structure):
 
 
 class CodedStructure(ctypes.Structure):
-    """What C functions take a weight as."""
+    """The weight's description as an argument of C functions."""
 
     _fields_ = (("parts", ctypes.POINTER(_Codes)), ("count", _LONG))
 
@@ -78,7 +78,7 @@ class CodedWeight:
 
     @property
     def columns(self) -> int:
-        """The same for all parts."""
+        """Columns of each part, which are the same for all."""
         return self.parts[0].columns
 
     @property

@@ -29,7 +29,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def cpu_features() -> CPUFeatures:
-    """Those of this machine."""
+    """The features of this machine's CPU."""
     flags = cpu_flags()
     return CPUFeatures(
         avx2={"avx2", "fma"} <= flags,

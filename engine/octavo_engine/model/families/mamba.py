@@ -23,7 +23,7 @@ _NAMES = TensorNames(
 )
 
 _STORED_NAMES = StoredNames(renamed=(("backbone.embedding.", "backbone.embeddings."),))
-"""As the first files have it."""
+"""The name in the first published checkpoints."""
 
 
 def _model(fields: Fields, architecture: str, mixer: MambaSpec | Mamba2Spec) -> ModelSpec:

@@ -86,9 +86,9 @@ PLAIN_HEADS = frozenset(WRAPPERS) - {
     "Gemma4ForConditionalGeneration",
     "Gemma4UnifiedForConditionalGeneration",
 }
-"""Those that compute logits without the scales and softcaps that their language models have alone."""
+"""Architectures that compute logits without the scales and softcaps of their language model."""
 _NEVER_TIED = frozenset({"Qwen2AudioForConditionalGeneration", "VoxtralForConditionalGeneration"})
-"""Those whose head has a weight of its own whatever `tie_word_embeddings` says."""
+"""Architectures whose head has its own weight, even where `tie_word_embeddings` is true."""
 _OF_THE_WHOLE = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings", "eos_token_id")
 """Fields that stand beside `text_config`, not in it, or count there more."""
 

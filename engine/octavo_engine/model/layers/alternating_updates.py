@@ -45,7 +45,7 @@ class TokenVectors(nn.Module):
         return torch.stack(vectors).mean(dim=0)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names = self.options.names
         for name, linears in (
             (names.stream_projection, self.projections),
@@ -101,7 +101,7 @@ class AlternatingUpdates(nn.Module):
         return torch.baddbmm(vectors, weights.view(-1, self.spec.count, self.spec.count), vectors)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         name = self.options.names.of_layer("alternating_updates", self.layer)
         yield from self.router.tensors(f"{name}.modality_router")
         yield from self.norm.tensors(f"{name}.router_norm")

@@ -184,7 +184,7 @@ class Attention(nn.Module):
         return torch.cat((heads[:, : -self.kv_heads.size], value), dim=1)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it, but for adapters."""
+        """The layer's tensors in a checkpoint, without adapters."""
         names, layer = self.options.names, self.layer
         yield from self.qkv.tensors(*(names.of_layer(role, layer) for role in self.roles))
         if self.spec.kv_of_layer is not None:  # some checkpoints have them all the same
@@ -248,7 +248,7 @@ class Attention(nn.Module):
                 yield CheckpointTensor(name=name, shape=(), pieces=(piece,), optional=True, squeezed=True)
 
     def sequence_bytes(self) -> int:
-        """What one sequence takes in it besides its tokens: nothing."""
+        """Bytes that a sequence needs in this layer besides its cached tokens: none."""
         return 0
 
     def step_bytes(self) -> int:

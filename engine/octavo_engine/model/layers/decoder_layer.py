@@ -63,7 +63,7 @@ _MIXERS: dict[type, Any] = {
     MambaSpec: Mamba,
     ParallelMixersSpec: ParallelMixers,
 }
-"""What computes a spec's mixer."""
+"""Build the module that computes a spec's mixer."""
 
 
 class DecoderLayer(nn.Module):
@@ -208,7 +208,7 @@ class DecoderLayer(nn.Module):
     def _read(
         self, norm: Norm | None, stream: ResidualStream, part: Part | None, scale: float
     ) -> tuple[Tensor | Quantized, Tensor]:
-        """What a part reads, and what its result is added to."""
+        """A part's input, and the stream that its result is added to."""
         if not self.spec.norms.into_stream:
             return _before(norm, stream, None if self.laurel is not None else part)
         normed = cast("Tensor", _before(norm, stream, None)[0])
@@ -249,7 +249,7 @@ class DecoderLayer(nn.Module):
         return LayerAdapters(*(None if each is None else each.on_cpu for each in slots))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         for role in ("before_mixer", "after_mixer", "before_feed_forward", "after_feed_forward"):
             if (norm := getattr(self, role)) is not None:
                 yield from norm.tensors(self.options.names.of_layer(role, self.layer))
@@ -303,7 +303,7 @@ def _normalised(norm: Norm | None, x: Tensor) -> Tensor:
 
 
 def _before(norm: Norm | None, stream: ResidualStream, part: Part | None) -> tuple[Tensor | Quantized, Tensor]:
-    """What a part reads, and the stream, which it is added to."""
+    """A part's input, and the stream that its result is added to."""
     if norm is None:
         x = summed(stream)
         return x, x

@@ -39,7 +39,7 @@ class VocabularyWeight(nn.Module):
         self.weight = own
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         yield plain(f"{name}.weight", self.weight[: self.tokens.size], self.tokens)
 
 
@@ -71,7 +71,7 @@ class Input(nn.Module):
         return x if self.norm is None else cast("Tensor", self.norm(x)[0])
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         yield from self.tokens.tensors(self.names.embedding)
         if self.projection is not None:
             yield from self.projection.tensors(self.names.embedding_in)
@@ -127,7 +127,7 @@ class HeadTransform(nn.Module):
         return activated if self.norm is None else cast("Tensor", self.norm(activated)[0])
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         yield from self.dense.tensors(f"{name}.dense")
         if self.norm is not None:
             yield from self.norm.tensors(f"{name}.norm")
@@ -161,12 +161,12 @@ class Head(VocabularyWeight):
         return product if out is None else out.copy_(product)
 
     def _logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """Those of this rank's part of the vocabulary."""
+        """Logits [R, vocab part] of this rank's part of the vocabulary."""
         scale, softcap = self.spec.scale, self.spec.softcap
         return self.options.compute.logits(hidden, self.weight, out, bias=self.bias, scale=scale, softcap=softcap)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it: where it is tied, perhaps a copy of the embedding, which is not read."""
+        """The head's tensors in a checkpoint. A tied head may have a copy of the embedding there, which is not read."""
         if self.transform is not None:
             yield from self.transform.tensors(self.options.names.head_transform)
         if self.projection is not None:

@@ -22,7 +22,7 @@ class ExpertMixture(Protocol):
 
 
 def all_experts(product: Product, x: Tensor, experts: Experts, chosen: Tensor, weights: Tensor) -> Tensor:
-    """The same by all experts for all tokens, whose weights are zero where they were not chosen.
+    """The mixture computed by all experts for all tokens; experts that were not chosen have the weight zero.
 
     On GPUs for experts without a gate, or of another activation than SiLU, which our kernels do not compute: nothing
     waits for the device.

@@ -100,7 +100,7 @@ class GatedDeltaNet(nn.Module):
         return (normed * F.silu(gate.float())).to(x.dtype)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
         yield from self.input.tensors(*(names.of_layer(role, layer) for role in _PARTS))
         yield from self._conv_tensors([f"{names.of_layer(role, layer)}.weight" for role in _CONVOLUTIONS])

@@ -108,7 +108,7 @@ class KimiDeltaAttention(nn.Module):
         return (normed.view(len(x), -1) * gate.float().sigmoid()).to(gate.dtype)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
         module = names.of_layer("attention", layer)
         yield from self.input.tensors(*self._inputs)

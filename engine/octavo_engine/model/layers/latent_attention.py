@@ -112,7 +112,7 @@ class LatentAttention(nn.Module):
         return self.output.add_to(residual, values.reshape(len(latent), -1))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names, layer, spec = self.options.names, self.layer, self.spec
         yield from self.compressed.tensors(*(names.of_layer(role, layer) for role in self._narrow))
         yield from self.query.tensors(names.of_layer(self._query_role, layer))
@@ -128,7 +128,7 @@ class LatentAttention(nn.Module):
         yield ignored(f"{names.of_layer('attention', layer)}.rotary_emb.inv_freq")
 
     def sequence_bytes(self) -> int:
-        """What one sequence takes in it besides its tokens: nothing."""
+        """Bytes that a sequence needs in this layer besides its cached tokens: none."""
         return 0
 
     def step_bytes(self) -> int:

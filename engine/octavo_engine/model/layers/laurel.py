@@ -33,7 +33,7 @@ class Laurel(nn.Module):
         return (stream + (read + cast("Tensor", self.norm(self.right(self.left(read)))[0]))) / math.sqrt(2)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names = self.options.names
         yield from self.left.tensors(names.of_layer("laurel_left", self.layer))
         yield from self.right.tensors(names.of_layer("laurel_right", self.layer))

@@ -103,7 +103,7 @@ class LightningAttention(nn.Module):
         return output
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
         yield from self.input.tensors(*(names.of_layer(role, layer) for role in _PARTS))
         yield from self.norm.tensors(names.of_layer("lightning_norm", layer))

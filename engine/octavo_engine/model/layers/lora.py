@@ -92,7 +92,7 @@ class LoraLayer:
         self.b = stored.mT if batch.kernels is not None else stored
         """[slots, rows, rank]"""
         self.on_cpu = None if batch.kernels is None else CPUAdapters(batch.kernels, self.a, stored, parts)
-        """The same for the C kernels."""
+        """The adapters' weights for the C kernels."""
         self.ranks = [[0] * len(parts) for _ in range(slots)]
         """The rank of each part of what is in a slot; 0: nothing."""
         self._weights: Any = None

@@ -30,7 +30,7 @@ class LowRank(nn.Module):
         return torch.cat([up(each.contiguous()) for up, each in zip(self.up, low, strict=True)], dim=-1)
 
     def tensors(self, *names: str) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it: of each projection the names `<name>.0` and `<name>.1`."""
+        """The tensors in a checkpoint: each projection has the names `<name>.0` and `<name>.1`."""
         yield from self.down.tensors(*(f"{name}.0" for name in names))
         for name, module in zip(names, self.up, strict=True):
             up = cast("Linear", module)

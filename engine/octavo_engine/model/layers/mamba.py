@@ -91,7 +91,7 @@ class Mamba(nn.Module):
         return self.output.add_to(residual, gated.to(gate.dtype))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         name = self.name
         yield from self.input.tensors(*(f"{name}.in_proj",) * 2)
         yield plain(f"{name}.conv1d.weight", self.conv, self.channels)

@@ -99,7 +99,7 @@ class Mamba2(nn.Module):
         return self.output.add_to(residual, gated.to(gate.dtype))
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         name = self.name
         yield from self.input.tensors(*(f"{name}.in_proj",) * 5)
         sizes = [part.size for part in self.convolved]

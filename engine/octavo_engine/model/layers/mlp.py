@@ -104,7 +104,7 @@ class MLP(nn.Module):
         return gate if self.spec.gate_scale == 1 else gate * self.spec.gate_scale
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it, but for adapters."""
+        """The layer's tensors in a checkpoint, without adapters."""
         names = self.options.names
         yield from self.gate_up.tensors(*self.names[:-1])
         if self.inner_norm is not None:

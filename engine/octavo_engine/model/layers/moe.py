@@ -165,7 +165,7 @@ class MoE(nn.Module):
         return parts.view(*chosen.shape, -1).sum(dim=1)
 
     def _beside_zero_experts(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """The same where some of the chosen experts give what they read, which the first rank adds."""
+        """The mixture's result where some chosen experts are zero experts, whose input the first rank adds."""
         zero = chosen >= self.spec.num_experts
         others = chosen.masked_fill(zero, 0), weights.masked_fill(zero, 0)
         mixture = self.options.compute.mixture(x, self.experts, *others)
@@ -173,7 +173,7 @@ class MoE(nn.Module):
         return mixture if self.options.ranks.on_first_rank(x) is None else mixture + share * x
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names, layer = self.options.names, self.layer
         yield from self.router.tensors(names.of_layer("router", layer))
         if self.correction is not None:

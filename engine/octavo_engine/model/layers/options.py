@@ -17,7 +17,7 @@ from octavo_engine.model.quantization.unquantized import UNQUANTIZED
 
 @dataclass(frozen=True, slots=True)
 class LayerOptions:
-    """The same for every layer; on the device `meta` nothing is allocated, which is enough for a plan."""
+    """Options shared by all layers; on the device `meta` nothing is allocated, which is enough for a memory plan."""
 
     ranks: Collectives
     compute: Compute
@@ -33,11 +33,11 @@ class LayerOptions:
     """What the files of a larger model call tensors."""
 
     def method(self, layer: int, *roles: str) -> LinearMethod:
-        """That of the linear layer whose projections have these roles in `names`."""
+        """The linear method of the layer whose projections have these roles in `names`."""
         return self.method_of(*(self.names.of_layer(role, layer) for role in roles))
 
     def method_of(self, *names: str) -> LinearMethod:
-        """That of the linear layer whose projections are called so; where they differ, it is computed in `dtype`."""
+        """The linear method of a layer whose projections have these names; dequantized where theirs differ."""
         found = tuple(self.stored_by(name) for name in names)
         return found[0] if len(set(found)) == 1 else Dequantized(found)
 
@@ -46,7 +46,7 @@ class LayerOptions:
         return UNQUANTIZED if self.quantization is None else self.quantization.method(*self.stored_names.stored(name))
 
     def head_stored_by(self, name: str) -> LinearMethod:
-        """The same of the head, which most schemes leave as it is."""
+        """The linear method of the head, which most schemes leave unquantized."""
         return self.stored_by(name) if self.quantization is not None and self.quantization.head else UNQUANTIZED
 
     def alignment(self, *names: str) -> int:

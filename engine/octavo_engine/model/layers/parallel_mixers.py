@@ -53,7 +53,7 @@ class ParallelMixers(nn.Module):
         return product if residual is None else ResidualSum(product, residual)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         yield from self.attention.tensors()
         yield from self.state_mixer.tensors()
 

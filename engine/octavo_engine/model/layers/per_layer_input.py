@@ -18,7 +18,7 @@ _FLOAT32_BYTES = 4
 
 
 class PerLayerEmbedding(nn.Module):
-    """What all layers get, computed once for a step."""
+    """The per-layer inputs of all layers, computed once in a step."""
 
     def __init__(self, spec: PerLayerInputSpec, hidden_size: int, num_layers: int, options: LayerOptions) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class PerLayerEmbedding(nn.Module):
         return (normed + embedded.view_as(normed)) * 2**-0.5
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names = self.options.names
         yield from self.embedding.tensors(names.per_layer_embedding)
         yield from self.projection.tensors(names.per_layer_projection)
@@ -69,7 +69,7 @@ class PerLayerInput(nn.Module):
         return cast("Tensor", self.norm(self.output(gated))[0])
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names = self.options.names
         yield from self.gate.tensors(names.of_layer("per_layer_gate", self.layer))
         yield from self.output.tensors(names.of_layer("per_layer_output", self.layer))

@@ -22,7 +22,7 @@ GatedProduct = Callable[[Tensor, Tensor, Tensor | None, str], Tensor | None]
 """x [T, in], weight [2 * inner, in], bias and an activation's name to act(gate) * up [T, inner] in one pass, where
 [gate up] are x times the two halves of the weight; None where it does not know how to."""
 CodedProduct = Callable[[Tensor, CodedWeight, Tensor | None, Tensor | None], Tensor | None]
-"""The same as `Product` with a weight of 4 or 8 bits; None where it does not know how to."""
+"""Like `Product`, with a weight of 4 or 8 bits; None where it is not supported."""
 LogitsProduct = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """x [T, in], weight [vocabulary, in] to logits [T, vocabulary], into the third argument if it is given."""
 

@@ -28,7 +28,7 @@ class Carrying:
 
 
 LayerStream = ResidualStream | Carrying
-"""What a layer gives to the next."""
+"""The values that a layer passes to the next."""
 
 
 def summed(stream: ResidualStream) -> Tensor:

@@ -29,7 +29,7 @@ class ShardedNorm(nn.Module):
         return self.weight * (wide * torch.rsqrt(squares / self.size.total + self.eps)).to(x.dtype)
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         yield plain(f"{name}.weight", self.weight, self.size)
 
     def step_bytes(self) -> int:

@@ -60,7 +60,7 @@ class SharedBlock(nn.Module):
         return product
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it; what it shares belongs to another layer."""
+        """The layer's tensors in a checkpoint; shared ones belong to another layer."""
         names, layer = self.options.names, self.layer
         if self.spec.weights_of_layer is None:
             yield from self.attention.tensors()

@@ -35,7 +35,7 @@ class SharedExpert(nn.Module):
         return result if self.gate is None else self.gate(x).sigmoid() * result
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         yield from self.mlp.tensors()
         if self.gate is not None:
             yield from self.gate.tensors(self.options.names.of_layer("shared_expert_gate", self.layer))

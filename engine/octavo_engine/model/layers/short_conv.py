@@ -58,7 +58,7 @@ class ShortConv(nn.Module):
         return self.output.add_to(residual, after * convolved)
 
     def tensors(self) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of it."""
+        """The layer's tensors in a checkpoint."""
         names = self.options.names
         conv = names.of_layer("conv", self.layer)
         yield from self.input.tensors(*(names.of_layer("conv_input", self.layer),) * 3)
@@ -68,7 +68,7 @@ class ShortConv(nn.Module):
         yield from self.output.tensors(names.of_layer("conv_output", self.layer))
 
     def sequence_bytes(self) -> int:
-        """What one sequence takes in it besides its tokens: nothing."""
+        """Bytes that a sequence needs in this layer besides its cached tokens: none."""
         return 0
 
     def step_bytes(self) -> int:

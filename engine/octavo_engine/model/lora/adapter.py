@@ -66,7 +66,7 @@ def encode_write(write: AdapterWrite) -> bytes:
 
 
 def decode_write(data: bytes) -> AdapterWrite:
-    """What `encode_write` was given."""
+    """Decode the result of `encode_write`."""
     values = json.loads(data)
     modules = tuple(AdapterModule(**module) for module in values["modules"])
     return AdapterWrite(**{**values, "modules": modules})
@@ -111,7 +111,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class AdapterLimits:
-    """What adapters the engine can take."""
+    """Limits of the adapters that the engine accepts."""
 
     names: ModuleNames
     max_rank: int

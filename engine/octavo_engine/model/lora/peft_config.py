@@ -66,7 +66,7 @@ class PeftConfig:
         return int(_first(self.rank_pattern, module, self.rank))
 
     def scale(self, module: str) -> float:
-        """What a module's product is multiplied with."""
+        """The factor of a module's product."""
         rank = self.rank_of(module)
         return _first(self.alpha_pattern, module, self.alpha) / (math.sqrt(rank) if self.rslora else rank)
 

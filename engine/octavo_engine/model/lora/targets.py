@@ -84,7 +84,7 @@ def find_targets(decoder: Decoder, *, gguf: bool) -> dict[str, Target]:
 
 
 def module_names(decoder: Decoder, targets: Mapping[str, Target]) -> ModuleNames:
-    """What an adapter for this decoder may name."""
+    """The linear layers that an adapter for this decoder may name."""
     names = decoder.spec.names
     refused = {
         names.head.rpartition(".")[2]: "adapters of the head are not supported",

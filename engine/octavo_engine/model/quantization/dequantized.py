@@ -45,7 +45,7 @@ class DequantizedProjection:
         self._missing = 0
 
     def tensors(self, name: str) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of the projection `name`."""
+        """The tensors of the projection `name` in a checkpoint."""
         projection = Projection(name, slice(0, self._rows.size), self._rows, self._columns, has_bias=self._has_bias)
         stored = [
             transposed(tensor) if tensor.as_columns else tensor
@@ -100,7 +100,7 @@ class Dequantized:
         return UNQUANTIZED.create(shape, dtype, device, fp8_products=fp8_products)
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """Those of the method that it is stored by."""
+        """The tensors of the method that the checkpoint's weight is stored with."""
         method = self.stored_by[projection.index]
         if method is UNQUANTIZED:
             yield from UNQUANTIZED.tensors(weights, projection)

@@ -31,7 +31,7 @@ _REPEATED = (ops.MAX_REPEAT, ops.MIN_REPEAT, ops.POSSESSIVE_REPEAT)
 
 
 def expressions(config: Fields, texts: Iterable[str], *, most_ways: int = _MOST_WAYS) -> tuple[re.Pattern[str], ...]:
-    """Those of one list; ModelLoadError if one is none, or if matching a name could take long."""
+    """Compile the patterns of one list; ModelLoadError if one is not valid, or if matching a name could take long."""
     texts, found, left = list(texts), list[re.Pattern[str]](), most_ways
     if len(texts) > _MOST:
         raise ModelLoadError(f"{config.origin}: {len(texts)} patterns in a list, more than {_MOST}")

@@ -47,7 +47,7 @@ class StoredNames:
     divides: bool
     """Whether that is what numbers are divided by."""
     activations: str
-    """What is said of activations, which nothing reads."""
+    """The tensor of activation scales, which is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +119,13 @@ class FP4(WeightOnly):
         return result
 
     def _numbers(self, weights: Weights, rows: slice) -> Tensor:
-        """Those of some rows, float32."""
+        """The dequantized numbers of some rows, float32 [rows, columns]."""
         numbers = looked_up(E2M1, unpack(weights.weight[rows], 4))
         numbers.view(len(numbers), -1, self.group_size).mul_(self._scales(weights, rows).unsqueeze(-1))
         return numbers
 
     def _scales(self, weights: Weights, rows: slice) -> Tensor:
-        """Those of groups, float32 [rows, groups]."""
+        """The scales of some rows' groups, float32 [rows, groups]."""
         stored = cast("Tensor", weights.scale)[rows]
         if weights.row_scale is None:
             return looked_up(E8M0, stored)

@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 _PIECE_BYTES = 10
 """Most that is alive for one of them: its code as a byte and as an index, its number in float32."""
 _ACT_ORDER_BYTES = 16
-"""The same where each has its own scale and zero."""
+"""Bytes for each number where each has its own scale and zero."""
 WORD_BITS = 32
 """Published formats put codes into words of so many bits, so that ranks are cut between words."""
 
@@ -105,7 +105,7 @@ class Grouped(WeightOnly):
         return weights
 
     def _coded(self, weights: Weights, columns: int) -> CodedWeight | None:
-        """As the kernels for CPUs read it; None: they know neither tables nor columns in groups in no order."""
+        """The weight for the C kernels; None where it has a table or act-order, which they do not read."""
         if self.act_order or self.table is not None or self.wide:
             return None
         part = CodedPart(
@@ -121,7 +121,7 @@ class Grouped(WeightOnly):
         return CodedWeight([part])
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """What the format's own function says."""
+        """The tensors that the format's own function gives."""
         yield from self.stored(self, weights, projection)
 
     def scratch_bytes(self, weights: Weights) -> int:

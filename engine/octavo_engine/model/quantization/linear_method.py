@@ -35,7 +35,7 @@ class Weights:
     super_scale: nn.Parameter | None = None
     """What scales are multiplied with, where those are whole numbers; its shape is the method's choice."""
     super_minimum: nn.Parameter | None = None
-    """The same for minima."""
+    """What minima are multiplied with."""
     column_groups: nn.Parameter | None = None
     """Which column of `scale` each column of the weight has, int32 [parts, in]; None: consecutive ones share one."""
     parts: tuple[int, ...] = ()
@@ -55,7 +55,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class LinearShape:
-    """What a rank has of a linear layer's weight."""
+    """The shape of a rank's part of a linear layer's weight."""
 
     parts: tuple[int, ...]
     """The rows of each projection."""
@@ -76,7 +76,7 @@ class Projection:
     rows: slice
     """Which rows of the layer's parameters are its own."""
     stored_rows: Span
-    """What the rank has of the projection's rows."""
+    """The rank's part of the projection's rows."""
     columns: Span
     order: Tensor | None = None
     """Which of its own rows each stored row is; None: the same one."""
@@ -129,7 +129,7 @@ class LinearMethod(Protocol):
         """
 
     def tensors(self, weights: Weights, projection: Projection) -> Iterator[CheckpointTensor]:
-        """What a checkpoint has of one projection, and how it fills the weights."""
+        """One projection's tensors in a checkpoint, and how they fill the weights."""
 
     def input_scaling(self, weights: Weights) -> Scaling | None:
         """How inputs are to be quantized before `apply`, which else does it; None: not at all."""

@@ -16,9 +16,9 @@ class Scheme:
     """A way to store weights: who says so, in a checkpoint or by a flag."""
 
     name: str
-    """That of `--quantization`, where the scheme can quantize while weights are loaded."""
+    """The name for `--quantization`, where the scheme can quantize while weights are loaded."""
     online: LinearMethod | None
-    """What the flag makes of weights in 16 or 32 bits."""
+    """The method with which the flag quantizes weights of 16 or 32 bits while they are loaded."""
     supported: str
     """Which checkpoints are read, for messages."""
     _: KW_ONLY

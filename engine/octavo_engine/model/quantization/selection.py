@@ -28,7 +28,7 @@ class Rule:
     """Components that follow one another somewhere in a name, as in `layers.3` or `mlp.gate`."""
     ends: tuple[str, ...] = ()
     patterns: tuple[re.Pattern[str], ...] = ()
-    """That names begin with."""
+    """Patterns that names begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Quantization:
     _tests: list[tuple[int, Callable[[str], object]]] = field(
         default_factory=list, init=False, compare=False, repr=False
     )
-    """What rules say other than that, in their order."""
+    """Exceptions to it, in order."""
     _found: dict[tuple[str, ...], LinearMethod] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Quantization:
         return " and ".join(dict.fromkeys(method.name for method in self.methods if method is not UNQUANTIZED))
 
     def method(self, *names: str) -> LinearMethod:
-        """That of the module that has these names, in this program and in files."""
+        """The linear method of the module that has these names, in this program and in files."""
         if names not in self._found:
             first = min((index for name in names for index in self._matches(name)), default=None)
             self._found[names] = self.default if first is None else self.rules[first].method
@@ -101,7 +101,7 @@ def left_out(config: Fields, names: Iterable[str]) -> Rule:
 
 
 def left_out_by_wildcards(config: Fields, names: Iterable[str]) -> Rule:
-    """The same in a list as modelopt writes it: names of modules and of what holds them, `*` for anything."""
+    """A rule from a list as modelopt writes it: names of modules and of their parents, `*` for anything."""
     plain = [name for name in names if "*" not in name and "?" not in name]
     texts = [fnmatch.translate(name) for name in names if "*" in name or "?" in name]
     return Rule(parts=frozenset(plain), patterns=expressions(config, texts))

@@ -35,7 +35,7 @@ class ALiBiSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputGateSpec:
-    """What heads give is multiplied with an activation of one more projection of their input (arXiv 2505.06708)."""
+    """The heads' results are multiplied with an activation of one more projection of the input (arXiv 2505.06708)."""
 
     activation: Literal["sigmoid", "softplus"] = "sigmoid"
     per_head: bool = False
@@ -91,12 +91,12 @@ class AttentionSpec:
 
     @property
     def rope_size(self) -> int:
-        """What is rotated of a head, or would be: all of it, or its first part."""
+        """Dimensions of a head that RoPE rotates, or would rotate: all of them, or the first ones."""
         return self.head_dim
 
     @property
     def kv_group(self) -> KVGroupSpec | None:
-        """What it keeps in the KV cache, without layers; None: nothing, as it reads another layer's, or the prompt."""
+        """Its part of the KV cache, without layer numbers; None if it reads another layer's, or is not causal."""
         if self.kv_of_layer is not None or not self.causal:
             return None
         kind = "full" if self.window is None else "sliding"
@@ -150,12 +150,12 @@ class LatentAttentionSpec:
 
     @property
     def rope_size(self) -> int:
-        """What is rotated of a head, or would be."""
+        """Dimensions of a head that RoPE rotates, or would rotate."""
         return self.rotary_dim
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps in the KV cache, without layers."""
+        """Its part of the KV cache, without layer numbers."""
         return KVGroupSpec("full", (), 1, self.head_dim, latent=self.latent)
 
     @property

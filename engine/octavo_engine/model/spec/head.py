@@ -1,4 +1,4 @@
-"""What makes logits of the last hidden states: of tokens, or of classes."""
+"""Heads: logits of tokens or of classes, computed from the last hidden states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HeadTransformSpec:
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """What makes logits of the last hidden states: times `scale`, then softcap * tanh(logit / softcap)."""
+    """The head's logits are multiplied with `scale`, then become softcap * tanh(logit / softcap)."""
 
     tied: bool
     """Whether its weight is the embedding's."""
@@ -33,12 +33,12 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierSpec:
-    """What makes logits of classes, or one score, of the vector that stands for a text or a pair of texts."""
+    """A classifier: logits of classes, or one score, computed from the pooled vector of a text or a pair of texts."""
 
     labels: tuple[str, ...]
     """The names of the classes, one for each logit."""
     activation: Literal["softmax", "sigmoid", "identity"]
-    """What makes probabilities of logits."""
+    """The function from logits to probabilities."""
     pooling: Literal["last", "cls", "mean"] = "last"
     """Which hidden states the vector is made of: the last token's, the first one's, or the mean of all."""
     bias: bool = False

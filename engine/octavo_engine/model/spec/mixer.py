@@ -24,13 +24,13 @@ class ParallelMixersSpec:
     input_scales: tuple[float, float] = (1.0, 1.0)
     """What the input of each is multiplied with first, attention's before the other's."""
     output_scales: tuple[float, float] = (1.0, 1.0)
-    """The same of the results."""
+    """Factors of the two results, attention's first."""
 
 
 AttentionMixer = AttentionSpec | LatentAttentionSpec
 StateMixer = (
     ShortConvSpec | Mamba2Spec | MambaSpec | GatedDeltaNetSpec | KimiDeltaAttentionSpec | LightningAttentionSpec
 )
-"""Those that keep a state of a sequence instead of its tokens."""
+"""Mixers that keep one state for a sequence instead of keys and values of its tokens."""
 Mixer = AttentionMixer | StateMixer | ParallelMixersSpec
-"""What mixes tokens with those before them."""
+"""All kinds of mixers."""

@@ -52,7 +52,7 @@ class ModelSpec:
     head: HeadSpec | None
     """None: the model does not generate, what it gives are hidden states."""
     classifier: ClassifierSpec | None = None
-    """What such a model makes of them; None: vectors that stand for texts."""
+    """How such a model classifies texts; None: it gives embeddings."""
     embedding_scale: float = 1.0
     embedding_size: int | None = None
     """Of the vectors that stand for tokens, if it is not `hidden_size`: they are projected to that, and the last hidden
@@ -81,7 +81,7 @@ class ModelSpec:
 
     @property
     def attention_mixers(self) -> tuple[AttentionMixer, ...]:
-        """Those of the layers that attend."""
+        """The attention mixers of all layers that have one."""
         found = (layer.attention for layer in self.layers)
         return tuple(mixer for mixer in found if mixer is not None)
 

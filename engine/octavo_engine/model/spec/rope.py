@@ -24,7 +24,7 @@ class RopeSpec:
     beta_fast: float = 32.0
     """YaRN's: pairs that rotate more often than this within `original_max_position` stay as they are."""
     beta_slow: float = 1.0
-    """Those that rotate less often are slower by `factor`."""
+    """YaRN's: pairs that rotate less often than this are slower by `factor`."""
     truncate: bool = True
     """Whether the range between is widened to whole pairs."""
     attention_factor: float = 1.0

@@ -25,7 +25,7 @@ class ShortConvSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps of a sequence, without layers: the inputs of the convolution that its next token sees."""
+        """The state of a sequence, without layer numbers: the inputs of the convolution that its next token sees."""
         return KVGroupSpec("recurrent", (), 0, 0, states=(StateSpec((self.width - 1) * self.channels),))
 
 
@@ -65,7 +65,7 @@ class Mamba2Spec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        """The state of a sequence, without layer numbers: the convolution's last inputs, and the state in float32."""
         channels = self.num_heads * self.head_dim + 2 * self.num_groups * self.state
         conv = StateSpec((self.width - 1) * channels)
         state = StateSpec(self.num_heads * self.head_dim * self.state, torch.float32)
@@ -97,7 +97,7 @@ class MambaSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        """The state of a sequence, without layer numbers: the convolution's last inputs, and the state in float32."""
         conv, state = StateSpec((self.width - 1) * self.channels), StateSpec(self.state * self.channels, torch.float32)
         return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
 
@@ -126,7 +126,7 @@ class GatedDeltaNetSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps of a sequence, without layers: the convolution's last inputs, and the state in float32."""
+        """The state of a sequence, without layer numbers: the convolution's last inputs, and the state in float32."""
         channels = 2 * self.num_kv_heads * self.key_dim + self.num_heads * self.value_dim
         conv = StateSpec((self.width - 1) * channels)
         state = StateSpec(self.num_heads * self.key_dim * self.value_dim, torch.float32)
@@ -161,7 +161,7 @@ class KimiDeltaAttentionSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps of a sequence, without layers: the convolutions' last inputs, and the state in float32."""
+        """The state of a sequence, without layer numbers: the convolutions' last inputs, and the state in float32."""
         conv = StateSpec((self.width - 1) * 3 * self.num_heads * self.head_dim)
         state = StateSpec(self.num_heads * self.head_dim**2, torch.float32)
         return KVGroupSpec("recurrent", (), 0, 0, states=(conv, state))
@@ -190,6 +190,6 @@ class LightningAttentionSpec:
 
     @property
     def kv_group(self) -> KVGroupSpec:
-        """What it keeps of a sequence, without layers: the state in float32."""
+        """The state of a sequence, without layer numbers: one state in float32."""
         state = StateSpec(self.num_heads * self.head_dim**2, torch.float32)
         return KVGroupSpec("recurrent", (), 0, 0, states=(state,))

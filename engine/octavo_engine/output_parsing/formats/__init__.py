@@ -12,7 +12,7 @@ from octavo_engine.output_parsing.formats.qwen3_coder import QWEN3_CODER
 from octavo_engine.output_parsing.formats.tool import Format
 
 _ALL = (HARMONY, QWEN3_CODER, GLM, DEEPSEEK, MISTRAL, HERMES, PYTHONIC, LLAMA3_JSON)
-"""Those that are recognised by more of a template come first."""
+"""Formats that need more of a template to be recognised come first."""
 
 FORMATS: dict[str, Format] = {format_.name: format_ for format_ in _ALL}
 

@@ -42,7 +42,7 @@ class Format:
     """How a family of models writes calls of tools."""
 
     name: str
-    """As vLLM's --tool-call-parser has it."""
+    """The name, as in vLLM's --tool-call-parser."""
     parse: Callable[[StreamedText, Mapping[str, Tool]], Steps[Event]]
     """Reads one answer, given the tools by name."""
     in_template: Sequence[str]

@@ -27,7 +27,7 @@ class TokenCount(msgspec.Struct):
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """What is asked for; APIError 400."""
+    """The checked request; APIError 400 if it is not valid."""
     body = parse(MessagesBody, raw)
     _check(body)
     try:

@@ -30,7 +30,7 @@ class TextBlock(Body):
 
 
 class ThinkingBlock(Body):
-    """What an earlier answer had as its reasoning."""
+    """The reasoning of an earlier answer."""
 
     type: Literal["thinking"]
     thinking: Text
@@ -70,7 +70,7 @@ Texts = Annotated[list[TextBlock], Field(max_length=_MAX_BLOCKS), BeforeValidato
 
 
 class ToolResultBlock(Body):
-    """What a tool gave for a call."""
+    """The result of a tool call."""
 
     type: Literal["tool_result"]
     tool_use_id: _Id

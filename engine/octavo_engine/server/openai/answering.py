@@ -82,7 +82,7 @@ async def answer(
 async def answer_whole(
     serving: Serving, request: Request, job: str, writer: Callable[[str, PreparedRequest], WholeWriter]
 ) -> Response:
-    """The same for an endpoint that has no streams."""
+    """Answer a request of an endpoint that has no streams."""
     if (begun := await _begin(serving, request, job)) is None:
         return Response(status_code=499)
     return await _whole(serving, request, begun, writer(serving.names[0], begun.asked))

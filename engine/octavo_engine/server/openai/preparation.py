@@ -171,7 +171,7 @@ _MEANINGS: Mapping[str, Callable[[Any], Any]] = {
     "seed": lambda asked: asked % (1 << 63),
     "logit_bias": lambda asked: tuple((int(token), bias) for token, bias in asked.items()),
 }
-"""What the engine is given for a client's value of a field, where that is not the value itself."""
+"""Conversions of a client's value of a field to the engine's value, where the two differ."""
 
 
 def _check_tokens(body: GenerationBody, ready: EngineInfo) -> None:

@@ -19,12 +19,12 @@ _THINK, _THINK_END = "<think>", "</think>"
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """What is asked for; APIError 400."""
+    """The checked request; APIError 400 if it is not valid."""
     return prepare_body(model, parse(ChatCompletionBody, raw))
 
 
 def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedRequest:
-    """What a checked body asks for; APIError 400."""
+    """The request that a checked body makes; APIError 400 if it cannot be served."""
     logprobs = top_logprobs(body)
     grammar, demanded = grammar_of(body), demanded_grammar(body)
     if grammar is not None and demanded is not None:

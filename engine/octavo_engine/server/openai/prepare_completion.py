@@ -17,7 +17,7 @@ _DEFAULT_MAX_TOKENS = 16
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """What is asked for; APIError 400."""
+    """The checked request; APIError 400 if it is not valid."""
     body = parse(CompletionBody, raw)
     check_sequences(body, len(body.prompt), body.logprobs)
     prompts = _encode_prompts(model, body)

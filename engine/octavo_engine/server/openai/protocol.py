@@ -136,7 +136,7 @@ class SamplingFields(Body):
     """The lower, the earlier."""
 
     def given_sampling(self) -> dict[str, Any]:
-        """These fields, as far as the request has them, for the body of another endpoint."""
+        """The sampling fields that the request sets, for the body of another endpoint."""
         return {name: value for name in SamplingFields.model_fields if (value := getattr(self, name)) is not None}
 
 
@@ -173,13 +173,13 @@ class Message(Body):
     content: Content = None
     name: Annotated[str, Field(max_length=256)] | None = None
     reasoning_content: Text | None = None
-    """What an earlier answer had as its reasoning, for templates that want it back."""
+    """The reasoning of an earlier answer, for templates that render it."""
     reasoning: Annotated[Text | None, BeforeValidator(_only_text)] = None
-    """The same by vLLM's name."""
+    """`reasoning_content` under vLLM's name."""
     tool_calls: ToolCalls | None = None
     tool_call_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     refusal: Text | None = None
-    """What an earlier answer had instead of content."""
+    """The refusal that an earlier answer had instead of content."""
     function_call: NotYet = None
 
     @model_validator(mode="after")

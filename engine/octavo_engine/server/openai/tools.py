@@ -79,7 +79,7 @@ Choice = Annotated[
 
 
 class CalledFunction(_Body):
-    """What a call in an earlier answer called."""
+    """The function that a call in an earlier answer named."""
 
     name: Annotated[str, Field(max_length=256)]
     arguments: Annotated[str, Field(max_length=MAX_CHARACTERS)]

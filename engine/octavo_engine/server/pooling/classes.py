@@ -31,7 +31,7 @@ class Classified(msgspec.Struct, kw_only=True):
 
 
 class Classes(msgspec.Struct, kw_only=True):
-    """Those of all texts."""
+    """The classes of all texts of a request."""
 
     id: str
     object: Literal["list"] = "list"

@@ -37,7 +37,7 @@ class EmbeddingObject(msgspec.Struct, kw_only=True):
 
 
 class PoolingObject(msgspec.Struct, kw_only=True):
-    """The same in the shape of /pooling."""
+    """A vector in the response shape of /pooling."""
 
     object: Literal["pooling"] = "pooling"
     index: int

@@ -23,7 +23,7 @@ MAX_NUMBERS = 1 << 21
 
 
 def embedding(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """What /v1/embeddings asks for; APIError 400."""
+    """The checked request of /v1/embeddings; APIError 400 if it is not valid."""
     body = parse(EmbeddingBody, raw)
     info = _vectors(model)
     dimensions = body.dimensions
@@ -51,7 +51,7 @@ def _check_numbers(inputs: int, each: int, called: str) -> None:
 
 
 def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """What /classify asks for; APIError 400."""
+    """The checked request of /classify; APIError 400 if it is not valid."""
     body = parse(ClassifyBody, raw)
     info = model.ready.classifier
     if info is None:
@@ -63,7 +63,7 @@ def classify(model: LoadedModel, raw: bytes) -> PreparedRequest:
 
 
 def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """What /v1/score asks for; APIError 400."""
+    """The checked request of /v1/score; APIError 400 if it is not valid."""
     body = parse(ScoreBody, raw)
     if (sides := body.sides()) is None:
         message = "text_1 and text_2 (or queries and documents): both are needed"
@@ -76,7 +76,7 @@ def score(model: LoadedModel, raw: bytes) -> PreparedRequest:
 
 
 def rerank(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """What /v1/rerank asks for; APIError 400."""
+    """The checked request of /v1/rerank; APIError 400 if it is not valid."""
     body = parse(RerankBody, raw)
     documents = () if body.return_documents is False else tuple(body.documents)
     options = PooledOptions(documents=documents, top_n=body.top_n or None)

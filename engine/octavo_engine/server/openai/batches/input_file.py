@@ -17,7 +17,7 @@ from octavo_engine.server.openai.batches.objects import LineError
 MAX_LINES = 50_000
 MAX_LINE_BYTES = 1 << 20
 _MOST_ERRORS = 50
-"""That a batch shows; the file is not read any further."""
+"""Errors that a batch reports; after these the file is not read any further."""
 _LINES_AT_ONCE = 50
 _PAUSE = 0.001
 """Seconds after so many lines, in which other threads get the interpreter's lock."""

@@ -31,7 +31,7 @@ QUIET_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an endpoint answered."""
+    """The response of an endpoint."""
 
     status: int
     request_id: str

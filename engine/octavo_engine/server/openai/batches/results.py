@@ -40,7 +40,7 @@ class Results:
         self._sizes: list[int] = []
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Future[None]] = set()
-        """Those that go on if the line is cancelled that waits for one."""
+        """Writes under way, which go on if the batch line that waits for one is cancelled."""
         self.done: set[int] = set()
         """Numbers of the lines that have ended."""
 

@@ -41,7 +41,7 @@ _ID = re.compile(r"file-[0-9a-f]{32}", re.ASCII)
 
 @dataclass(slots=True)
 class Owned:
-    """What one API key has here."""
+    """The files and batches of one API key."""
 
     folder: Path
     name: str
@@ -99,7 +99,7 @@ class Storage:
         return list(self._owners.values())
 
     def of(self, key_name: str) -> Owned:
-        """What this key has; other keys see none of it."""
+        """The files and batches of this key; other keys cannot see them."""
         if (found := self._owners.get(key_name)) is None:
             folder = self._folder / (f"key-{key_name}" if key_name else _NO_KEY)
             found = self._owners[key_name] = Owned(folder, key_name)

@@ -26,7 +26,7 @@ Content = OutputText | ReasoningText
 
 
 class MessageItem(msgspec.Struct, tag="message", kw_only=True):
-    """What the model says to people."""
+    """The message of the model for people."""
 
     id: str
     status: str
@@ -35,7 +35,7 @@ class MessageItem(msgspec.Struct, tag="message", kw_only=True):
 
 
 class ReasoningItem(msgspec.Struct, tag="reasoning", kw_only=True):
-    """What the model says to itself first."""
+    """The reasoning of the model."""
 
     id: str
     status: str

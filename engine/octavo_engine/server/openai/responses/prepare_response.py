@@ -17,7 +17,7 @@ _NAMES = {"messages": "input", "response_format": "text.format"}
 
 
 def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
-    """What is asked for; APIError 400."""
+    """The checked request; APIError 400 if it is not valid."""
     body = parse(ResponsesBody, raw)
     try:
         prepared = prepare_chat.prepare_body(model, chat_body(body))

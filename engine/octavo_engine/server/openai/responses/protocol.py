@@ -61,7 +61,7 @@ class FunctionCallItem(Body):
 
 
 class FunctionCallOutputItem(Body):
-    """What a tool gave for a call."""
+    """The result of a tool call."""
 
     type: Literal["function_call_output"]
     call_id: _Id
