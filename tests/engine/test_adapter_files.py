@@ -12,8 +12,9 @@ import torch
 from adapters import PREFIX, write_adapter
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
+from octavo_engine.model.lora import adapter as adapter_module
 from octavo_engine.model.lora.adapter import Adapter, AdapterLimits, read_adapter
-from octavo_engine.model.lora.peft_config import read_peft_config
+from octavo_engine.model.lora.peft_config import PeftConfig, read_peft_config
 from octavo_engine.model.lora.targets import ModuleNames, ModuleShape
 from octavo_engine.model.names import StoredNames
 from octavo_engine.model.source import resolve_adapter
@@ -154,6 +155,29 @@ def test_a_spoilt_directory_is_refused(
     assert all(word in str(error.value) for word in words), error.value
     assert str(tmp_path) in str(error.value)
     assert isinstance(error.value, AdapterNotFoundError) == missing
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_files_that_change_while_they_are_read_are_refused(
+    replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else weights of one adapter could be computed with the scale of another, or be half of each."""
+    folder, other = write_adapter(tmp_path / "a", tensors(), CONFIG), tmp_path / "b"
+    read_config = adapter_module.read_peft_config
+
+    def then_saved_anew(directory: Path) -> PeftConfig:
+        config = read_config(directory)
+        write_adapter(other if replaced else folder, tensors(), {**CONFIG, "lora_alpha": 160})
+        if replaced:
+            for file in other.iterdir():
+                file.replace(folder / file.name)
+        return config
+
+    monkeypatch.setattr(adapter_module, "read_peft_config", then_saved_anew)
+    with pytest.raises(ModelLoadError, match="changed while they were read"):
+        read_adapter(folder, LIMITS)
+    monkeypatch.undo()
+    assert read_adapter(folder, LIMITS).modules[0].scale == 40
 
 
 @pytest.mark.parametrize("path", ["", "/no/such/place", "three/parts/here", "x" * 5000, "a\0b"])

@@ -19,7 +19,7 @@ import numpy as np
 
 from octavo_engine.errors import AdapterNotFoundError, ModelLoadError
 from octavo_engine.model.checkpoint import FLOATS
-from octavo_engine.model.lora.peft_config import PeftConfig, read_peft_config
+from octavo_engine.model.lora.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 from octavo_engine.model.lora.targets import ModuleNames, ModuleShape
 from octavo_engine.model.model_file import open_file
 from octavo_engine.model.safetensors_file import TensorHeader, read_header
@@ -120,11 +120,17 @@ class AdapterLimits:
 
 
 def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
-    """The adapter in a directory as PEFT saves it; ModelLoadError says what is wrong with it."""
+    """The adapter in a directory as PEFT saves it; ModelLoadError says what is wrong with it.
+
+    That of one moment: weights of one adapter with the scale of the one that takes its place are refused.
+    """
+    versions = _versions(directory)
     config = read_peft_config(directory)
     if config.rank > limits.max_rank and not config.rank_pattern:
         raise _too_large(directory, config.rank, limits.max_rank)
     file, digest, size = _copy(directory, _most_bytes(limits))
+    if _versions(directory) != versions:
+        raise ModelLoadError(f"{directory}: its files were changed while they were read; load it again")
     path = Path(file.path)
     try:
         headers = read_header(path).tensors
@@ -135,6 +141,13 @@ def read_adapter(directory: Path, limits: AdapterLimits) -> Adapter:
         raise ModelLoadError(f"{directory / WEIGHTS_FILE}: {text}") from None
     digest.update(json.dumps([[module.name, module.scale] for module in modules]).encode())
     return Adapter(digest.hexdigest(), max(module.rank for module in modules), tuple(modules), size, file)
+
+
+def _versions(directory: Path) -> list[tuple[int, int, int]]:
+    """What changes when a file is written to, or another one takes its place."""
+    files = (directory / name for name in (CONFIG_FILE, WEIGHTS_FILE))
+    found = [file.stat() for file in files if file.exists()]
+    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found]
 
 
 def _too_large(where: Path, rank: int, most: int) -> ModelLoadError:
