@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from concurrent import futures
 from concurrent.futures import Future
@@ -16,6 +17,8 @@ from octavo_engine.runner.plan_codec import encode_plan
 from octavo_engine.runner.ranks import Ranks
 from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 
+_LOOK_SECONDS = 0.0005
+"""Between two looks at whether a device is done: CUDA has no wait with a limit."""
 _LOST_SECONDS = 0.3
 """Seconds for each of a rank's threads to end when another rank is gone. On GPUs it waits for that one's part of a sum
 forever; the error has to be reported and this process ended within 5 s, of which 3 may have gone by."""
@@ -84,13 +87,20 @@ class ThreadExecutor:
 
     @property
     def idle(self) -> bool:
-        """Whether the device's thread has nothing to do: on the CPU nor has the device."""
-        return self._newest is None or self._newest.done()
+        """Whether the device's thread has nothing to do, nor has the device."""
+        if self._newest is not None and not self._newest.done():
+            return False
+        newest = self._launched[-1] if self._launched else None
+        # What went wrong in a launch is said by `result`.
+        return newest is None or newest.exception() is not None or newest.result().timer.ended()
 
     def wait(self, seconds: float) -> None:
         """Until it is idle, or so many seconds are over."""
+        end = time.monotonic() + seconds
         if self._newest is not None:
             futures.wait([self._newest], timeout=max(0.0, seconds))
+        while not self.idle and (left := end - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_SECONDS, left))
 
     def result(self) -> StepResult:
         """Wait for the oldest launched step; what went wrong in it is raised here."""

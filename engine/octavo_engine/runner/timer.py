@@ -23,6 +23,10 @@ class StepTimer:
         if self._events:
             self._events[1].record()
 
+    def ended(self) -> bool:
+        """Whether the device has done all of it, once it is launched; does not wait."""
+        return not self._events or self._events[1].query()
+
     def seconds(self) -> float:
         """The duration; on a GPU this waits for the step to end."""
         if not self._events:

@@ -1,0 +1,70 @@
+"""When a worker behind a thread has nothing to do: on a GPU a step goes on after it was launched."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from octavo_engine.core.step import StepPlan
+from octavo_engine.runner.device_thread import DeviceThread
+from octavo_engine.runner.executor import ThreadExecutor
+from octavo_engine.runner.masks import Masks
+from octavo_engine.runner.worker import ForwardedStep, LaunchedStep
+
+NOTHING = cast("Any", None)
+
+
+class Device:
+    """A worker that launches at once what its device does later, with the timer of each step."""
+
+    def __init__(self) -> None:
+        self.done, self.asked = False, 0
+
+    def forward(self, plan: StepPlan) -> ForwardedStep:
+        return NOTHING
+
+    def sample(self, forwarded: ForwardedStep, masks: Masks) -> LaunchedStep:
+        return LaunchedStep(NOTHING, cast("Any", self), [], {}, {})
+
+    def ended(self) -> bool:
+        """Of the timer: ends by itself after some looks."""
+        self.asked += 1
+        return self.done or self.asked > 3
+
+
+def launched(device: Device) -> ThreadExecutor:
+    executor = ThreadExecutor(cast("Any", device), DeviceThread())
+    assert executor.idle
+    executor.forward(NOTHING)
+    executor.sample()
+    executor._launched[-1].result()
+    return executor
+
+
+def test_a_device_that_works_is_not_idle_although_its_thread_is() -> None:
+    """Otherwise each next step would be planned at once, and requests that arrive wait for one step more."""
+    device = Device()
+    executor = launched(device)
+    assert not executor.idle
+    device.done = True
+    assert executor.idle
+    executor.close()
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0])
+def test_a_wait_is_no_longer_than_it_should_be(seconds: float) -> None:
+    executor = launched(Device())
+    begin = time.monotonic()
+    executor.wait(seconds)
+    assert not executor.idle
+    assert time.monotonic() - begin < 60
+    executor.close()
+
+
+def test_a_wait_ends_when_the_device_is_done() -> None:
+    executor = launched(Device())
+    executor.wait(3600.0)
+    assert executor.idle
+    executor.close()
