@@ -130,7 +130,24 @@ def test_one_candidate_is_not_measured(monkeypatch: pytest.MonkeyPatch, caplog: 
         select.select_backend("varlen", CUDA, TASK)
 
 
+def test_what_has_not_run_on_a_gpu_is_taken_only_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of the device there would end each start of a pod anew."""
+    monkeypatch.setattr(autotune, "DeviceMeasure", None)
+    monkeypatch.setattr(cross_check, "cross_checked", None)
+    for name in ("varlen", "flashinfer"):
+        monkeypatch.setattr(select._module(name), "why_not", lambda *_: None)
+    with caplog.at_level(logging.INFO):
+        assert select.select_backend("auto", CUDA, TASK).name == "triton"
+    assert "varlen is no candidate: it has not run on a GPU yet; --attention-backend varlen takes it" in caplog.text
+    assert "flashinfer is no candidate: it has not run on a GPU yet" in caplog.text
+    assert select.select_backend("varlen", CUDA, TASK).name == "varlen"
+
+
 def test_several_candidates_are_measured(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Once one has run on a GPU."""
+    monkeypatch.setitem(select.BACKENDS, "varlen", replace(BACKENDS["varlen"], has_run=True))  # type: ignore[misc]
     measure, asked = timed(triton=[2e-5] * 4, varlen=[1e-5] * 4)
     monkeypatch.setattr(autotune, "DeviceMeasure", lambda task, device: measure)
     monkeypatch.setattr(varlen_module, "why_not", lambda *_: None)

@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import import_module
@@ -40,6 +40,13 @@ _CHECK_SECONDS = 240.0
 """After which a check counts as hanging."""
 _START_SECONDS = 120.0
 """Of a process, before its first check; not counted as the check's."""
+_FIRST = (
+    "norm", "rope", "gather", "activation", "paged_attention", "sampling", "decoder", "whole_model", "fp8", "grouping",
+    "moe", "lora",
+)  # fmt: skip
+"""Modules in the order in which serving calls their kernels: what is cut short has checked what matters."""
+_UNCALLED = ("causal_conv", "gated_delta_net", "latent_attention")
+"""Modules of kernels that no layer calls yet, which come last."""
 _PASSED, _FAILED, _NOT_CHECKED = "passed", "failed", "not checked"
 
 
@@ -63,10 +70,18 @@ class Outcome:
     """What it found, why it failed, or why it was not checked."""
 
 
+def _turn(name: str) -> tuple[int, str]:
+    """When a module's checks are run."""
+    short = _short(name)
+    if short in _FIRST:
+        return _FIRST.index(short), short
+    return len(_FIRST) + (short in _UNCALLED), short
+
+
 def jobs_of(names: Sequence[str], device: str, limit: int | None) -> list[Job]:
-    """The checks of the modules, `limit` of each, whole models first as they take longest; on a CPU no large ones."""
+    """The checks of the modules, `limit` of each, in the order in which serving needs them; on a CPU no large ones."""
     jobs: list[Job] = []
-    for name in sorted(names, key=lambda name: ("whole_model" not in name, name)):
+    for name in sorted(names, key=_turn):
         checks = [check for check in import_module(name).CHECKS if device == "cuda" or not check.large]
         jobs += [Job(name, check.name) for check in checks[:limit]]
     return jobs
@@ -96,12 +111,15 @@ def _serve(connection: Connection, device: str, seed: int) -> None:
             return
 
 
+Note = Callable[[Outcome], None]
+
+
 class Worker(threading.Thread):
     """Hands checks to a process of its own, and replaces it when it dies."""
 
-    def __init__(self, waiting: deque[Job], outcomes: list[Outcome], end: float, args: argparse.Namespace) -> None:
+    def __init__(self, waiting: deque[Job], note: Note, end: float, args: argparse.Namespace) -> None:
         super().__init__(daemon=True)
-        self._waiting, self._outcomes, self._end, self._args = waiting, outcomes, end, args
+        self._waiting, self._note, self._end, self._args = waiting, note, end, args
         self._process: Any = None
         self._connection: Any = None
 
@@ -115,7 +133,7 @@ class Worker(threading.Thread):
             begin = time.monotonic()
             status, said = self._check(job) if begin < self._end else (_NOT_CHECKED, "the time was over")
             outcome = Outcome(job.module, job.check, status, time.monotonic() - begin, said)
-            self._outcomes.append(outcome)
+            self._note(outcome)
             if status != _PASSED or outcome.said:
                 print(f"{status}: {_short(job.module)} {job.check}: {said.strip().splitlines()[-1][:300]}", flush=True)
         self._stop(kindly=True)
@@ -163,16 +181,23 @@ class Worker(threading.Thread):
 
 
 def run(jobs: Sequence[Job], args: argparse.Namespace) -> list[Outcome]:
-    """What became of each job."""
-    waiting, outcomes = deque(jobs), list[Outcome]()
-    end = time.monotonic() + args.seconds
-    workers = [Worker(waiting, outcomes, end, args) for _ in range(min(args.workers, len(jobs)))]
+    """What became of each job; written after each, so that a machine that is taken away loses nothing."""
+    waiting, outcomes, lock = deque(jobs), list[Outcome](), threading.Lock()
+    order = {job: place for place, job in enumerate(jobs)}
+    begin, save = time.monotonic(), saver(args, len(jobs))
+
+    def note(outcome: Outcome) -> None:
+        with lock:
+            outcomes.append(outcome)
+            outcomes.sort(key=lambda outcome: order[Job(outcome.module, outcome.check)])
+            save(outcomes, time.monotonic() - begin)
+
+    workers = [Worker(waiting, note, begin + args.seconds, args) for _ in range(min(args.workers, len(jobs)))]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    order = {job: place for place, job in enumerate(jobs)}
-    return sorted(outcomes, key=lambda outcome: order[Job(outcome.module, outcome.check)])
+    return outcomes
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -199,17 +224,28 @@ def _short(module: str) -> str:
     return module.rpartition(".")[2].removesuffix("_checks")
 
 
-def save(outcomes: Sequence[Outcome], args: argparse.Namespace, seconds: float) -> Path:
-    """All of it as JSON, and the table beside it."""
-    device = torch.device(args.device)
-    said = {"device": describe(device), "seed": args.seed, "seconds": round(seconds, 1), "workers": args.workers}
-    counts = Counter(outcome.status for outcome in outcomes)
-    args.out.mkdir(parents=True, exist_ok=True)
-    path: Path = args.out / f"{datetime.now(UTC):%Y-%m-%d}-{short_name(device)}-check.json"
-    result = {**said, "counts": counts, "checks": [asdict(outcome) for outcome in outcomes]}
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    path.with_suffix(".md").write_text(f"# {path.stem}\n\n{table(outcomes)}\n")
+def path_of(args: argparse.Namespace) -> Path:
+    """The JSON file of this run."""
+    path: Path = args.out / f"{datetime.now(UTC):%Y-%m-%d}-{short_name(torch.device(args.device))}-check.json"
     return path
+
+
+def saver(args: argparse.Namespace, jobs: int) -> Callable[[Sequence[Outcome], float], None]:
+    """What writes all outcomes so far, and the seconds taken, as JSON, and the table beside it."""
+    path, device = path_of(args), describe(torch.device(args.device))
+    said = {"device": device, "seed": args.seed, "workers": args.workers, "jobs": jobs}
+    args.out.mkdir(parents=True, exist_ok=True)
+
+    def save(outcomes: Sequence[Outcome], seconds: float) -> None:
+        counts = Counter(outcome.status for outcome in outcomes)
+        checks = [asdict(outcome) for outcome in outcomes]
+        result = {**said, "seconds": round(seconds, 1), "counts": counts, "checks": checks}
+        for file, text in ((path, json.dumps(result, indent=1)), (path.with_suffix(".md"), table(outcomes))):
+            making = file.with_suffix(f"{file.suffix}.new")
+            making.write_text(f"{text}\n" if file is path else f"# {path.stem}\n\n{text}\n")
+            making.replace(file)
+
+    return save
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -240,12 +276,11 @@ def main() -> int:
     print(f"{len(jobs)} checks of {len(names)} modules, {args.workers} processes, seed {args.seed}", flush=True)
     begin = time.monotonic()
     outcomes = run(jobs, args)
-    path = save(outcomes, args, time.monotonic() - begin)
     counts = Counter(outcome.status for outcome in outcomes)
     for outcome in outcomes:
         if outcome.status == _FAILED:
             print(f"\n{outcome.module} {outcome.check}\n{outcome.said}")
-    print(f"\n{table(outcomes)}\n\n{path}: {dict(counts)}, {time.monotonic() - begin:.0f} s")
+    print(f"\n{table(outcomes)}\n\n{path_of(args)}: {dict(counts)}, {time.monotonic() - begin:.0f} s")
     return 1 if counts[_FAILED] or not counts[_PASSED] else 0
 
 

@@ -15,7 +15,7 @@ import torch
 
 from bench.gpu.shapes import TINY_LLAMA
 from tests.kernels import whole_model_checks
-from tests.kernels.check import NotCheckedError
+from tests.kernels.check import NotCheckedError, modules
 from tests.kernels.gpu_check import Job, jobs_of, parse, run, table
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +37,19 @@ CHECKS = [
     Check("broken", lambda device: 1 / 0),
     Check("large", crash, large=True),
 ]
+BUILDS = []
+"""
+LOOKS = """
+import json
+from pathlib import Path
+from tests.kernels.check import Check
+
+def look(device):
+    [file] = Path("{folder}").glob("*-cpu-check.json")
+    found = json.loads(file.read_text())
+    return f"{{found['counts']}} of {{found['jobs']}}"
+
+CHECKS = [Check("fine", lambda device: None), Check("look", look)]
 BUILDS = []
 """
 HANGS = """
@@ -88,19 +101,31 @@ def test_a_check_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (outcome.status, "hangs" in outcome.said) == ("failed", True)
 
 
-def test_what_there_is_no_time_for_counts_as_not_checked() -> None:
-    args = parse(["--device=cpu", "--seconds=0"])
+def test_what_there_is_no_time_for_counts_as_not_checked(tmp_path: Path) -> None:
+    args = parse(["--device=cpu", "--seconds=0", f"--out={tmp_path}"])
     outcomes = run([Job("tests.kernels.grouping_checks", "any")], args)
     assert [outcome.status for outcome in outcomes] == ["not checked"]
     assert "the time was over" in table(outcomes)
 
 
-def test_whole_models_come_first_and_a_limit_is_each_modules_own() -> None:
-    names = ["tests.kernels.grouping_checks", "tests.kernels.whole_model_checks"]
-    assert jobs_of(names, "cuda", None)[0].module == names[1]
-    limited = jobs_of(names, "cuda", 1)
-    assert [job.module for job in limited] == [names[1], names[0]]
+def test_each_outcome_is_written_when_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lent machine may be taken away at any time: the second check sees the first one's."""
+    (tmp_path / "looking_checks.py").write_text(LOOKS.format(folder=tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    args = parse(["--device=cpu", "--workers=1", f"--out={tmp_path}"])
+    outcomes = run([Job("looking_checks", "fine"), Job("looking_checks", "look")], args)
+    assert outcomes[1].status == "passed", outcomes[1].said
+    assert "'passed': 1" in outcomes[1].said and "of 2" in outcomes[1].said
+
+
+def test_what_serving_calls_comes_first_and_what_nothing_calls_last() -> None:
+    names = [module.__name__ for module in modules()]
+    order = [name.rpartition(".")[2] for name in dict.fromkeys(job.module for job in jobs_of(names, "cuda", None))]
+    assert order[:2] == ["norm_checks", "rope_checks"]
+    assert order.index("paged_attention_checks") < order.index("sampling_checks") < order.index("whole_model_checks")
+    assert order[-3:] == ["causal_conv_checks", "gated_delta_net_checks", "latent_attention_checks"]
     assert len(jobs_of(names, "cpu", None)) < len(jobs_of(names, "cuda", None)), "large ones are for hardware"
+    assert len(jobs_of(names, "cuda", 1)) == len(names), "a limit is each module's own"
 
 
 def test_a_whole_model_is_as_near_to_the_exact_answers_as_transformers_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,16 @@ class BackendEntry:
     """The file beside this one."""
     name: str
     """Of the class in it."""
-    measured: bool = False
-    """Whether `auto` measures it against `triton` on a GPU."""
+    other: bool = False
+    """Whether it is another project's, which computes on GPUs what `triton` does."""
+    has_run: bool = True
+    """Whether it has passed `make gpu-check`. Until then `auto` does not try it: a fault on the device would end each
+    start of a pod anew."""
 
 
 BACKENDS: Mapping[str, BackendEntry] = {
     "triton": BackendEntry("triton", "TritonAttention"),
-    "varlen": BackendEntry("varlen", "VarlenAttention", measured=True),
-    "flashinfer": BackendEntry("flashinfer", "FlashInferAttention", measured=True),
+    "varlen": BackendEntry("varlen", "VarlenAttention", other=True, has_run=False),
+    "flashinfer": BackendEntry("flashinfer", "FlashInferAttention", other=True, has_run=False),
     "torch": BackendEntry("torch_reference", "TorchAttention"),
 }

@@ -84,11 +84,18 @@ def _on_gpu(device: torch.device, task: AttentionTask | None) -> tuple[Attention
 
 def _others(device: torch.device, task: AttentionTask) -> list[AttentionBackend]:
     """The backends to measure that can compute `task` on a GPU here; the log says of each other one why it cannot."""
-    obstacles = {name: _module(name).why_not(device, task) for name, entry in BACKENDS.items() if entry.measured}
+    obstacles = {name: _obstacle(name, device, task) for name, entry in BACKENDS.items() if entry.other}
     for name, obstacle in obstacles.items():
         if obstacle is not None:
             log.info("attention backend %s is not used: %s", name, obstacle)
     return [_made(name) for name, obstacle in obstacles.items() if obstacle is None]
+
+
+def _obstacle(name: str, device: torch.device, task: AttentionTask) -> str | None:
+    obstacle: str | None = _module(name).why_not(device, task)
+    if obstacle is None and not BACKENDS[name].has_run:
+        return f"it has not run on a GPU yet; --attention-backend {name} takes it"
+    return obstacle
 
 
 def _module(name: str) -> ModuleType:
