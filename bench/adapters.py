@@ -25,17 +25,17 @@ SHAPES = {
 """Rows and columns of SmolLM2-135M's linear layers."""
 
 
-def make_adapter(folder: Path, seed: int) -> Path:
+def make_adapter(folder: Path, seed: int, rank: int = RANK) -> Path:
     """A random adapter of all linear layers, as PEFT saves it."""
     generator, tensors = torch.Generator().manual_seed(seed), {}
     for layer in range(LAYERS):
         for name, (rows, columns) in SHAPES.items():
             module = f"base_model.model.model.layers.{layer}.{name}"
-            tensors[f"{module}.lora_A.weight"] = torch.randn(RANK, columns, generator=generator) * 0.02
-            tensors[f"{module}.lora_B.weight"] = torch.randn(rows, RANK, generator=generator) * 0.02
+            tensors[f"{module}.lora_A.weight"] = torch.randn(rank, columns, generator=generator) * 0.02
+            tensors[f"{module}.lora_B.weight"] = torch.randn(rows, rank, generator=generator) * 0.02
     folder.mkdir()
     save_file(tensors, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": RANK}))
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": rank}))
     return folder
 
 
