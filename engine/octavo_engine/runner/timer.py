@@ -25,7 +25,7 @@ class StepTimer:
 
     def ended(self) -> bool:
         """Whether the device has done all of it, once it is launched; does not wait."""
-        return not self._events or self._events[1].query()
+        return not self._events or bool(self._events[1].query())  # type: ignore[no-untyped-call]
 
     def seconds(self) -> float:
         """The duration; on a GPU this waits for the step to end."""
