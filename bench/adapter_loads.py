@@ -119,7 +119,7 @@ def main() -> None:
         + "\n".join(lines)
     )
     print(text)
-    result = {"arguments": vars(args), "load_before": round(busy, 2), "loads": gaps.loads, "gaps_ms": gaps.found[True]}
+    result = {"arguments": vars(args), "load_before": round(busy, 2), "loads": gaps.loads, "gaps_ms": gaps.found}
     save("adapter-loads", result, lambda title: f"# {title}\n\n{text}\n")
 
 
