@@ -89,7 +89,7 @@ def result_of(plan: StepPlan) -> StepResult:
 def settle(scheduler: Scheduler) -> StepPlan:
     """Compute all prompts; returns the launched plan of the first step in which every request decodes."""
     now = 0.0
-    while (plan := scheduler.plan(now)) is not None:
+    while (plan := scheduler.schedule(now)) is not None:
         if not plan.chunks:
             return plan
         now += 0.01
@@ -107,7 +107,7 @@ def time_steps(running: int, steps: int, *, prefix_caching: bool) -> tuple[list[
         now += 0.01
         result = result_of(launched)
         begin = time.thread_time()
-        plan = scheduler.plan(now)
+        plan = scheduler.schedule(now)
         middle = time.thread_time()
         scheduler.update(launched, result, now)
         seconds.append((middle - begin, time.thread_time() - middle))
@@ -160,7 +160,7 @@ def _prefill_seconds(prompt: int, count: int, prefix_caching: bool) -> float:
 def _device_us(name: str, prompt: int) -> float:
     scheduler = build(8, 1, prompt, prefix_caching=False)
     add(scheduler, 8, (prompt, prompt), random.Random(1))
-    plan = scheduler.plan(0.0)
+    plan = scheduler.schedule(0.0)
     if plan is None:
         raise RuntimeError("there is nothing to compute")
     return 1e6 * COSTS[name].seconds(plan) / plan.num_tokens

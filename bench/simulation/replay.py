@@ -131,7 +131,7 @@ class Replay:
 
     def _plan(self, now: float) -> StepPlan | None:
         started = time.perf_counter()
-        plan = self._scheduler.plan(now)
+        plan = self._scheduler.schedule(now)
         self._recording.scheduler_seconds += time.perf_counter() - started
         if plan is not None:
             self._recording.planned_tokens += plan.num_tokens

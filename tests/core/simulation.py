@@ -258,7 +258,7 @@ def news(outputs: StepOutputs) -> list[RequestOutput]:
 
 def step(scheduler: Scheduler, device: Device, now: float = 0.0) -> tuple[StepPlan, list[RequestOutput]]:
     """One step, its results taken in at once. There must be something to compute."""
-    plan = scheduler.plan(now)
+    plan = scheduler.schedule(now)
     assert plan is not None
     check_plan(scheduler, plan)
     outputs = news(scheduler.update(plan, device.execute(plan), now))
@@ -285,7 +285,7 @@ def run(
     for step in range(most):
         if between is not None:
             between(step)
-        plan = scheduler.plan(float(step))
+        plan = scheduler.schedule(float(step))
         if plan is not None:
             check_plan(scheduler, plan)
             launched.append((plan, device.execute(plan)))

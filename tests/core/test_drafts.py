@@ -65,14 +65,14 @@ def test_a_request_with_drafts_waits_for_its_result_and_others_do_not() -> None:
     rows = []
     launched = []
     for _ in range(4):
-        plan = scheduler.plan(0.0)
+        plan = scheduler.schedule(0.0)
         assert plan is not None
         rows.append(len(plan.decode_rows))
         launched.append((plan, device.execute(plan)))
     assert rows == [2, 1, 1, 1], "the one with drafts is planned once"
     for plan, result in launched:
         news(scheduler.update(plan, result, 0.0))
-    plan = scheduler.plan(0.0)
+    plan = scheduler.schedule(0.0)
     assert plan is not None
     assert len(plan.decode_rows) == 2
 

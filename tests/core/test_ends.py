@@ -88,7 +88,7 @@ def test_an_error_ends_its_request_in_every_state_in_which_results_are_under_way
     launched = deque()
     failed = ""
     for number in range(2_000):
-        plan = scheduler.plan(float(number))
+        plan = scheduler.schedule(float(number))
         if plan is not None:
             launched.append((plan, device.execute(plan)))
         if len(launched) > 1 or (launched and plan is None):
@@ -116,7 +116,7 @@ def test_an_error_is_its_requests_alone_and_what_it_computed_is_never_found_agai
     shared = list(range(40))
     add(scheduler, "broken", [*shared, 1], max_tokens=4)
     add(scheduler, "fine", 20, max_tokens=4)
-    plan = scheduler.plan(0.0)
+    plan = scheduler.schedule(0.0)
     assert plan is not None
     result = replace(device.execute(plan), errors={0: "no"})
     outputs = scheduler.update(plan, result, 0.0)
@@ -141,7 +141,7 @@ def test_an_error_leaves_the_shared_prefix_that_others_computed(kinds: str) -> N
     run(scheduler, device=device)
     broken = add(scheduler, "broken", [*shared, *range(900, 940)], max_tokens=4)
     while True:
-        plan = scheduler.plan(0.0)
+        plan = scheduler.schedule(0.0)
         assert plan is not None
         result = device.execute(plan)
         failed = bool(result.token_ids)
@@ -161,10 +161,10 @@ def test_an_error_of_a_fork_leaves_what_its_parent_computed() -> None:
     add(scheduler, "parent", prompt, max_tokens=40, seed=1)
     fork = add(scheduler, "fork", prompt, max_tokens=60, seed=2, fork_of="parent")
     while fork.num_output < 20:
-        plan = scheduler.plan(0.0)
+        plan = scheduler.schedule(0.0)
         assert plan is not None
         scheduler.update(plan, device.execute(plan), 0.0)
-    plan = scheduler.plan(0.0)
+    plan = scheduler.schedule(0.0)
     assert plan is not None
     index = plan.decode_rows.index(fork.row)
     scheduler.update(plan, replace(device.execute(plan), errors={index: "no"}), 0.0)
@@ -177,7 +177,7 @@ def test_all_are_ended_at_once_and_their_results_are_not_reported() -> None:
     scheduler, device = make_engine(seqs=2)
     for n in range(4):
         add(scheduler, f"r{n}", 20, max_tokens=9)
-    plan = scheduler.plan(0.0)
+    plan = scheduler.schedule(0.0)
     assert plan is not None
     assert {o.request_id for o in scheduler.abort_all()} == {"r0", "r1", "r2", "r3"}
     assert news(scheduler.update(plan, device.execute(plan), 0.0)) == []
@@ -203,7 +203,7 @@ def test_a_prompt_that_is_read_takes_nothing_from_caches() -> None:
     for name, parent, asked, cached in (("b", None, None, 48), ("c", "b", 0, 0)):
         sampling = replace(same.sampling, prompt_logprobs=asked)
         state = scheduler.add(replace(same, request_id=name, sampling=sampling, fork_of=parent), 0.0)
-        scheduler.plan(0.0)
+        scheduler.schedule(0.0)
         assert (state.status, state.cached_tokens, state.computed) == (Status.RUNNING, cached, 60)
         if name == "c":
             scheduler.planner.preempt(scheduler._requests["b"], StepBuilder(128))

@@ -192,7 +192,7 @@ def flooded(light_every: int, prompt: int = 40) -> list[tuple[bool, int, int]]:
             add(scheduler, f"l{number}", prompt, max_tokens=2, tenant="light")
         heavy = scheduler._policy.accounts.heavy("flood")
         tenants = {request.row: request.tenant for request in scheduler.running}
-        plan = scheduler.plan(number * 0.01)
+        plan = scheduler.schedule(number * 0.01)
         if plan is None:
             break
         tenants.update({new.row: scheduler._requests[new.request_id].tenant for new in plan.new_rows})

@@ -23,7 +23,7 @@ def test_its_first_token_beyond_the_length_is_computed_with_all_before_it() -> N
     add(scheduler, "a", 20, max_tokens=40)
     begun = []
     for _ in range(12):
-        if (plan := scheduler.plan(0.0)) is not None:
+        if (plan := scheduler.schedule(0.0)) is not None:
             begun += [(len(new.token_ids), chunk.start) for new, chunk in zip(plan.new_rows, plan.chunks, strict=True)]
             scheduler.update(plan, device.execute(plan), 0.0)
     assert begun == [(20, 0), (25, 0)]

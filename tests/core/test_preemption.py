@@ -283,18 +283,18 @@ def test_what_the_prefix_cache_still_has_is_not_moved() -> None:
 def test_a_preempted_request_waits_for_its_token_that_is_on_the_way() -> None:
     scheduler, device = make_engine(seqs=1, policy="priority")
     slow = add(scheduler, "slow", 20, max_tokens=5, priority=1)
-    first = scheduler.plan(0.0)
+    first = scheduler.schedule(0.0)
     assert first is not None
     result = device.execute(first)
     add(scheduler, "urgent", 10, max_tokens=5)
-    second = scheduler.plan(0.0)
+    second = scheduler.schedule(0.0)
     assert second is not None
     urgent_result = device.execute(second)
     assert (slow.status, slow.in_flight) == (Status.REQUEUED, 1)
     scheduler.abort("urgent")
-    assert scheduler.plan(0.0) is None, "the seat is free, but its last token is not known yet"
+    assert scheduler.schedule(0.0) is None, "the seat is free, but its last token is not known yet"
     scheduler.update(first, result, 0.0)
-    third = scheduler.plan(0.0)
+    third = scheduler.schedule(0.0)
     assert third is not None
     assert third.new_rows[0].token_ids == tuple(slow.token_ids)
     scheduler.update(second, urgent_result, 0.0)

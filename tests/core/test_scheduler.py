@@ -71,7 +71,7 @@ def test_every_decode_gets_a_token_in_every_step_beside_any_load_of_prompts(ahea
     for number in range(39):
         if number % 3 == 0:
             add(scheduler, f"prefill{number}", 150, max_tokens=2)
-        plan = scheduler.plan(0.0)
+        plan = scheduler.schedule(0.0)
         assert plan is not None
         assert {request.row for request in decoding} <= set(plan.decode_rows)
         launched.append((plan, device.execute(plan)))
@@ -117,10 +117,10 @@ def test_a_budget_that_leaves_some_seats_without_a_token_is_refused() -> None:
 def test_the_next_step_is_planned_before_the_last_ones_tokens_are_here() -> None:
     scheduler, device = make_engine()
     request = add(scheduler, "a", 5, max_tokens=3)
-    plans = [scheduler.plan(0.0), scheduler.plan(0.0), scheduler.plan(0.0)]
+    plans = [scheduler.schedule(0.0), scheduler.schedule(0.0), scheduler.schedule(0.0)]
     assert [plan.num_tokens for plan in plans if plan] == [5, 1, 1]
     assert request.num_output == 0
-    assert scheduler.plan(0.0) is None, "the third token is the last: nothing is computed after it"
+    assert scheduler.schedule(0.0) is None, "the third token is the last: nothing is computed after it"
     outputs = [o for plan in plans if plan for o in news(scheduler.update(plan, device.execute(plan), 0.0))]
     assert answer_of(outputs, "a") == expected_answer(make_request("a", 5).prompt_token_ids, 3)
 
@@ -151,7 +151,7 @@ def test_plain_tokens_come_in_columns_and_first_last_and_told_ones_as_events() -
     add(scheduler, "a", 5, max_tokens=4)
     told = TokenLogprobs(1, -0.5, 1, ())
     for number, in_columns in enumerate([False, True, False, False]):
-        plan = scheduler.plan(0.0)
+        plan = scheduler.schedule(0.0)
         assert plan is not None
         result = device.execute(plan)
         if number == 2:
@@ -271,7 +271,7 @@ def test_on_a_slow_device_prompts_are_cut_so_that_no_step_takes_too_long() -> No
         add(scheduler, f"r{n}", 1500, max_tokens=2)
     chunks = []
     while scheduler.has_work:
-        plan = scheduler.plan(0.0)
+        plan = scheduler.schedule(0.0)
         assert plan is not None
         chunks.append(sum(chunk.num_tokens for chunk in plan.chunks))
         scheduler.update(plan, replace(device.execute(plan), seconds=0.05 + 0.02 * plan.num_tokens), 0.0)
@@ -322,7 +322,7 @@ def test_what_a_request_computed_before_it_was_preempted_is_not_found_after_its_
     """Two plans are made at once: the second preempts the request whose first one's result is an error."""
     scheduler, device = make_scheduler(blocks=8), Device(16)
     add(scheduler, "broken", range(33), max_tokens=60)
-    first = scheduler.plan(0.0)
+    first = scheduler.schedule(0.0)
     assert first is not None
     result = replace(device.execute(first), errors={0: "no"})
     builder = StepBuilder(64)

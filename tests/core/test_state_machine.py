@@ -236,7 +236,7 @@ class Histories(RuleBasedStateMachine):
         self._expire()
         running = self.scheduler.running
         decoding = [request for request in running.decoding if request.known < request.final_len]
-        plan = self.scheduler.plan(self.now)
+        plan = self.scheduler.schedule(self.now)
         self._note_preemptions()  # there may be some although nothing could be planned
         if plan is not None:
             check_plan(self.scheduler, plan)

@@ -42,7 +42,7 @@ class AttentionContext:
     """[T] int32, the slot of each token's adapter, -1 for none, for what computes all layers in one call."""
 
     def state(self, layer: int) -> tuple[tuple[Tensor, ...], StateStep]:
-        """The tensors [places, size] of all sequences' states in `layer`, and where this step's are."""
+        """The tensors [slots, size] of all sequences' states in `layer`, and where this step's are."""
         return self.states[layer], self.metadata[self.state_groups[layer]]
 
     def attend(

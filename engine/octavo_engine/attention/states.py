@@ -14,10 +14,10 @@ from octavo_engine.attention.backend import KVGroupSpec, StepInputs
 class StateStep:
     """A step's inputs of layers with states, shared by all layers of a group; the host never waits for the tensors."""
 
-    places: Tensor
-    """[S] int64, each sequence's state; the last place of all, which no sequence has, for padding."""
+    slots: Tensor
+    """[S] int64, each sequence's state; the last slot of all, which no sequence has, for padding."""
     fresh: Tensor
-    """[S] bool, whether a sequence begins in this step: its state is nothing yet, whatever its place holds."""
+    """[S] bool, whether a sequence begins in this step: its state is nothing yet, whatever its slot holds."""
     sequence: Tensor
     """[T] int64, the sequence of each token."""
     ends: Tensor
@@ -27,25 +27,25 @@ class StateStep:
 
 
 def prepare_states(inputs: StepInputs, group: int, spare: int) -> StateStep:
-    """Place 0 of a sequence's block table is its state; `spare` is the place for padding."""
+    """Entry 0 of a sequence's block table is its state; `spare` is the slot for padding."""
     bounds = inputs.cu_query_lens.long()
     counts = bounds.diff()
-    places = torch.where(inputs.context_lens > 0, inputs.block_tables[group][:, 0].long(), spare)
+    slots = torch.where(inputs.context_lens > 0, inputs.block_tables[group][:, 0].long(), spare)
     sequence = torch.repeat_interleave(counts, output_size=len(inputs.positions))
-    return StateStep(places, inputs.context_lens <= counts, sequence, bounds[1:], inputs.query_lens_host)
+    return StateStep(slots, inputs.context_lens <= counts, sequence, bounds[1:], inputs.query_lens_host)
 
 
 def allocate_states(
-    group: KVGroupSpec, num_places: int, dtype: torch.dtype, device: torch.device
+    group: KVGroupSpec, num_slots: int, dtype: torch.dtype, device: torch.device
 ) -> dict[int, tuple[Tensor, ...]]:
-    """By layer the tensors of its states, each [num_places + 1, size], zeroed; the last place is for padding.
+    """By layer the tensors of its states, each [num_slots + 1, size], zeroed; the last slot is for padding.
 
     `dtype` is the model's.
     """
 
     def tensors() -> tuple[Tensor, ...]:
         return tuple(
-            torch.zeros(num_places + 1, state.size, dtype=state.dtype or dtype, device=device) for state in group.states
+            torch.zeros(num_slots + 1, state.size, dtype=state.dtype or dtype, device=device) for state in group.states
         )
 
     return {layer: tensors() for layer in group.layers}

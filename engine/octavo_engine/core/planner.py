@@ -43,7 +43,7 @@ class Planner:
         """Prompt tokens that a step may hold now."""
         return self.cost.tokens_within(self.settings.max_step_seconds, self.limits.chunk_limit)
 
-    def plan(self, now: float) -> StepBuilder:
+    def schedule(self, now: float) -> StepBuilder:
         """The next step; it may be empty."""
         builder = StepBuilder(self.settings.max_num_batched_tokens)
         self._decode(builder)

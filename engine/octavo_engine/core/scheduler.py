@@ -5,7 +5,7 @@ token first; what is left goes to prompts in chunks, of running requests and the
 run out, a victim frees its own, waits, and is computed anew or brought back from the swap space: no request is dropped.
 `planner` fills a step, `admission_policy` says whose turn it is; docs/concepts/scheduling.md explains both.
 
-`plan` counts a step's tokens as computed and its sampled tokens as in flight at once, so the next step can be planned
+`schedule` counts a step's tokens as computed and its sampled tokens as in flight at once: the next step can be planned
 before the results are on the host. Blocks may change hands in between: the device runs steps in the order of plans.
 """
 
@@ -98,19 +98,19 @@ class Scheduler:
         """The requests that sample in the newest plan, in the order of its result."""
         return self._launched[-1]
 
-    def plan(self, now: float) -> StepPlan | None:
+    def schedule(self, now: float) -> StepPlan | None:
         """The next step, or None if there is nothing to compute before a launched step's results are in."""
         self.memory.tick(now)
         self._policy.tick(now, self.running)
         for fork in reversed(take_ready(self._forks, self._requests)) if self._forks else ():
             fork.status = Status.WAITING
             self.waiting.add(fork, first=True)
-        builder = self.planner.plan(now)
+        builder = self.planner.schedule(now)
         if builder.empty:
             return None
         self._next_step += 1
         self._launched.append(builder.sampling)
-        return builder.plan(self._next_step, self.memory.take_operations())
+        return builder.build(self._next_step, self.memory.take_operations())
 
     def update(self, plan: StepPlan, result: StepResult, now: float) -> StepOutputs:
         """Take in the oldest launched step's results; what each request's client should hear."""

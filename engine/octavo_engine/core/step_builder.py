@@ -75,7 +75,7 @@ class StepBuilder:
         """The requests that sample, in the order of the result's columns."""
         return self.decoding + [request for request, chunk in self.chunks.items() if chunk.samples]
 
-    def plan(self, step: int, operations: tuple[BlockOp, ...]) -> StepPlan:
+    def build(self, step: int, operations: tuple[BlockOp, ...]) -> StepPlan:
         """The finished plan."""
         drafts = {i: self.drafts[r] for i, r in enumerate(self.decoding) if r in self.drafts} if self.drafts else {}
         return StepPlan(

@@ -180,7 +180,7 @@ class EngineLoop:
             now = self._clock()
             if self.adapters is not None:
                 self.adapters.before_plan(self._scheduler.running, device_is_idle=not self._launched)
-            if (plan := self._scheduler.plan(now)) is None:
+            if (plan := self._scheduler.schedule(now)) is None:
                 return
             self._launched.append(plan)
             self._executor.forward(plan)

@@ -11,11 +11,11 @@ from octavo_engine.attention.states import StateStep
 def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, step: StateStep) -> Tensor:
     """[T, C] of x [T, C] and what came before it; weight [C, width], the newest token's last, bias [C].
 
-    `states` [places, (width - 1) * C] hold each sequence's last inputs, the oldest first, and are written in place.
+    `states` [slots, (width - 1) * C] hold each sequence's last inputs, the oldest first, and are written in place.
     Sequences are laid out one after another, each behind its past, so that one sum serves prompts and decodes alike.
     """
     channels, past_len = weight.shape[0], weight.shape[1] - 1
-    past = states[step.places].view(-1, past_len, channels).masked_fill(step.fresh[:, None, None], 0)
+    past = states[step.slots].view(-1, past_len, channels).masked_fill(step.fresh[:, None, None], 0)
     back = torch.arange(past_len, 0, -1, device=x.device)
     tokens = torch.arange(len(x), device=x.device) + (step.sequence + 1) * past_len
     ends = step.ends + (torch.arange(len(past), device=x.device) + 1) * past_len
@@ -23,7 +23,7 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor | None, states: Tensor, 
     laid_out = x.new_empty(len(x) + len(past) * past_len, channels)
     laid_out[begins[:, None] + past_len - back] = past
     laid_out[tokens] = x
-    states[step.places] = laid_out[ends[:, None] - back].view(len(past), -1)
+    states[step.slots] = laid_out[ends[:, None] - back].view(len(past), -1)
     sums = x * weight[:, past_len]
     for tap in range(past_len):
         sums += laid_out[tokens - (past_len - tap)] * weight[:, tap]

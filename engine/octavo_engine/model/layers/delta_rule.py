@@ -47,38 +47,38 @@ def unit_length(x: Tensor) -> Tensor:
 
 
 def gated_delta_rule(inputs: DeltaInputs, states: Tensor, step: StateStep) -> Tensor:
-    """[T, H, Dv] in float32. `states` [places, H, Dk, Dv] in float32 are read where sequences go on, and written."""
+    """[T, H, Dv] in float32. `states` [slots, H, Dk, Dv] in float32 are read where sequences go on, and written."""
     alone = [number for number, length in enumerate(step.lens) if length == 1]
     if len(alone) == len(step.lens):
-        return _one_token_each(inputs, states, step.places, step.fresh)
+        return _one_token_each(inputs, states, step.slots, step.fresh)
     output = torch.empty_like(inputs.value)
     if alone:
         numbers = torch.tensor(alone, device=output.device)
         rows = step.ends[numbers] - 1
-        output[rows] = _one_token_each(inputs.rows(rows), states, step.places[numbers], step.fresh[numbers])
+        output[rows] = _one_token_each(inputs.rows(rows), states, step.slots[numbers], step.fresh[numbers])
     first = 0
     for number, length in enumerate(step.lens):
         if length > 1:
-            place, fresh = step.places[number], step.fresh[number]
-            state = states[place].masked_fill(fresh, 0)
+            slot, fresh = step.slots[number], step.fresh[number]
+            state = states[slot].masked_fill(fresh, 0)
             size = CHUNK if inputs.log_decay.shape[-1] == 1 else FINE_CHUNK
             for start in range(first, first + length, size):
                 rows_of_chunk = slice(start, min(start + size, first + length))
                 output[rows_of_chunk], state = _chunk(inputs.rows(rows_of_chunk), state)
-            states[place] = state
+            states[slot] = state
         first += length
     return output
 
 
-def _one_token_each(inputs: DeltaInputs, states: Tensor, places: Tensor, fresh: Tensor) -> Tensor:
+def _one_token_each(inputs: DeltaInputs, states: Tensor, slots: Tensor, fresh: Tensor) -> Tensor:
     """The result [S, H, Dv] of one token of each sequence."""
-    state = states[places].masked_fill_(fresh[:, None, None, None], 0)
+    state = states[slots].masked_fill_(fresh[:, None, None, None], 0)
     state.mul_(inputs.log_decay.exp()[..., None])
     found = (inputs.key[..., None, :] @ state)[..., 0, :]
     delta = inputs.strength[..., None] * (inputs.value - found)
     flat = state.view(-1, *state.shape[2:])
     flat.baddbmm_(inputs.key.flatten(0, 1)[..., None], delta.flatten(0, 1)[:, None])
-    states[places] = state
+    states[slots] = state
     return (inputs.query[..., None, :] @ state)[..., 0, :]
 
 

@@ -80,25 +80,25 @@ class LightningAttention(nn.Module):
         return self.output.add_to(residual, gate.sigmoid() * self.norm(attended.view(len(gate), -1)))
 
     def _attend(self, mixed: Tensor, states: Tensor, step: StateStep) -> Tensor:
-        """[T, H, D] of query, key and value [T, 3, H, D], float32; `states` [places, H, D, D] are read and written."""
+        """[T, H, D] of query, key and value [T, 3, H, D], float32; `states` [slots, H, D, D] are read and written."""
         slopes, alone = self.slopes, [number for number, length in enumerate(step.lens) if length == 1]
         if len(alone) == len(step.lens):  # as in CUDA graphs, which nothing may be copied to from the host
-            return _one_token_each(mixed, slopes, states, step.places, step.fresh)
+            return _one_token_each(mixed, slopes, states, step.slots, step.fresh)
         output = torch.empty_like(mixed[:, 0])
         if alone:
             numbers = torch.tensor(alone, device=mixed.device)
             rows = step.ends[numbers] - 1
-            places, fresh = step.places[numbers], step.fresh[numbers]
-            output[rows] = _one_token_each(mixed[rows], slopes, states, places, fresh)
+            slots, fresh = step.slots[numbers], step.fresh[numbers]
+            output[rows] = _one_token_each(mixed[rows], slopes, states, slots, fresh)
         first = 0
         for number, length in enumerate(step.lens):
             if length > 1:
-                place = step.places[number]
-                state = states[place].masked_fill(step.fresh[number], 0)
+                slot = step.slots[number]
+                state = states[slot].masked_fill(step.fresh[number], 0)
                 for start in range(first, first + length, _CHUNK):
                     rows_of_chunk = slice(start, min(start + _CHUNK, first + length))
                     output[rows_of_chunk], state = _chunk(mixed[rows_of_chunk], slopes, state)
-                states[place] = state
+                states[slot] = state
             first += length
         return output
 
@@ -123,13 +123,13 @@ class LightningAttention(nn.Module):
         return 3 * _FLOAT32_BYTES * self.heads.size * self.spec.head_dim**2
 
 
-def _one_token_each(mixed: Tensor, slopes: Tensor, states: Tensor, places: Tensor, fresh: Tensor) -> Tensor:
+def _one_token_each(mixed: Tensor, slopes: Tensor, states: Tensor, slots: Tensor, fresh: Tensor) -> Tensor:
     """The result [S, H, D] of one token of each sequence."""
     query, key, value = mixed.unbind(1)
-    state = states[places].masked_fill_(fresh[:, None, None, None], 0)
+    state = states[slots].masked_fill_(fresh[:, None, None, None], 0)
     state.mul_((-slopes).exp()[:, None, None])
     state.view(-1, *state.shape[2:]).baddbmm_(key.flatten(0, 1)[..., None], value.flatten(0, 1)[:, None])
-    states[places] = state
+    states[slots] = state
     return (query[..., None, :] @ state)[..., 0, :]
 
 

@@ -33,11 +33,11 @@ class Inputs:
 
 
 def selective_scan(inputs: Inputs, a: Tensor, states: Tensor, step: StateStep) -> Tensor:
-    """What tokens read [T, C]; `a` [C, N] are negative. `states` [places, C * N] are read and written in place."""
-    past = states[step.places].masked_fill_(step.fresh[:, None], 0).view(-1, *a.shape)
+    """What tokens read [T, C]; `a` [C, N] are negative. `states` [slots, C * N] are read and written in place."""
+    past = states[step.slots].masked_fill_(step.fresh[:, None], 0).view(-1, *a.shape)
     if max(step.lens) == 1 and len(step.lens) == len(inputs.values):  # a CUDA graph's lengths are on the device alone
         results = _next(inputs, a, past)
-        states[step.places] = past.flatten(1)
+        states[step.slots] = past.flatten(1)
         return results
     firsts = list(accumulate(step.lens, initial=0))
     longest_first = sorted(range(len(step.lens)), key=lambda index: -step.lens[index])
@@ -50,7 +50,7 @@ def selective_scan(inputs: Inputs, a: Tensor, states: Tensor, step: StateStep) -
             active -= 1
         rows = begins[:active] + done
         results[rows] = _next(inputs.rows(rows), a, past[:active])
-    states[step.places[order]] = past.flatten(1)
+    states[step.slots[order]] = past.flatten(1)
     return results
 
 

@@ -38,44 +38,44 @@ class Inputs:
 
 
 def state_space_scan(inputs: Inputs, a: Tensor, states: Tensor, step: StateStep) -> Tensor:
-    """What tokens read [T, H, P]; `a` [H] are negative. `states` [places, H * P * N] are read and written."""
+    """What tokens read [T, H, P]; `a` [H] are negative. `states` [slots, H * P * N] are read and written."""
     heads, size = inputs.values.shape[1:]
     shape = (heads, size, inputs.keys.shape[-1])
     if max(step.lens) == 1 and len(step.lens) == len(inputs.values):  # a CUDA graph's lengths are on the device alone
-        return _one_token_each(inputs, a, states, shape, step.places, step.fresh)
+        return _one_token_each(inputs, a, states, shape, step.slots, step.fresh)
     results, firsts = torch.empty_like(inputs.values), list(accumulate(step.lens, initial=0))
     decodes = torch.tensor([index for index, length in enumerate(step.lens) if length == 1], device=a.device)
     if len(decodes):
         rows = (step.ends - 1)[decodes]
-        places, fresh = step.places[decodes], step.fresh[decodes]
-        results[rows] = _one_token_each(inputs.rows(rows), a, states, shape, places, fresh)
+        slots, fresh = step.slots[decodes], step.fresh[decodes]
+        results[rows] = _one_token_each(inputs.rows(rows), a, states, shape, slots, fresh)
     for index, length in enumerate(step.lens):
         if length < 2:
             continue
-        place = step.places[index : index + 1]
-        past = _past(states, place, step.fresh[index : index + 1]).view(shape)
+        slot = step.slots[index : index + 1]
+        past = _past(states, slot, step.fresh[index : index + 1]).view(shape)
         for start in range(firsts[index], firsts[index] + length, CHUNK):
             chunk = slice(start, min(start + CHUNK, firsts[index] + length))
             results[chunk], past = _chunk(inputs.rows(chunk), a, past)
-        states[place] = past.view(1, -1)
+        states[slot] = past.view(1, -1)
     return results
 
 
-def _past(states: Tensor, places: Tensor, fresh: Tensor) -> Tensor:
+def _past(states: Tensor, slots: Tensor, fresh: Tensor) -> Tensor:
     """Copies of states [S, numbers], zero where a sequence begins."""
-    return states[places].masked_fill_(fresh[:, None], 0)
+    return states[slots].masked_fill_(fresh[:, None], 0)
 
 
 def _one_token_each(
-    inputs: Inputs, a: Tensor, states: Tensor, shape: tuple[int, ...], places: Tensor, fresh: Tensor
+    inputs: Inputs, a: Tensor, states: Tensor, shape: tuple[int, ...], slots: Tensor, fresh: Tensor
 ) -> Tensor:
     """What one token of each of S sequences reads [S, H, P]; their `states` become those after it."""
     per_group = shape[0] // inputs.keys.shape[1]
     keys, queries = (each.repeat_interleave(per_group, dim=1) for each in (inputs.keys, inputs.queries))
-    state = _past(states, places, fresh).view(-1, *shape)
+    state = _past(states, slots, fresh).view(-1, *shape)
     state *= torch.exp(inputs.steps * a)[..., None, None]
     state += (inputs.values * inputs.steps[..., None])[..., None] * keys[:, :, None]
-    states[places] = state.flatten(1)
+    states[slots] = state.flatten(1)
     return (state @ queries[..., None]).squeeze(-1)
 
 
