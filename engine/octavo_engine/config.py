@@ -327,6 +327,20 @@ class ServerConfig:
     api_key_file: Path | None = setting(
         None, "path", "YAML file or folder of API keys; without it the API is open", metavar="PATH"
     )
+    allowed_origins: list[str] = setting(
+        [],
+        "str",
+        'origins whose pages may use the API (CORS), or *; also as JSON, ["https://…"]; none unless given',
+        metavar="ORIGIN",
+        repeated=True,
+    )
+    allowed_methods: list[str] = setting(
+        ["*"], "str", "methods that such pages may use, or *; also as JSON", metavar="METHOD", repeated=True
+    )
+    allowed_headers: list[str] = setting(
+        ["*"], "str", "headers that such pages may send, or *; also as JSON", metavar="HEADER", repeated=True
+    )
+    allow_credentials: bool = setting(False, "bool", "let such pages send cookies, which nothing here reads")
     lora_modules_file: Path | None = setting(
         None,
         "path",
@@ -444,6 +458,8 @@ def read_settings(
             raw = from_file[f.name]
         else:
             continue
+        if known.repeated and isinstance(raw, list):
+            raw = [each for text in raw for each in _from_json(text)]
         values[f.name] = _parse_all(known, name, raw if isinstance(raw, list) else [raw])
     return values
 
@@ -459,6 +475,11 @@ def _listed(text: str) -> list[str]:
     return [
         each if isinstance(each, str) else json.dumps(each) for each in (found if isinstance(found, list) else [found])
     ]
+
+
+def _from_json(value: Any) -> list[Any]:
+    """The values of a flag that is given as one JSON list, as vLLM takes some; any other value as it is."""
+    return _listed(value) if isinstance(value, str) and value.lstrip().startswith("[") else [value]
 
 
 def _parse_all(known: Setting, name: str, raw: Sequence[Any]) -> Any:

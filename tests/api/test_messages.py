@@ -184,8 +184,8 @@ def test_reasoning_is_a_block_of_its_own(tokenizer: Tokenizer) -> None:
     thinking = {"type": "thinking", "thinking": "So so", "signature": ""}
     assert whole["content"] == [thinking, {"type": "text", "text": "Yes."}]
     streaming = writer()
-    events = streaming.events(SequenceOutput(0, "<think>So"), usage) + streaming.events(
-        SequenceOutput(0, " so</think>Yes", finish_reason="stop"), usage
+    events = streaming.events(SequenceOutput(0, "<think>So"), lambda: usage) + streaming.events(
+        SequenceOutput(0, " so</think>Yes", finish_reason="stop"), lambda: usage
     )
     data = [json.loads(event.split(b"data: ")[1]) for event in events]
     assert [(each["type"], each["index"]) for each in data if each["type"] != "content_block_delta"] == [

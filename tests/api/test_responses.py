@@ -166,7 +166,7 @@ def test_reasoning_is_an_item_of_its_own(tokenizer: Tokenizer) -> None:
     reasoning, message = whole["output"]
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "So so"}]
     assert message["content"][0]["text"] == "Yes."
-    events = writer().events(SequenceOutput(0, "<think>So</think>Yes.", finish_reason="stop"), usage)
+    events = writer().events(SequenceOutput(0, "<think>So</think>Yes.", finish_reason="stop"), lambda: usage)
     kinds = [json.loads(event.split(b"data: ")[1])["type"].removeprefix("response.") for event in events]
     assert kinds[:6] == [
         "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done", "content_part.done",

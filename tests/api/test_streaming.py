@@ -14,7 +14,8 @@ from octavo_engine.core.step import RequestOutput
 from octavo_engine.engine.output_stream import OutputStream
 from octavo_engine.errors import EngineDeadError
 from octavo_engine.server.errors import shutting_down
-from octavo_engine.server.openai import sse
+from octavo_engine.server.openai import answering, sse
+from octavo_engine.server.openai.answering import usage_of
 from tests.api.served import Served
 
 ASK = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -34,6 +35,18 @@ def test_headers_of_a_stream(server: Served) -> None:
     assert answer.headers["cache-control"] == "no-cache"
     assert answer.headers["x-accel-buffering"] == "no"
     assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("options", "least", "most"), [({}, 0, 1), ({"continuous_usage_stats": True}, 4, 9)])
+def test_usage_is_counted_where_a_chunk_shows_it(
+    server: Served, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], least: int, most: int
+) -> None:
+    counted = []
+    monkeypatch.setattr(answering, "usage_of", lambda generation: counted.append(1) or usage_of(generation))
+    server.play("one two three")
+    asked = {**ASK, "stream": True, "stream_options": {"include_usage": True, **options}}
+    assert server.http.post("/v1/chat/completions", json=asked).text.count('"content":') > 3
+    assert least <= len(counted) <= most
 
 
 def test_leaving_a_stream_aborts_it(server: Served) -> None:

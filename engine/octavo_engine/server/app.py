@@ -8,12 +8,14 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.routing import Match
+from starlette.types import ASGIApp, Scope
 
 from octavo_engine import __version__
 from octavo_engine.server import adapters, health, playground, tokenize
 from octavo_engine.server.anthropic import messages
 from octavo_engine.server.auth import OPEN_PATHS
+from octavo_engine.server.cross_origin import with_cross_origin
 from octavo_engine.server.errors import APIError, error_response, from_http, internal_error
 from octavo_engine.server.middleware import Authentication, BodyLimit, Metering, RequestContext
 from octavo_engine.server.openai import chat, completions, models
@@ -52,6 +54,7 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
         app.include_router(playground.routes(files))
         open_paths |= {"/", *files}
 
+    @app.head("/version", include_in_schema=False)
     @app.get("/version")
     async def version() -> dict[str, str]:
         return {"version": __version__}
@@ -62,7 +65,8 @@ def create_app(serving: Serving, storage: Storage | None = None) -> Application:
     limited = BodyLimit(app, serving.config.max_request_bytes, serving.uploads, streamed)
     metered = Metering(limited, open_paths, serving.arrive)
     guarded = Authentication(metered, serving.keys, open_paths, lambda: serving.metrics.reject("unauthorized"))
-    return Application(RequestContext(guarded, serving.metrics.reject, serving.tracing), batches)
+    context = RequestContext(guarded, serving.metrics.reject, serving.tracing)
+    return Application(with_cross_origin(context, serving.config), batches)
 
 
 def create_probes(serving: Serving) -> ASGIApp:
@@ -83,6 +87,16 @@ def _add_probes(app: FastAPI, serving: Serving, *, metrics: bool) -> None:
         app.add_api_route("/metrics", scrape, methods=["GET", "HEAD"], include_in_schema=False)
 
 
+def _methods_of(app: FastAPI, scope: Scope) -> list[str]:
+    """The methods that a path takes, of all routes that have it."""
+    routes = app.routes
+    return [
+        method
+        for method in ("GET", "HEAD", "POST", "DELETE")
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    ]
+
+
 def _answer_errors(app: FastAPI, serving: Serving) -> None:
     """Every error has OpenAI's shape."""
 
@@ -96,7 +110,10 @@ def _answer_errors(app: FastAPI, serving: Serving) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        return error_response(from_http(error, request), request.scope)
+        refused = from_http(error, request)
+        if refused.status == 405:
+            refused.headers["Allow"] = ", ".join(_methods_of(app, request.scope))
+        return error_response(refused, request.scope)
 
     @app.exception_handler(Exception)  # Starlette raises it again after the answer: RequestContext logs it
     async def defect(request: Request, _: Exception) -> Response:

@@ -21,6 +21,7 @@ RESERVED = frozenset({
 folder that belongs to one server while a service has several behind one name."""
 
 EXTRA = (
+    "allow-credentials", "no-allow-credentials", "allowed-headers", "allowed-methods", "allowed-origins",
     "attention-backend", "block-size", "device", "enable-prefix-caching", "no-enable-prefix-caching",
     "enforce-eager", "no-enforce-eager", "generation-config", "kv-cache-dtype", "kv-cache-memory", "log-format",
     "max-connections", "max-cpu-loras", "max-lora-rank", "max-loras", "max-num-batched-tokens", "max-key-share",
@@ -35,6 +36,7 @@ EXTRA = (
 too, where extraArgs do not give them."""
 
 SERVER_EXTRA = frozenset({
+    "allow-credentials", "no-allow-credentials", "allowed-headers", "allowed-methods", "allowed-origins",
     "log-format", "max-connections", "max-key-share", "max-kv-commitment", "max-queue-seconds", "max-queued-tokens",
     "max-request-bytes", "otlp-traces-endpoint", "playground", "no-playground", "request-timeout", "tool-call-parser",
     "vllm-metrics", "no-vllm-metrics",

@@ -33,7 +33,7 @@ from octavo_engine.server.anthropic.answers import (
 )
 from octavo_engine.server.errors import APIError, anthropic_body
 from octavo_engine.server.openai.answering import answer, json_answer
-from octavo_engine.server.openai.answers import Usage, encode
+from octavo_engine.server.openai.answers import Usage, UsageSoFar, encode
 from octavo_engine.server.openai.sse import named_event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.server.sequence import SequenceOutput
@@ -56,11 +56,11 @@ class MessageWriter:
             usage=MessageUsage(asked.prompt_tokens, 0, 0),
         )
 
-    def opening(self, index: int, usage: Usage) -> list[bytes]:  # noqa: ARG002  (there is one answer)
+    def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (there is one answer)
         """The message without its content."""
         return [_event(MessageStart(self._message))]
 
-    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:  # noqa: ARG002  (the last event says it)
+    def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (the last event says it)
         """What an output adds to the blocks."""
         last = output.finish_reason is not None
         found = [_event(_block_event(event)) for event in self._answer.push(output.text, last=last)]

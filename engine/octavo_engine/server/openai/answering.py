@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -17,7 +18,7 @@ from octavo_engine.server.errors import APIError, not_an_object
 from octavo_engine.server.generation import Generation, GenerationRequest
 from octavo_engine.server.limits import AdmittedRequest
 from octavo_engine.server.middleware import arrival_of, upload_of
-from octavo_engine.server.openai.answers import PromptTokensDetails, Usage
+from octavo_engine.server.openai.answers import PromptTokensDetails, Usage, UsageSoFar
 from octavo_engine.server.openai.sse import EventStream, wait_for_disconnect
 from octavo_engine.server.openai.times import Times
 from octavo_engine.server.prepared import JSONAnswer, Prepared, PreparedRequest
@@ -44,11 +45,11 @@ class WholeWriter(Protocol):
 class Writer(WholeWriter, Protocol):
     """Writes one request's answer in an endpoint's own shape: as server-sent events, or as one JSON body."""
 
-    def opening(self, index: int, usage: Usage) -> list[bytes]:
-        """The events that come before a sequence's first output. `usage` is that of the request so far."""
+    def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
+        """The events that come before a sequence's first output."""
 
-    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:
-        """The events of a output: what it adds, then, by itself, how the sequence ended."""
+    def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
+        """The events of an output: what it adds, then, by itself, how the sequence ended."""
 
     def closing(self, usage: Usage) -> list[bytes]:
         """The events that end a stream whose sequences have all ended."""
@@ -172,9 +173,9 @@ def _enter(serving: Serving, request: Request, asked: PreparedRequest, times: Ti
 async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes, None]:
     """Server-sent events until all sequences have ended, or the first has failed."""
     opened: set[int] = set()
+    usage = partial(usage_of, generation)
     try:
         async for output in generation:
-            usage = usage_of(generation)
             if output.index not in opened:
                 opened.add(output.index)
                 for each in writer.opening(output.index, usage):
@@ -184,7 +185,7 @@ async def stream(generation: Generation, writer: Writer) -> AsyncGenerator[bytes
     except APIError as error:
         yield writer.failure(error)
         return
-    for each in writer.closing(usage_of(generation)):
+    for each in writer.closing(usage()):
         yield each
 
 

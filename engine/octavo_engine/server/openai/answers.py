@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -23,6 +25,10 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptTokensDetails
 
 
+UsageSoFar = Callable[[], Usage]
+"""Counts the tokens until now: a stream calls it where a chunk shows them, since counting costs more than a chunk."""
+
+
 class TopLogprob(msgspec.Struct):
     """A token with its log probability and its bytes, which may be part of a character."""
 
@@ -41,9 +47,10 @@ class ContentLogprob(msgspec.Struct):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """Log probabilities of a chat answer."""
+    """Log probabilities of a chat answer. A refusal has none here: it is text like any other."""
 
     content: list[ContentLogprob]
+    refusal: None = None
 
 
 class FunctionCall(msgspec.Struct):

@@ -16,6 +16,7 @@ from octavo_engine.server.openai.answers import (
     ChatLogprobs,
     Delta,
     Usage,
+    UsageSoFar,
 )
 from octavo_engine.server.openai.chat_answer import ChatAnswer
 from octavo_engine.server.openai.content_logprobs import content_logprobs
@@ -38,11 +39,11 @@ class ChatWriter:
         self._answers = [ChatAnswer(asked.form) for _ in range(asked.sequences)]
         self._frame = Frame(name, asked, "chatcmpl", "chat.completion.chunk" if asked.stream else "chat.completion")
 
-    def opening(self, index: int, usage: Usage) -> list[bytes]:
+    def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
         """The chunk that names the role."""
         return [self._frame.chunk(ChatChunkChoice(index, Delta(role="assistant", content="")), usage)]
 
-    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:
+    def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
         """The deltas, and how it ended in a chunk of its own. Log probabilities come with the first of an output."""
         answer = self._answers[output.index]
         deltas = answer.push(output.text, last=output.finish_reason is not None)

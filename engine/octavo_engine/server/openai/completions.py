@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.openai.answering import answer
-from octavo_engine.server.openai.answers import TextChoice, Usage
+from octavo_engine.server.openai.answers import TextChoice, Usage, UsageSoFar
 from octavo_engine.server.openai.frame import Frame
 from octavo_engine.server.openai.sse import error_event
 from octavo_engine.server.prepared import PreparedRequest
@@ -30,12 +30,12 @@ class TextWriter:
         self._offsets = [len(echo) for echo in asked.echoes for _ in range(self._n)]
         self._frame = Frame(name, asked, "cmpl", "text_completion")
 
-    def opening(self, index: int, usage: Usage) -> list[bytes]:
+    def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:
         """The prompt, if it is wanted back; with log probabilities it comes with the first output, which has them."""
         echo = self._echoes[index // self._n]
         return [self._frame.chunk(TextChoice(index, echo), usage)] if echo and not self._asked.scores_echo else []
 
-    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:
+    def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:
         """The text, and how it ended in a chunk of its own."""
         found = []
         if output.prompt_logprobs is not None and self._asked.scores_echo:

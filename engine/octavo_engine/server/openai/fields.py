@@ -12,10 +12,13 @@ from pydantic_core import PydanticCustomError
 MAX_TEXT = 16 << 20
 """Characters of one text; of all messages or prompts together --max-request-bytes is the limit."""
 MAX_TOKENS = 1 << 24
-MAX_PROMPTS = 32
+MAX_SEQUENCES = 256
+"""Prompts × n of one request: what waits is counted in these, and so many are prepared and held at once."""
+MAX_PROMPTS = MAX_SEQUENCES
 MAX_INPUTS = 2048
 """Texts to be embedded or compared in one request."""
-MAX_N = 8
+MAX_N = 128
+"""As OpenAI's API has it. The prompt is computed once; of its choices --max-num-seqs are computed at a time."""
 MAX_TOKEN_ID = (1 << 31) - 1
 
 Text = Annotated[str, Field(max_length=MAX_TEXT)]

@@ -10,7 +10,15 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from octavo_engine.server.openai.answers import ChatChoice, ChatChunkChoice, Completion, TextChoice, Usage, encode
+from octavo_engine.server.openai.answers import (
+    ChatChoice,
+    ChatChunkChoice,
+    Completion,
+    TextChoice,
+    Usage,
+    UsageSoFar,
+    encode,
+)
 from octavo_engine.server.openai.sse import DONE, event
 from octavo_engine.server.prepared import PreparedRequest
 from octavo_engine.text.logprobs import PromptLogprobs
@@ -33,10 +41,10 @@ class Frame:
             usage=None if asked.include_usage else UNSET,
         )
 
-    def chunk(self, choice: Choice, usage: Usage) -> bytes:
+    def chunk(self, choice: Choice, usage: UsageSoFar) -> bytes:
         """The event of what a chunk adds to one answer, with the usage so far if each chunk is to have it."""
         if self._counts:
-            return event(self.full([choice], usage))
+            return event(self.full([choice], usage()))
         return event(encode(msgspec.structs.replace(self._empty, choices=[choice])))
 
     def closing(self, usage: Usage) -> list[bytes]:

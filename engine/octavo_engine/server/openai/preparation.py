@@ -14,6 +14,7 @@ from octavo_engine.output_parsing.answer_form import AnswerForm
 from octavo_engine.sampling_params import LEAST_TOP_P, SamplingParams
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
+from octavo_engine.server.openai.fields import MAX_SEQUENCES
 from octavo_engine.server.openai.protocol import GenerationBody
 from octavo_engine.server.prepared import PreparedRequest, TextOptions
 from octavo_engine.text.tokenizer import Tokenizer
@@ -103,7 +104,13 @@ def _check_choices(body: GenerationBody) -> None:
 
 
 def check_sequences(body: GenerationBody, prompts: int, logprobs: int | None) -> None:
-    """APIError 400 if a request asks for too many log probabilities at each step of its answers."""
+    """APIError 400 if a request asks for too many answers, or log probabilities at each step of its answers."""
+    if (sequences := prompts * (body.n or 1)) > MAX_SEQUENCES:
+        message = (
+            f"n: {prompts} prompts with n {body.n or 1} make {sequences} answers, more than {MAX_SEQUENCES} in one "
+            "request; send several requests"
+        )
+        raise APIError(400, message, param="n")
     reported = prompts * (body.n or 1) * (logprobs + 1 if logprobs is not None else 1)
     if reported > MAX_REPORTED:
         raise APIError(

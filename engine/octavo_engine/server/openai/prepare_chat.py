@@ -8,7 +8,7 @@ from octavo_engine.output_parsing.formats.hermes import HERMES
 from octavo_engine.server.errors import APIError
 from octavo_engine.server.loaded_model import LoadedModel
 from octavo_engine.server.openai.body import parse
-from octavo_engine.server.openai.preparation import answer_length, prepared_request
+from octavo_engine.server.openai.preparation import answer_length, check_sequences, prepared_request
 from octavo_engine.server.openai.prompts import check_prompt, encode_text, render_chat, truncated_length
 from octavo_engine.server.openai.protocol import ChatCompletionBody
 from octavo_engine.server.openai.structured_outputs import ResponseFormat, grammar_of, or_calls_grammar
@@ -26,6 +26,7 @@ def prepare(model: LoadedModel, raw: bytes) -> PreparedRequest:
 def prepare_body(model: LoadedModel, body: ChatCompletionBody) -> PreparedRequest:
     """The request that a checked body makes; APIError 400 if it cannot be served."""
     logprobs = top_logprobs(body)
+    check_sequences(body, 1, logprobs)
     grammar, demanded = grammar_of(body), demanded_grammar(body)
     if grammar is not None and demanded is not None:
         if body.response_format is None:  # that alone is about content, and an answer of calls has none

@@ -31,7 +31,7 @@ def routes(batches: Batches | None) -> APIRouter:
     if batches is None:
         for path in (FILES, "/v1/batches"):
             for each in (path, path + "/{rest:path}"):
-                router.add_api_route(each, _off, methods=["GET", "POST", "DELETE"], include_in_schema=False)
+                router.add_api_route(each, _off, methods=["GET", "HEAD", "POST", "DELETE"], include_in_schema=False)
         return router
     _add_files(router, batches)
     _add_batches(router, batches)
@@ -56,6 +56,7 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
         except ClientDisconnect:
             return Response(status_code=499)
 
+    @router.head("/v1/files", include_in_schema=False)
     @router.get("/v1/files", response_model=None)
     async def list_files(request: Request) -> Response:
         files = own(request).files
@@ -63,10 +64,12 @@ def _add_files(router: APIRouter, batches: Batches) -> None:
             files = {name: file for name, file in files.items() if file.purpose == purpose}
         return _json(_page(request, files, most=10_000))
 
+    @router.head("/v1/files/{file_id}", include_in_schema=False)
     @router.get("/v1/files/{file_id}", response_model=None)
     async def get_file(request: Request, file_id: str) -> Response:
         return _json(_file(own(request), file_id))
 
+    @router.head("/v1/files/{file_id}/content", include_in_schema=False)
     @router.get("/v1/files/{file_id}/content", response_model=None)
     async def get_content(request: Request, file_id: str) -> Response:
         owner = own(request)
@@ -96,10 +99,12 @@ def _add_batches(router: APIRouter, batches: Batches) -> None:
             raise APIError(413, f"the body has more than {_MOST_BYTES} bytes", code="request_too_large")
         return _json(await batches.create(own(request), parse(BatchBody, upload.data)))
 
+    @router.head("/v1/batches", include_in_schema=False)
     @router.get("/v1/batches", response_model=None)
     async def list_batches(request: Request) -> Response:
         return _json(_page(request, own(request).batches, most=100))
 
+    @router.head("/v1/batches/{batch_id}", include_in_schema=False)
     @router.get("/v1/batches/{batch_id}", response_model=None)
     async def get_batch(request: Request, batch_id: str) -> Response:
         return _json(_batch(own(request), batch_id))

@@ -12,7 +12,7 @@ import msgspec
 from octavo_engine.core.request import TokenLogprobs
 from octavo_engine.output_parsing.answer_parts import AnswerParts, Part, PartBegun, PartEvent, PartGrown
 from octavo_engine.server.errors import APIError
-from octavo_engine.server.openai.answers import ContentLogprob, Usage, encode
+from octavo_engine.server.openai.answers import ContentLogprob, Usage, UsageSoFar, encode
 from octavo_engine.server.openai.content_logprobs import content_logprobs
 from octavo_engine.server.openai.responses.objects import (
     ArgumentsDelta,
@@ -64,12 +64,12 @@ class ResponseWriter:
             id=f"resp_{self._name}", created_at=int(time.time()), model=asked.model or name, output=[]
         )
 
-    def opening(self, index: int, usage: Usage) -> list[bytes]:  # noqa: ARG002  (there is one answer)
+    def opening(self, index: int, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (there is one answer)
         """The response without its output."""
         kinds = ("response.created", "response.in_progress")
         return [self._event(ResponseEvent(type=kind, response=self._body())) for kind in kinds]
 
-    def events(self, output: SequenceOutput, usage: Usage) -> list[bytes]:  # noqa: ARG002  (the last event says it)
+    def events(self, output: SequenceOutput, usage: UsageSoFar) -> list[bytes]:  # noqa: ARG002  (the last event says it)
         """What an output adds to the items."""
         return [self._event(event) for event in self._take(output)]
 

@@ -1,0 +1,43 @@
+"""Methods of HTTP: HEAD wherever GET is, and an Allow header with all that a path takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from octavo_engine.text.tokenizer import Tokenizer
+from tests.api.served import Served, serve
+
+
+@pytest.fixture(scope="module")
+def with_files(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(tokenizer, batch_storage=tmp_path_factory.mktemp("batches")) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("PUT", "/v1/models", "GET, HEAD"),
+        ("PUT", "/v1/files", "GET, HEAD, POST"),
+        ("POST", "/v1/files/x", "GET, HEAD, DELETE"),
+        ("DELETE", "/v1/batches", "GET, HEAD, POST"),
+        ("POST", "/version", "GET, HEAD"),
+    ],
+)
+def test_a_method_that_a_path_does_not_take(with_files: Served, method: str, path: str, allowed: str) -> None:
+    answer = with_files.http.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    assert answer.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_heads_are_those_of_gets(with_files: Served) -> None:
+    file = with_files.openai().files.create(file=("in.jsonl", b"x" * 99), purpose="batch")
+    for path in ("/version", "/v1/models", "/v1/files", f"/v1/files/{file.id}", f"/v1/files/{file.id}/content",
+                 "/v1/batches"):  # fmt: skip
+        head, whole = with_files.http.head(path), with_files.http.get(path)
+        assert (head.status_code, head.content) == (200, b"")
+        for name in ("content-length", "content-type"):
+            assert head.headers[name] == whole.headers[name]
