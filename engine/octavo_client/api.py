@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ def api_key_of(args: argparse.Namespace, environ: Mapping[str, str]) -> str | No
     try:
         given = args.api_key if path is None else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--api-key-file {path}: cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"--api-key-file {path}: cannot be read: {why}") from None
     source = "--api-key" if path is None else f"--api-key-file {path}"
     if given is None:
         given, source = environ.get(KEY_VARIABLE), KEY_VARIABLE
@@ -49,9 +51,15 @@ def api_key_of(args: argparse.Namespace, environ: Mapping[str, str]) -> str | No
 
 
 def api_base(url: str) -> str:
-    """Return the URL with /v1 at its end, whether or not it was given."""
-    base = url.rstrip("/")
-    return base if base.endswith("/v1") else f"{base}/v1"
+    """Return the URL with /v1 at its end, whether or not it was given; UsageError if it is none of a web server."""
+    return f"{server_url(url)}/v1"
+
+
+def server_url(url: str) -> str:
+    """Return the URL without /v1; UsageError if it is none of a web server."""
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"{url}: a server's URL begins with http:// or https://; try http://{url}")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def headers(api_key: str | None) -> dict[str, str]:
@@ -66,7 +74,14 @@ def timeouts(silence: float) -> httpx2.Timeout:
 
 def no_answer(base: str, error: httpx2.HTTPError) -> ClientError:
     """Return the error to raise when a request could not be sent or was not answered."""
-    return ClientError(f"no answer from {base}: {error or type(error).__name__}")
+    why = without_number(str(error)) or type(error).__name__
+    hint = "; is the server up? octavo-engine serve says its URL" if isinstance(error, httpx2.ConnectError) else ""
+    return ClientError(f"no answer from {base}: {why}{hint}")
+
+
+def without_number(message: str) -> str:
+    """Return a system's message without its `[Errno 111]`, which means nothing to a reader."""
+    return re.sub(r"^\[Errno -?\d+\] ", "", message)
 
 
 def first_model(base: str, response: httpx2.Response) -> str:
@@ -84,7 +99,7 @@ def error_message(content: bytes) -> str:
     try:
         return str(json.loads(content)["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return content[:200].decode(errors="replace")
+        return " ".join(content[:200].decode(errors="replace").split())
 
 
 def event_of(line: str) -> Mapping[str, Any] | None:

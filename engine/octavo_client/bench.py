@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo_client import api, plots
+from octavo_client.argument_types import list_of, number_within, whole_number_within
 from octavo_client.completions import Client
 from octavo_client.errors import ClientError, UsageError
 from octavo_client.figures import Level, Load, Report, Timing, heading, now, row, to_json
@@ -24,49 +25,40 @@ from octavo_client.load import measure
 from octavo_client.saturation import Search, sentence
 from octavo_client.workload import Dataset, Fixed, Prompt, ShareGPTLike, Workload, read_dataset
 
+_MANY = 1_000_000
 _SEARCH_SECONDS = 20.0
 """How long requests come at each load of a search, so that what is slow to start does not look like overload."""
-
-
-def _levels(text: str) -> list[int]:
-    levels = [int(part) for part in text.split(",")]
-    if not levels or not all(1 <= level <= 4096 for level in levels):
-        raise ValueError
-    return levels
-
-
-def _rates(text: str) -> list[float]:
-    rates = [float(part) for part in text.split(",")]
-    if not rates or not all(0.001 <= rate <= 10_000 for rate in rates):
-        raise ValueError
-    return rates
-
-
-def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError
-    return value
-
-
-def _seconds(text: str) -> float:
-    if not 0.1 <= (value := float(text)) <= 86_400:
-        raise ValueError
-    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `octavo-engine bench`."""
     api.add_server_arguments(parser)
     load = parser.add_argument_group("load").add_mutually_exclusive_group()
-    load.add_argument("--concurrency", type=_levels, metavar="N,N", help="numbers of users (default: 1,8,32)")
-    load.add_argument("--rate", type=_rates, metavar="R,R", help="requests per second, at random (Poisson) times")
+    load.add_argument(
+        "--concurrency",
+        type=list_of(whole_number_within(1, 4096)),
+        metavar="N,N",
+        help="numbers of users (default: 1,8,32)",
+    )
+    load.add_argument(
+        "--rate",
+        type=list_of(number_within(0.001, 10_000)),
+        metavar="R,R",
+        help="requests per second, at random (Poisson) times",
+    )
     load.add_argument(
         "--find-saturation",
         choices=("users", "rate"),
         help="raise users or rate until the server does no more, and say where that is",
     )
     add = parser.add_argument_group("requests").add_argument
-    add("--num-prompts", type=_positive, default=32, metavar="N", help="requests at each load (default: 32)")
+    add(
+        "--num-prompts",
+        type=whole_number_within(1, _MANY),
+        default=32,
+        metavar="N",
+        help="requests at each load (default: 32)",
+    )
     add("--workload", choices=("fixed", "sharegpt"), default="fixed", help="lengths of prompts and answers: all the "
         "same, or spread as in ShareGPT (default: fixed)")  # fmt: skip
     add(
@@ -75,9 +67,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="prompts of ShareGPT's JSON, or JSON lines with prompt and output_len",
     )
-    add("--input-len", type=_positive, metavar="N", help="words in a prompt (default: 128); the most, if lengths vary "
-        "(default: 1024)")  # fmt: skip
-    add("--output-len", type=_positive, metavar="N", help="tokens of an answer (default: 64); likewise")
+    add(
+        "--input-len",
+        type=whole_number_within(1, _MANY),
+        metavar="N",
+        help="words in a prompt (default: 128); the most, if lengths vary (default: 1024)",
+    )
+    add(
+        "--output-len",
+        type=whole_number_within(1, _MANY),
+        metavar="N",
+        help="tokens of an answer (default: 64); likewise",
+    )
     add(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
@@ -86,12 +87,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, default=0, metavar="N", help="of words, lengths and arrivals (default: 0)")
     add(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds of silence that end a request (default: 600)"
+        "--timeout",
+        type=number_within(0.1, 86_400),
+        default=600.0,
+        metavar="S",
+        help="seconds of silence that end a request (default: 600)",
     )
     search = parser.add_argument_group("search").add_argument
-    search("--max-ttft-p90", type=float, metavar="MS", help="a load with a higher TTFT p90 is too much")
-    search("--seconds", type=_seconds, default=_SEARCH_SECONDS, metavar="S", help="requests come for at least so long "
-           "at each load (default: 20)")  # fmt: skip
+    search(
+        "--max-ttft-p90", type=number_within(1, _MANY), metavar="MS", help="a load with a higher TTFT p90 is too much"
+    )
+    search(
+        "--seconds",
+        type=number_within(0.1, 86_400),
+        default=_SEARCH_SECONDS,
+        metavar="S",
+        help="requests come for at least so long at each load (default: 20)",
+    )
     results = parser.add_argument_group("results").add_argument
     results("--json", type=Path, metavar="FILE", help="write the figures there, too")
     results("--plot", type=Path, action="append", default=[], metavar="FILE", help=plots.HELP)

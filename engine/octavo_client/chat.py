@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 
 from octavo_client import api
+from octavo_client.argument_types import number_within
 from octavo_client.errors import BrokenStreamError, ClientError
 
 _HELP = "/quit ends, /new forgets the conversation, Ctrl-C stops an answer\n"
@@ -22,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     api.add_server_arguments(parser)
     parser.add_argument("--system", help="what the model is told before the conversation")
     parser.add_argument(
-        "--temperature", type=float, metavar="T", help="0: always the likeliest word (default: the server's, mostly 1)"
+        "--temperature",
+        type=number_within(0, 2),
+        metavar="T",
+        help="0: always the likeliest word (default: the server's, mostly 1)",
     )
 
 

@@ -56,7 +56,9 @@ def read_report(path: Path) -> Report:
         content = json.loads(path.read_text(encoding="utf-8"))
         levels = [_level(level) for level in content["levels"]]
         target, model, time, workload = (str(content.get(name, "")) for name in ("target", "model", "time", "workload"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as JSON: {error}") from None
     except (KeyError, TypeError, AttributeError):
         raise UsageError(f"{path}: is no result of octavo-engine bench --json") from None

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
+from octavo_client import api
+from octavo_client.argument_types import number_within, whole_number_within
 from octavo_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -128,33 +130,33 @@ def read(text: str, at: float) -> Reading:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `octavo-engine top`."""
     parser.add_argument("urls", nargs="+", metavar="URL", help="a server, such as http://localhost:8000")
-    parser.add_argument("--interval", type=_seconds, default=2.0, metavar="S", help="between readings (default: 2)")
+    parser.add_argument(
+        "--interval", type=number_within(0.1, 3600), default=2.0, metavar="S", help="between readings (default: 2)"
+    )
     parser.add_argument(
         "--window",
-        type=_seconds,
+        type=number_within(0.1, 3600),
         default=10.0,
         metavar="S",
         help="rates, TTFT and refusals are of so long (default: 10)",
     )
-    parser.add_argument("--count", type=int, metavar="N", help="end after N readings (default: with Ctrl-C)")
-
-
-def _seconds(text: str) -> float:
-    if not 0.1 <= (value := float(text)) <= 3600:
-        raise ValueError
-    return value
+    parser.add_argument(
+        "--count",
+        type=whole_number_within(1, 1_000_000_000),
+        metavar="N",
+        help="end after N readings (default: with Ctrl-C)",
+    )
 
 
 def _fetch(http: httpx2.Client, server: Server) -> None:
     """Read one server; what goes wrong is its `problem`."""
-    url = f"{server.url.rstrip('/').removesuffix('/v1')}/metrics"
     try:
-        response = http.get(url)
+        response = http.get(f"{api.server_url(server.url)}/metrics")
         if response.status_code != 200:
             raise ClientError(f"/metrics answers {response.status_code}")
         server.take(read(response.text, time.monotonic()))
     except httpx2.HTTPError as error:
-        server.problem = f"no answer: {error or type(error).__name__}"
+        server.problem = f"no answer: {api.without_number(str(error)) or type(error).__name__}"
     except ClientError as error:
         server.problem = str(error)
 
@@ -210,6 +212,8 @@ def _show_table(servers: Sequence[Server], args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the servers until Ctrl-C, or --count times; returns the exit code."""
+    for url in args.urls:
+        api.server_url(url)  # a wrong one is no server that may come back
     servers = [Server(url, args.window) for url in args.urls]
     with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
         (_show_table if sys.stdout.isatty() else _show_lines)(servers, args)

@@ -121,7 +121,7 @@ def read_dataset(path: Path, max_input: int, max_output: int) -> Dataset:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--dataset {path}: cannot be read: {error}") from None
+        raise UsageError(f"--dataset {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     entries = [
         entry
         for entry in _entries(path, text)

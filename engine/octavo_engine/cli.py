@@ -16,20 +16,34 @@ from octavo_engine import __version__
 from octavo_engine.config import EngineConfig, ServerConfig, default_of, flag_name, settings_of
 from octavo_engine.config_sources import read_engine_config, read_server_config
 from octavo_engine.errors import ConfigurationError, OctavoError
-from octavo_engine.help_examples import EXAMPLES
+from octavo_engine.help_examples import EXAMPLES, FIRST_STEPS
 from octavo_engine.openmp import sleep_soon
 from octavo_engine.sizes import format_size
 
 _MODEL_HELP = (
     "a Hugging Face id, a directory in its layout, a .gguf file, s3://bucket/prefix, or smollm2 (the demo model)"
 )
+_MANY_FLAGS = {
+    "serve": "MODEL",
+    "generate": "MODEL --input FILE --output FILE",
+    "plan": "MODEL",
+    "pull": "MODEL",
+    "bench": "URL",
+}
+"""Commands whose usage would be a screen full of flags, which are explained below it, and what each must be given."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """One sentence instead of a page of usage, and the nearest flag for a mistyped one."""
+    """One sentence instead of a page of usage, and the nearest flag or command for a mistyped one."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(ConfigurationError.exit_code, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            close = difflib.get_close_matches(value, action.choices, 1)
+            self.error(f"there is no command {value}" + (f", did you mean {close[0]}?" if close else ""))
+        super()._check_value(action, value)
 
     def suggest(self, unknown: Sequence[str]) -> NoReturn:
         flags = [option for action in self._actions for option in action.option_strings]
@@ -41,7 +55,12 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `octavo-engine` with all commands and flags."""
-    parser = _Parser(prog="octavo-engine", description="Octavo's engine: serves a language model.")
+    parser = _Parser(
+        prog="octavo-engine",
+        description="Octavo's engine: serves a language model.",
+        epilog=FIRST_STEPS,
+        formatter_class=_page,
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     serve = commands.add_parser("serve", help="serve MODEL over an OpenAI-compatible API", allow_abbrev=False)
@@ -82,9 +101,15 @@ def build_parser() -> argparse.ArgumentParser:
     completion = commands.add_parser("completion", help="print what completes commands in a shell", allow_abbrev=False)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     for name, each in commands.choices.items():
-        each.formatter_class = argparse.RawDescriptionHelpFormatter
+        each.formatter_class = _page
+        if name in _MANY_FLAGS:
+            each.usage = f"%(prog)s {_MANY_FLAGS[name]} [FLAG ...]"
         each.epilog = f"examples:{EXAMPLES[name]}"
     return parser
+
+
+def _page(prog: str) -> argparse.HelpFormatter:
+    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=28)
 
 
 def _add_pull(parser: argparse.ArgumentParser) -> None:
@@ -209,7 +234,13 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `octavo-engine`; each error's class says its exit code."""
     parser = build_parser()
-    args, unknown = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        parser.print_help(sys.stderr)
+        return ConfigurationError.exit_code
+    if words[0].startswith("--") and words[0] not in ("--help", "--version"):
+        parser.error(f"flags come after the command, as in octavo-engine serve smollm2 {words[0]}")
+    args, unknown = parser.parse_known_args(words)
     if unknown:
         chosen = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices[args.command]
         chosen.suggest(unknown)

@@ -449,18 +449,21 @@ def read_settings(
     values: dict[str, Any] = {}
     from_file = {str(key).replace("-", "_"): value for key, value in file.items()}
     for f, known in settings_of(config):
-        name, variable = flag_name(f.name), f"OCTAVO_{f.name.upper()}"
+        name, variable, source = flag_name(f.name), f"OCTAVO_{f.name.upper()}", ""
         if flags.get(f.name) is not None:
             raw = flags[f.name]
         elif variable in environ:
-            raw = _listed(environ[variable]) if known.repeated else environ[variable]
+            raw, source = _listed(environ[variable]) if known.repeated else environ[variable], f"{variable} is set: "
         elif from_file.get(f.name) is not None:
-            raw = from_file[f.name]
+            raw, source = from_file[f.name], "in the file of --config: "
         else:
             continue
         if known.repeated and isinstance(raw, list):
             raw = [each for text in raw for each in _from_json(text)]
-        values[f.name] = _parse_all(known, name, raw if isinstance(raw, list) else [raw])
+        try:
+            values[f.name] = _parse_all(known, name, raw if isinstance(raw, list) else [raw])
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{source}{error}") from None
     return values
 
 

@@ -157,4 +157,6 @@ def _port(port: int) -> Finding:
         listening_socket("0.0.0.0", port).close()
     except OSError as error:
         return Finding("port", "problem", f"{port}: {error.strerror}", "end what listens there, or choose --port")
+    except OverflowError:
+        return Finding("port", "problem", f"{port} is no port", "choose --port from 1 to 65,535")
     return Finding("port", "ok", f"{port} is free")

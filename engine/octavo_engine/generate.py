@@ -42,6 +42,19 @@ class Task:
     error: str | None = None
 
 
+@dataclass(slots=True)
+class _Output:
+    """The file of answers, and how many of them are errors."""
+
+    file: IO[str]
+    errors: int = 0
+
+    def write(self, answer: dict[str, Any]) -> None:
+        self.errors += "error" in answer
+        self.file.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        self.file.flush()
+
+
 def run(config: EngineConfig, source: Path, target: Path) -> int:
     """Answer every line of `source` that `target` does not hold yet."""
     done = _finished(target)
@@ -52,18 +65,29 @@ def run(config: EngineConfig, source: Path, target: Path) -> int:
     if done:
         sys.stderr.write(f"{target}: {len(done)} answers are there, {len(tasks)} to go\n")
     settings = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "model"}
-    with percent_bar("loading") as progress:
-        llm = LLM(config.model, progress=progress, **settings)
-    with target.open("a") as out, tqdm(total=len(tasks), unit=" prompts", disable=None) as bar:
-        for start in range(0, len(tasks), _CHUNK):
-            _answer(llm, tasks[start : start + _CHUNK], out, bar)
-    llm.close()
+    with _opened(target) as file:  # before the model is loaded, which takes longer
+        out = _Output(file)
+        with percent_bar("loading") as progress:
+            llm = LLM(config.model, progress=progress, **settings)
+        with tqdm(total=len(tasks), unit=" prompts", disable=None) as bar:
+            for start in range(0, len(tasks), _CHUNK):
+                _answer(llm, tasks[start : start + _CHUNK], out, bar)
+        llm.close()
+    failed = f", {out.errors} of them an error instead of an answer" if out.errors else ""
+    sys.stderr.write(f"{target}: {len(tasks)} lines written{failed}\n")
     return 0
+
+
+def _opened(target: Path) -> IO[str]:
+    try:
+        return target.open("a")
+    except OSError as error:
+        raise ConfigurationError(f"--output {target} cannot be written: {error.strerror}") from None
 
 
 def _finished(target: Path) -> set[int]:
     """Indices of the complete lines; a line cut by a crash is removed, so that it is asked again."""
-    if not target.exists():
+    if not target.is_file():
         return set()
     indices, end = set(), 0
     with target.open("rb") as file:
@@ -88,7 +112,8 @@ def _read(source: Path) -> Iterator[Task]:
     try:
         lines = source.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--input {source} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"--input {source} cannot be read: {why}") from None
     for index, text in enumerate(lines):
         if text.strip():
             yield _parse(index, text)
@@ -106,7 +131,7 @@ def _parse(index: int, text: str) -> Task:
     return Task(index, line)
 
 
-def _answer(llm: LLM, tasks: list[Task], out: IO[str], bar: Any) -> None:
+def _answer(llm: LLM, tasks: list[Task], out: _Output, bar: Any) -> None:
     """Ask a chunk; tasks with the same stop strings go together."""
     groups: dict[tuple[str, ...], list[tuple[Task, list[int], SamplingParams]]] = {}
     for task in tasks:
@@ -153,7 +178,7 @@ def _sampling(llm: LLM, line: dict[str, Any]) -> SamplingParams:
     return params
 
 
-def _write(out: IO[str], llm: LLM, task: Task, completion: Completion) -> None:
+def _write(out: _Output, llm: LLM, task: Task, completion: Completion) -> None:
     answer: dict[str, Any] = {"index": task.index}
     if "id" in task.line:
         answer["id"] = task.line["id"]
@@ -166,5 +191,4 @@ def _write(out: IO[str], llm: LLM, task: Task, completion: Completion) -> None:
         if completion.logprobs:
             shown = completion.logprobs[:-1] if completion.stop_token is not None else completion.logprobs
             answer["logprobs"] = asdict(text_logprobs(shown, llm.tokenizer))
-    out.write(json.dumps(answer, ensure_ascii=False) + "\n")
-    out.flush()
+    out.write(answer)

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+FIRST_STEPS = """first steps:
+  octavo-engine doctor                     what this machine has for serving, and what it lacks
+  octavo-engine serve smollm2              a small model, on http://127.0.0.1:8000
+  octavo-engine chat http://127.0.0.1:8000
+  octavo-engine COMMAND --help             the flags of a command, with examples
+
+exit codes: 0 done; 1 a server gave no usable answer, or compare found a figure worse; 2 usage or configuration;
+3 the model is not found or cannot be loaded; 4 it does not fit in memory; 5 the engine stalled or died
+"""
 _SERVE = """
   octavo-engine serve smollm2                                    the demo model, on port 8000
   octavo-engine serve Qwen/Qwen3-8B --max-model-len 16384        from the Hugging Face Hub, with a shorter context

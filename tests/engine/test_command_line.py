@@ -1,11 +1,13 @@
-"""What the command line says of itself: examples in --help, and completion for shells."""
+"""What the command line says of itself and against what is typed: help, completion, and a sentence for each mistake."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
+import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +53,98 @@ def test_bash_completes_commands_and_flags(capsys: pytest.CaptureFixture[str]) -
         asked = f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; {function[1]}; echo ${{COMPREPLY[@]}}"
         done = subprocess.run(["bash", "-c", f"{script}\n{asked}"], text=True, capture_output=True, check=True)
         assert wanted in done.stdout.split()
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The exit code, and the only line that was written."""
+    try:
+        code = cli.main(words)
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    written = capsys.readouterr()
+    [line] = (written.out + written.err).splitlines()
+    return code, line
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["srve"], "there is no command srve, did you mean serve?"),
+        (["xyzzy"], "there is no command xyzzy; see octavo-engine --help"),
+        (["--max-num-seqs", "4", "serve", "m"], "flags come after the command, as in octavo-engine serve smollm2"),
+        (["serve", "m", "--max-num-seq", "4"], "unknown flag --max-num-seq, did you mean --max-num-seqs?"),
+        (["top", "http://x", "--interval", "soon"], "--interval: 'soon' is not a number from 0.1 to 3,600"),
+        (["top", "http://x", "--count", "0"], "--count: '0' is not a whole number from 1 to"),
+        (["top", "x:8000"], "a server's URL begins with http:// or https://; try http://x:8000"),
+        (["chat", "x:8000"], "a server's URL begins with http:// or https://; try http://x:8000"),
+        (["chat", "http://x", "--temperature", "hot"], "--temperature: 'hot' is not a number from 0 to 2"),
+        (["chat", "http://x", "--api-key-file", "/none"], "--api-key-file /none: cannot be read: No such file or dir"),
+        (["bench", "x:8000"], "a server's URL begins with http:// or https://; try http://x:8000"),
+        (["bench", "http://x", "--concurrency", "8,0"], "--concurrency: '0' is not a whole number from 1 to 4,096"),
+        (["bench", "http://x", "--rate", "fast"], "--rate: 'fast' is not a number from 0.001 to 10,000"),
+        (["bench", "http://x", "--dataset", "/none"], "--dataset /none: cannot be read: No such file or directory"),
+        (["compare", "/none", "/none"], "/none: cannot be read: No such file or directory"),
+        (["generate", "m", "--input", "/none", "--output", "x"], "--input /none cannot be read: No such file or dir"),
+    ],
+)
+def test_what_is_typed_wrong_gets_one_line_that_says_what_may_be_typed(
+    capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    code, line = said(capsys, *words)
+    assert code == 2 and says in line and "Errno" not in line
+
+
+def test_a_server_that_is_not_there_is_said_to_be_down(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        code, line = said(capsys, "chat", url)
+    assert (code, line) == (
+        1,
+        f"octavo-engine: no answer from {url}/v1: Connection refused; is the server up?"
+        " octavo-engine serve says its URL",
+    )
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and "octavo-engine serve smollm2" in shown.err and "exit codes: 0 done" in shown.err
+
+
+def test_a_wrong_value_is_looked_for_where_it_was_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("max-num-seqs: many\n")
+    assert said(capsys, "plan", "smollm2", f"--config={file}") == (
+        2,
+        "octavo-engine: in the file of --config: --max-num-seqs: 'many' is not a whole number",
+    )
+    monkeypatch.setenv("OCTAVO_MAX_NUM_SEQS", "0")
+    code, line = said(capsys, "plan", "smollm2")
+    assert code == 2 and "OCTAVO_MAX_NUM_SEQS is set: --max-num-seqs: 0 is below the smallest" in line
+
+
+@pytest.mark.parametrize(("output", "why"), [("none/x", "No such file or directory"), ("", "Is a directory")])
+def test_generate_sees_before_it_loads_that_it_cannot_write(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, output: str, why: str
+) -> None:
+    source = tmp_path / "prompts.jsonl"
+    source.write_text('{"prompt": "a"}\n')
+    target = tmp_path / output
+    assert said(capsys, "generate", "no/model", f"--input={source}", f"--output={target}") == (
+        2,
+        f"octavo-engine: --output {target} cannot be written: {why}",
+    )
+
+
+@pytest.mark.parametrize("columns", ["20", "400"])
+def test_help_fits_any_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for command in COMMANDS:
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        assert capsys.readouterr().out.startswith(f"usage: octavo-engine {command}")

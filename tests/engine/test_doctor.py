@@ -39,6 +39,11 @@ def test_a_port_in_use_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{port}: Address already in use" in capsys.readouterr().out
 
 
+def test_a_number_that_is_no_port_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--port", "99999"]) == 2
+    assert "99999 is no port" in capsys.readouterr().out
+
+
 def test_what_is_lacking_comes_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def no_compiler() -> Path:
         raise build.BuildError("gcc cannot be run")

@@ -338,7 +338,8 @@ class Server:
         await self._stop_batches()
         running, limit = self._serving.running, self._serving.config.drain_timeout
         if running:
-            log.info("draining: %d requests may take %g s more; a second signal ends them at once", len(running), limit)
+            count = f"{len(running)} request{'s' * (len(running) != 1)}"
+            log.info("draining: %s may take %g s more; a second signal ends them at once", count, limit)
             waits = [asyncio.create_task(running.idle()), asyncio.create_task(self._hurried.wait())]
             await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
