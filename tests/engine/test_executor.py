@@ -1,8 +1,11 @@
-"""When a worker behind a thread has nothing to do: on a GPU a step goes on after it was launched."""
+"""A worker behind a thread: when it has nothing to do, as a GPU goes on after a launch, and how it ends."""
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +14,7 @@ from octavo_engine.core.step import StepPlan
 from octavo_engine.runner.device_thread import DeviceThread
 from octavo_engine.runner.executor import ThreadExecutor
 from octavo_engine.runner.masks import Masks
-from octavo_engine.runner.worker import ForwardedStep, LaunchedStep
+from octavo_engine.runner.worker import ForwardedStep, LaunchedStep, Worker
 
 NOTHING = cast("Any", None)
 
@@ -27,6 +30,9 @@ class Device:
 
     def sample(self, forwarded: ForwardedStep, masks: Masks) -> LaunchedStep:
         return LaunchedStep(NOTHING, cast("Any", self), [], {}, {})
+
+    def close(self) -> None:
+        """Nothing is left."""
 
     def ended(self) -> bool:
         """Of the timer: ends by itself after some looks."""
@@ -68,3 +74,25 @@ def test_a_wait_ends_when_the_device_is_done() -> None:
     executor.wait(3600.0)
     assert executor.idle
     executor.close()
+
+
+def test_graphs_are_gone_before_ranks_part() -> None:
+    """NCCL may hang where they still hold its communicators."""
+    graphs = cast("Any", Device())
+    alive, seen = weakref.ref(graphs), list[bool]()
+    ranks = SimpleNamespace(close=lambda: seen.append(alive() is not None))
+    worker = Worker.__new__(Worker)
+    worker._graphs = worker._adapter_graphs = graphs
+    worker._decoder = cast("Any", SimpleNamespace(ranks=ranks))
+    del graphs
+    ThreadExecutor(worker, DeviceThread()).close()
+    assert seen == [False]
+
+
+def test_an_end_that_hangs_is_not_waited_for() -> None:
+    never = threading.Event()
+    worker = SimpleNamespace(close=lambda: never.wait(300))
+    begin = time.monotonic()
+    ThreadExecutor(cast("Any", worker), DeviceThread()).close(0.1)
+    assert time.monotonic() - begin < 100
+    never.set()

@@ -113,6 +113,9 @@ class WaitingWorker:
         assert not masks
         return forwarded
 
+    def close(self) -> None:
+        """Its thread hangs in `finish`, or nothing is left."""
+
     def finish(self, launched: StepPlan) -> None:
         self.never.wait(300)
         self.ended = True

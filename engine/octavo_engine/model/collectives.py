@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import atexit
 import logging
+import time
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.distributed
 from torch import Tensor
 
+from octavo_engine.errors import EngineDeadError
 from octavo_engine.model.shard import Shard
 
 log = logging.getLogger(__name__)
@@ -20,6 +24,10 @@ _TIMEOUT = timedelta(minutes=10)
 """For a rank that does not come; one that is dead or stopped is noticed long before, by others."""
 
 
+_MEETING = timedelta(seconds=60)
+"""For the ranks to map each other's memory."""
+_TRIAL_SECONDS = 30.0
+"""For a trial sum, whose kernel has no limit of its own where another rank does not come."""
 _SMALL_BYTES = 256 << 10
 """A one-shot sum reads all ranks' numbers in every rank; beyond this NCCL's way of dividing that work is worth it."""
 
@@ -88,14 +96,17 @@ class SymmetricSums:
     One kernel writes this rank's numbers there, waits for the others, and sums what all wrote, in the ranks' order.
 
     Not run yet: it needs two GPUs that reach each other's memory, and we had none. It is written after PyTorch's
-    sources; what our tests see is when it is chosen, and that either all ranks use it or none.
+    sources, so it is used only where a trial has given what NCCL gives; what our tests see is when it is chosen, and
+    that either all ranks use it or none.
     """
 
     _GROUP: Any = "octavo-ranks"
 
     def __init__(self, shard: Shard, store: Any, device: torch.device, dtype: torch.dtype) -> None:
         self._shard, self._device, self._dtype = shard, device, dtype
-        self._group = dist.ProcessGroup(dist.PrefixStore(self._GROUP, store), shard.rank, shard.size)
+        own = dist.PrefixStore(self._GROUP, store)
+        own.set_timeout(_MEETING)  # of a rank that fails while all meet the others do not hear
+        self._group = dist.ProcessGroup(own, shard.rank, shard.size)
 
     def prepare(self) -> None:
         """Set up symmetric memory on this rank, before all ranks meet; RuntimeError where it cannot be used."""
@@ -115,6 +126,18 @@ class SymmetricSums:
         """Map the other ranks' memory; RuntimeError if that fails."""
         torch.distributed._symmetric_memory.rendezvous(self._buffer, self._GROUP)
 
+    def attempt(self, expected: Sequence[Tensor]) -> None:
+        """Sum what `trial_numbers` gives each rank; RuntimeError unless the sums are the `expected` ones.
+
+        EngineDeadError if they do not end: what runs on the device cannot be taken back.
+        """
+        for wanted in expected:
+            found = trial_numbers(self._shard, len(wanted), self._device, self._dtype)
+            self.all_reduce(found)
+            _wait_for(self._device)
+            if not torch.equal(found, wanted):
+                raise RuntimeError("its sums are not those of NCCL")
+
     def takes(self, x: Tensor) -> bool:
         """Few numbers of the model's type, in whole pieces of 16 bytes."""
         start, size = (int(count) * x.itemsize for count in (x.storage_offset(), x.numel()))
@@ -128,10 +151,36 @@ class SymmetricSums:
         torch.ops.symm_mem.one_shot_all_reduce_copy_out(shared, flat, "sum", self._GROUP, flat)
 
 
+def trial_numbers(shard: Shard, count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A rank's numbers [count] in a trial: small whole ones, whose sum is exact in any order."""
+    return ((torch.arange(count, device=device) + 3 * shard.rank) % 16).to(dtype)
+
+
+def _wait_for(device: torch.device) -> None:
+    """Until the device has done what was launched; EngineDeadError if that takes too long."""
+    if device.type != "cuda":
+        return
+    event, end = torch.cuda.Event(), time.monotonic() + _TRIAL_SECONDS  # type: ignore[no-untyped-call]
+    event.record()
+    while not event.query():  # type: ignore[no-untyped-call]
+        if time.monotonic() > end:
+            raise EngineDeadError(
+                f"a trial sum over the GPUs' symmetric memory has not ended after {_TRIAL_SECONDS:g} s"
+            )
+        time.sleep(0.001)
+
+
 def small_sums(shard: Shard, backend: Any, store: Any, device: torch.device, dtype: torch.dtype) -> SmallSums | None:
-    """Sums over symmetric memory if all ranks can have them: one that went another way than the rest would hang."""
+    """Sums over symmetric memory if all ranks can have them: one that went another way than the rest would hang.
+
+    After each step all ranks say over NCCL whether they could do it, and none goes on where one could not.
+    """
     sums = SymmetricSums(shard, store, device, dtype)
-    for step in (sums.prepare, sums.meet):
+    # Before the steps, as a rank that fails in one must not leave the others in a sum of NCCL's.
+    expected = [trial_numbers(shard, count, device, dtype) for count in (8, _SMALL_BYTES // dtype.itemsize)]
+    for numbers in expected:
+        backend.allreduce([numbers]).wait()
+    for step in (sums.prepare, sums.meet, partial(sums.attempt, expected)):
         able = torch.ones(1, dtype=torch.int32, device=device)
         try:
             step()

@@ -117,7 +117,8 @@ class ThreadExecutor:
         """Nothing to check: the worker lives in this process."""
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Let the steps under way end, for so long, and the thread with them."""
+        """Let the steps under way end and leave the other ranks, for so long, and end the thread with them."""
+        self._thread.submit(self._worker.close)
         self._thread.close(seconds)
         self._launched.clear()
 

@@ -107,6 +107,14 @@ class Worker:
             self._adapter_graphs = DecodeGraphs(capture, sizes, inputs, logits, forward, captured)
             self._adapters.use(())
 
+    def close(self) -> None:
+        """Leave the other ranks. Graphs go first: NCCL may hang where they still hold what it takes down.
+
+        Seen by others as pytorch#115388 and vllm#39846; whoever calls this waits no longer than it wants to.
+        """
+        self._graphs = self._adapter_graphs = None
+        self._decoder.ranks.close()
+
     def write_adapter(self, write: AdapterWrite) -> None:
         """Put a part of an adapter into its slot on the device, behind the steps that were launched."""
         if self._adapters is None:
